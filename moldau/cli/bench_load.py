@@ -16,9 +16,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from moldau.client.cluster.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.metadata_cache import TopicMetadata
-from moldau.client.errors import KafkaError
+from moldau.client.errors import KafkaError, raise_for
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,
     ProduceRequest,

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, raise_for
-from moldau.client.errors import KafkaError
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.faults import PASSING_FAULTS
+from moldau.client.errors import KafkaError, raise_for
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic

@@ -14,8 +14,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, Versions
+from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.cluster.metadata_cache import Broker, TopicMetadata
 from moldau.client.errors import KafkaError, error_for
 from moldau.protocol.errors import ErrorCode

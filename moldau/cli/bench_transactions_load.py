@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from moldau.cli.bench_transactional_producer import TransactionalProducer
 from moldau.client import Admin, ClientConfig, NewTopic
-from moldau.client.cluster.cluster_client import ClusterClient, raise_for
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.metadata_cache import TopicMetadata
-from moldau.client.errors import KafkaError
+from moldau.client.errors import KafkaError, raise_for
 
 TRANSACTION_FEATURE: Final = "transaction.version"
 IMPLICIT_ADD_LEVEL: Final = 2

@@ -1,53 +1,40 @@
-"""The client: connections, metadata, admin. Works against Moldau and Apache Kafka alike.
+"""The client: producer, consumer and admin, for Moldau and Apache Kafka alike.
 
 async with Admin("localhost:9092") as admin:
     await admin.create_topics([NewTopic("flights", partition_count=4)])
 """
 
-from moldau.client.admin.acls import (
+from moldau.client.admin.admin import Admin
+from moldau.client.admin.types import (
+    AbortTransaction,
     AclBinding,
     AclFilter,
     AclOperation,
     AclPatternType,
     AclPermission,
     AclResourceType,
-)
-from moldau.client.admin.admin import Admin
-from moldau.client.admin.credentials import (
-    DelegationToken,
-    ScramCredentialInfo,
-    ScramDeletion,
-    ScramMechanism,
-    ScramUpsertion,
-)
-from moldau.client.admin.group_types import (
-    AbortTransaction,
-    CommittedOffset,
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-    ProducerIdAndEpoch,
-    TransactionDescription,
-    TransactionListing,
-)
-from moldau.client.admin.types import (
-    Broker,
     ClusterDescription,
+    CommittedOffset,
     ConfigChange,
     ConfigEntry,
     ConfigOperation,
     ConfigResource,
     ConfigResourceType,
     ConfigSource,
+    DelegationToken,
     ElectionType,
     Features,
     FeatureUpdate,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
     LogDirectory,
     NewPartitions,
     NewTopic,
     OffsetSpec,
     PartitionDescription,
     PartitionOffset,
+    ProducerIdAndEpoch,
     ProducerState,
     QuorumDescription,
     QuorumEndpoint,
@@ -55,13 +42,19 @@ from moldau.client.admin.types import (
     Reassignment,
     RegisteredBroker,
     ReplicaLog,
+    ScramCredentialInfo,
+    ScramDeletion,
+    ScramMechanism,
+    ScramUpsertion,
     TopicDescription,
     TopicPage,
-    TopicPartition,
     TopicPartitionReplica,
+    TransactionDescription,
+    TransactionListing,
     UpgradeType,
 )
 from moldau.client.cluster.coordinators import KeyType
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.config import (
     AdminConfig,
     ClientConfig,
@@ -133,6 +126,7 @@ from moldau.client.records import (
     OffsetAndTimestamp,
     RecordMetadata,
     TimestampType,
+    TopicPartition,
 )
 from moldau.runtime.authentication.tokens import OAuthBearerToken
 

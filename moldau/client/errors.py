@@ -1,8 +1,8 @@
-"""The exceptions a user of the client meets, and the one table from Kafka's codes to them.
+"""The client's exceptions, and the one table from Kafka's codes to them.
 
-Owns the class hierarchy and what each error advises. Must not be imported by anything that runs in
-a node. Invariant: every error a broker can answer becomes a `KafkaError` that carries its code, and
-whatever a user can do about it is in its text.
+Owns the class hierarchy and the advice in each error's text. Must not be imported by anything that
+runs in a node. Invariant: every error of a broker becomes a `KafkaError` with its code, whose text
+says what a user can do about it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from moldau.protocol.types import TopicPartition
 
 
 class KafkaError(Exception):
-    """Something the cluster or the way to it did not allow.
+    """An error of the cluster, or on the way to it.
 
     Attributes:
-        code: Kafka's error code, UNKNOWN_SERVER_ERROR when no broker said anything.
-        retriable: whether the same call may succeed later without anybody changing anything.
-        final: set where the caller knows better than the code: a retry would not help.
+        code: Kafka's error code, UNKNOWN_SERVER_ERROR without a broker's answer.
+        retriable: whether the same call may succeed later without a change of anything else.
+        final: set where a retry would not help although the code is retriable.
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -34,7 +34,7 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether trying again makes sense."""
+        """Whether the same call may succeed later."""
         return self.code.retriable and not self.final
 
 
@@ -82,7 +82,7 @@ class BufferFull(KafkaError):
 
     @property
     def retriable(self) -> bool:
-        """Room comes back as the brokers acknowledge."""
+        """Acknowledgements free memory."""
         return not self.final
 
 
@@ -97,7 +97,7 @@ class NoBrokerAvailable(KafkaError):
 
 class TlsFailed(KafkaError):
     """No TLS connection came about: a certificate is not trusted or names another host, or one
-    side speaks TLS and the other does not. Nothing is retried.
+    side speaks TLS and the other does not. It is not retried.
     """
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -242,7 +242,7 @@ class TransactionAbortable(BrokerError):
 
 
 class OffsetOutOfRange(BrokerError):
-    """The offset lies before the log's start or behind its end."""
+    """The offset is before the log's start or after its end."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -497,3 +497,9 @@ def error_for(
     text = f"{what}: {code.name}: {message or code.message}"
     advice = ADVICE.get(code)
     return kind(f"{text} ({advice})" if advice else text, code=code, final=final)
+
+
+def raise_for(error_code: int, message: str | None, what: str) -> None:
+    """Raise the exception of an error code; nothing for NONE."""
+    if error_code != ErrorCode.NONE:
+        raise error_for(error_code, message, what)

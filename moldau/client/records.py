@@ -1,11 +1,9 @@
-"""The values that producers and consumers hand over: records, positions, group membership.
-
-Owns these classes and nothing they are used for. Must not import anything that connects. Invariant:
-all of them are plain values; nothing here changes after it has been handed out.
-"""
+"""The values that producers and consumers hand over: records, positions, group membership."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -31,12 +29,11 @@ class ConsumerRecord:
     """One record as it was read.
 
     Attributes:
-        topic, partition: where it lies.
         offset: its offset in the partition.
         timestamp_ms: milliseconds since 1970 UTC; -1 for none.
-        timestamp_type: whose clock: the producer's, or the broker's at the append (KIP-32).
-        key, value: bytes as written, or whatever the consumer's deserializers made of them; None
-            for null (a tombstone, for a value) whatever the deserializer.
+        timestamp_type: the producer's clock, or the broker's at the append (KIP-32).
+        key, value: bytes as written, or what the consumer's deserializers made of them; None for
+            null (a tombstone, for a value) with every deserializer.
         headers: pairs of name and bytes, in their order; () for none. None is a null value.
         leader_epoch: the epoch of the leader that appended it; -1 where the log does not say.
     """
@@ -53,7 +50,7 @@ class ConsumerRecord:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition it was read from."""
+        """Topic and partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -62,7 +59,6 @@ class RecordMetadata:
     """Where an acknowledged record is.
 
     Attributes:
-        topic, partition: where it was sent to.
         offset: its offset in the partition; -1 when the broker did not say (`acks=0`, or a record
             that had been written long before its acknowledgement came).
         timestamp_ms: the producer's, or the broker's where the topic says LogAppendTime.
@@ -78,7 +74,7 @@ class RecordMetadata:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition it is in."""
+        """Topic and partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -89,10 +85,10 @@ class OffsetAndMetadata:
     Attributes:
         offset: at least 0.
         metadata: the committer's own text, at most `offset.metadata.max.bytes` of the broker.
-        leader_epoch: the epoch of the last record read, so that a log that was cut meanwhile is
-            noticed (KIP-320); None when it is not known.
-        topic_id: of the topic that the offset is in, so that one that was deleted and created again
-            is noticed (KIP-516); None when it is not known, as for what a group has committed.
+        leader_epoch: the epoch of the last record read, by which a truncated log is noticed
+            (KIP-320); None when it is not known.
+        topic_id: by which a topic that was deleted and created again is noticed (KIP-516); None
+            when it is not known, as for committed offsets.
     """
 
     offset: int
@@ -122,7 +118,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """Who a consumer is in its group, for committing in a producer's transaction (KIP-447).
+    """A consumer's membership of its group, for commits in a producer's transaction (KIP-447).
 
     Attributes:
         group_id: the group's name.
@@ -135,3 +131,11 @@ class ConsumerGroupMetadata:
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partitions' indexes by topic, both in the order given."""
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, index in partitions:
+        topics[topic].append(index)
+    return topics

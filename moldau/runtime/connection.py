@@ -29,7 +29,7 @@ from moldau.protocol.framing import (
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.records.crc import Buffer
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication.errors import AuthenticationError, TlsError
+from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
 from moldau.runtime.files import source_bytes
 from moldau.runtime.network import (

@@ -1,5 +1,1 @@
-"""The admin client: calls by subject, one module each, their typed results."""
-
-from moldau.client.admin.admin import Admin
-
-__all__ = ["Admin"]
+"""The admin client: calls by subject, one module each, and their typed values."""

@@ -1,10 +1,10 @@
 """The admin client: topics, configurations, brokers, offsets, groups, transactions, the quorum.
 
-Owns the calls an operator makes, each retried over passing faults within its time limit. Must not
-cache anything but where brokers are. Invariant: a call either returns what the cluster said, or
-raises one `KafkaError`; for several names at once it first finishes all of them, then raises for
-the first that failed. Calls about single replicas, groups, transactions and their partitions return
-an error beside the values instead.
+Owns the calls of an operator, one base class per subject, each retried over passing faults within
+its time limit. Must not cache anything but the brokers' addresses. Invariant: a call either returns
+the cluster's answer or raises one `KafkaError`; for several names at once it first finishes all of
+them, then raises for the first that failed. Calls about single replicas, groups, transactions and
+their partitions return an error beside the values instead.
 """
 
 from __future__ import annotations
@@ -13,40 +13,18 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from moldau.client.admin.acls import AclCalls
 from moldau.client.admin.cluster import ClusterCalls
-from moldau.client.admin.credentials import CredentialCalls
-from moldau.client.admin.end_transaction import EndTransactionCalls
-from moldau.client.admin.group_members import GroupMemberCalls
 from moldau.client.admin.groups import GroupCalls
-from moldau.client.admin.logs import LogCalls
 from moldau.client.admin.partitions import PartitionCalls
-from moldau.client.admin.quorum import QuorumCalls
-from moldau.client.admin.quotas import QuotaCalls
-from moldau.client.admin.replicas import ReplicaCalls
+from moldau.client.admin.security import SecurityCalls
 from moldau.client.admin.topics import TopicCalls
 from moldau.client.admin.transactions import TransactionCalls
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.coordinators import Coordinators
-from moldau.client.config.admin import AdminConfig, AdminSettings
-from moldau.client.config.client import ClientConfig
+from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
 
 
-class Admin(
-    TopicCalls,
-    ReplicaCalls,
-    LogCalls,
-    ClusterCalls,
-    QuorumCalls,
-    GroupCalls,
-    PartitionCalls,
-    TransactionCalls,
-    EndTransactionCalls,
-    GroupMemberCalls,
-    AclCalls,
-    QuotaCalls,
-    CredentialCalls,
-):
+class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCalls, SecurityCalls):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 
     Args:

@@ -1,16 +1,13 @@
-"""Admin calls about the cluster, its brokers, configurations and log directories.
-
-Owns the translation between typed values and messages. Invariant: as in `admin`.
-"""
+"""Admin calls about the cluster: its brokers, configurations, log directories and quorum."""
 
 from __future__ import annotations
 
-import asyncio
+import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from moldau.client.admin.arguments import check_several
+from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_several, gathered
 from moldau.client.admin.types import (
     ClusterDescription,
     ConfigChange,
@@ -19,41 +16,48 @@ from moldau.client.admin.types import (
     ConfigResourceType,
     ConfigSource,
     Features,
+    FeatureUpdate,
     LogDirectory,
+    QuorumDescription,
+    QuorumEndpoint,
+    QuorumReplica,
     RegisteredBroker,
 )
-from moldau.client.cluster.cluster_client import ClusterClient, EndpointType, raise_for
+from moldau.client.cluster.cluster_client import EndpointType
+from moldau.client.errors import InvalidRequest, error_for, raise_for
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch
+from moldau.protocol.messages import p55_describe_quorum as describe_quorum
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
 )
-from moldau.protocol.messages.p35_describe_log_dirs import (
-    DescribeLogDirsRequest,
-    DescribeLogDirsResult,
-)
+from moldau.protocol.messages.p35_describe_log_dirs import DescribeLogDirsRequest
 from moldau.protocol.messages.p44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.p74_list_config_resources import ListConfigResourcesRequest
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, Listener
+from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.schema import Message
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
-#: Resources that only the broker they name can answer for.
-BROKER_RESOURCES = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
-CLIENT_SOFTWARE = ("moldau-admin", "1")
+BROKER_RESOURCES: Final = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
+"""Resources that only the broker they name can answer for."""
+CLIENT_SOFTWARE: Final = ("moldau-admin", "1")
+METADATA_TOPIC: Final = "__cluster_metadata"
 
 
-class ClusterCalls:
-    """The part of `Admin` that deals with the cluster as a whole."""
-
-    _client: ClusterClient
+class ClusterCalls(AdminCalls):
+    """The part of `Admin` that deals with the cluster as a whole, its brokers and controllers."""
 
     async def describe_cluster(
         self, *, include_fenced_brokers: bool = False, timeout_ms: float | None = None
@@ -71,7 +75,7 @@ class ClusterCalls:
             except UnsupportedByPeer:
                 if asks_controllers or include_fenced_brokers:
                     raise
-                # Apache Kafka before 2.8 tells of its brokers with the topics.
+                # Apache Kafka before 2.8 describes its brokers with the topics.
                 return await self._describe_by_metadata()
             raise_for(response.error_code, response.error_message, "describe cluster")
             return ClusterDescription(
@@ -97,12 +101,11 @@ class ClusterCalls:
         )
 
     async def describe_features(self, *, timeout_ms: float | None = None) -> Features:
-        """Supported and finalized feature levels, as the broker that answers tells them."""
+        """Supported and finalized feature levels, as the broker that answers knows them."""
         name, version = CLIENT_SOFTWARE
         request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
 
-        async def attempt() -> Features:
-            response = await self._client.ask_any(request)
+        def read(response: Any) -> Features:
             raise_for(response.error_code, None, "describe features")
             return Features(
                 {f.name: (f.min_version, f.max_version) for f in response.supported_features},
@@ -110,7 +113,9 @@ class ClusterCalls:
                 response.finalized_features_epoch,
             )
 
-        return await self._client.retry(attempt, what="describe features", timeout_ms=timeout_ms)
+        return await self._ask_any(request, read, "describe features", timeout_ms)
+
+    # -- configurations ---------------------------------------------------------------------------
 
     async def describe_configs(
         self,
@@ -122,7 +127,7 @@ class ClusterCalls:
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Effective configurations. Raises: UnknownTopicOrPartition, InvalidRequest, KafkaError"""
         check_several(resources)
-        wanted = list(resources)
+        groups = _by_node(resources)
 
         async def ask(
             node_id: int | None, group: list[ConfigResource]
@@ -139,7 +144,7 @@ class ClusterCalls:
                 include_synonyms=include_synonyms,
                 include_documentation=include_documentation,
             )
-            response = await self._ask(node_id, request)
+            response = await self._ask_node_or_any(node_id, request)
             described = {}
             for result in response.results:
                 resource = ConfigResource(
@@ -150,9 +155,7 @@ class ClusterCalls:
             return described
 
         async def attempt() -> dict[ConfigResource, dict[str, ConfigEntry]]:
-            groups = _by_node(wanted)
-            answers = await asyncio.gather(*(ask(*group) for group in groups.items()))
-            return {key: value for answer in answers for key, value in answer.items()}
+            return await gathered(ask(*group) for group in groups.items())
 
         return await self._client.retry(attempt, what="describe configs", timeout_ms=timeout_ms)
 
@@ -165,7 +168,7 @@ class ClusterCalls:
     ) -> None:
         """Set, delete, append to or subtract from keys (KIP-339). Raises: InvalidRequest, …"""
 
-        async def ask(node_id: int | None, group: list[ConfigResource]) -> None:
+        async def ask(node_id: int | None, group: list[ConfigResource]) -> dict[None, None]:
             request = IncrementalAlterConfigsRequest(
                 resources=[
                     AlterConfigsResource(
@@ -184,14 +187,14 @@ class ClusterCalls:
                 ],
                 validate_only=validate_only,
             )
-            response = await self._ask(node_id, request)
+            response = await self._ask_node_or_any(node_id, request)
             for result in response.responses:
                 what = f"configuration of {result.resource_name or 'all brokers'}"
                 raise_for(result.error_code, result.error_message, what)
+            return {}
 
         async def attempt() -> None:
-            groups = _by_node(changes)
-            await asyncio.gather(*(ask(*group) for group in groups.items()))
+            await gathered(ask(*group) for group in _by_node(changes).items())
 
         await self._client.retry(attempt, what="alter configs", timeout_ms=timeout_ms)
 
@@ -205,40 +208,270 @@ class ClusterCalls:
         check_several(resource_types)
         request = ListConfigResourcesRequest(resource_types=[int(t) for t in resource_types])
 
-        async def attempt() -> list[ConfigResource]:
-            response = await self._client.ask_any(request)
+        def read(response: Any) -> list[ConfigResource]:
             raise_for(response.error_code, None, "list config resources")
             return [
                 ConfigResource(ConfigResourceType(entry.resource_type), entry.resource_name)
                 for entry in response.config_resources
             ]
 
-        return await self._client.retry(attempt, what="list resources", timeout_ms=timeout_ms)
+        return await self._ask_any(request, read, "list resources", timeout_ms)
 
-    async def describe_log_directories(
-        self, broker_ids: Collection[int], *, timeout_ms: float | None = None
-    ) -> dict[int, list[LogDirectory]]:
-        """What lies in each broker's log directories (KIP-113, KIP-827)."""
-        check_several(broker_ids)
-
-        async def ask(broker_id: int) -> tuple[int, list[LogDirectory]]:
-            response = await self._client.ask_node(broker_id, DescribeLogDirsRequest(topics=None))
-            raise_for(response.error_code, None, f"log directories of broker {broker_id}")
-            return broker_id, [_log_directory(result) for result in response.results]
-
-        async def attempt() -> dict[int, list[LogDirectory]]:
-            return dict(await asyncio.gather(*(ask(broker_id) for broker_id in broker_ids)))
-
-        return await self._client.retry(attempt, what="describe log dirs", timeout_ms=timeout_ms)
-
-    async def _ask(self, node_id: int | None, request: Message) -> Any:
+    async def _ask_node_or_any(self, node_id: int | None, request: Message) -> Any:
         if node_id is None:
             return await self._client.ask_any(request)
         return await self._client.ask_node(node_id, request)
 
+    # -- brokers ----------------------------------------------------------------------------------
+
+    async def describe_log_directories(
+        self, broker_ids: Collection[int], *, timeout_ms: float | None = None
+    ) -> dict[int, list[LogDirectory]]:
+        """Contents and sizes of each broker's log directories (KIP-113, KIP-827)."""
+        check_several(broker_ids)
+
+        async def ask(broker_id: int) -> dict[int, list[LogDirectory]]:
+            response = await self._client.ask_node(broker_id, DescribeLogDirsRequest(topics=None))
+            raise_for(response.error_code, None, f"log directories of broker {broker_id}")
+            return {
+                broker_id: [
+                    LogDirectory(
+                        result.log_dir,
+                        None
+                        if result.error_code == ErrorCode.NONE
+                        else ErrorCode.of(result.error_code).name,
+                        result.total_bytes,
+                        result.usable_bytes,
+                        {
+                            TopicPartition(topic.name, each.partition_index): each.partition_size
+                            for topic in result.topics
+                            for each in topic.partitions
+                        },
+                    )
+                    for result in response.results
+                ]
+            }
+
+        async def attempt() -> dict[int, list[LogDirectory]]:
+            return await gathered(map(ask, broker_ids))
+
+        return await self._client.retry(attempt, what="describe log dirs", timeout_ms=timeout_ms)
+
+    async def unregister_broker(self, broker_id: int, *, timeout_ms: float | None = None) -> None:
+        """Remove a broker that is gone for good. Raises: BrokerError (BROKER_ID_NOT_REGISTERED)"""
+        request = UnregisterBrokerRequest(broker_id=broker_id)
+        await self._change(request, f"unregister broker {broker_id}", timeout_ms)
+
+    # -- features and the quorum ------------------------------------------------------------------
+
+    async def update_features(
+        self,
+        updates: Mapping[str, FeatureUpdate],
+        *,
+        validate_only: bool = False,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Finalize feature levels, all or none (KIP-584, KIP-778).
+
+        Raises:
+            BrokerError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED, …
+        """
+        request = UpdateFeaturesRequest(
+            timeout_ms=OPERATION_TIMEOUT_MS,
+            feature_updates=[
+                FeatureUpdateKey(
+                    feature=name,
+                    max_version_level=update.level,
+                    allow_downgrade=False,
+                    upgrade_type=update.upgrade_type,
+                )
+                for name, update in updates.items()
+            ],
+            validate_only=validate_only,
+        )
+
+        def read(response: Any) -> None:
+            raise_for(response.error_code, response.error_message, "update features")
+            for result in response.results:
+                raise_for(result.error_code, result.error_message, f"feature {result.feature}")
+
+        await self._ask_controller(request, read, "update features", timeout_ms)
+
+    async def describe_metadata_quorum(
+        self, *, timeout_ms: float | None = None
+    ) -> QuorumDescription:
+        """Leader, voters and observers of the metadata log (KIP-595, KIP-836, KIP-853)."""
+        return await self._client.retry(
+            self._describe_quorum, what="describe quorum", timeout_ms=timeout_ms
+        )
+
+    async def add_raft_voter(
+        self,
+        voter_id: int,
+        directory_id: uuid.UUID,
+        endpoints: Collection[QuorumEndpoint],
+        *,
+        cluster_id: str | None = None,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Make a controller that follows the log a voter (KIP-853).
+
+        Args:
+            endpoints: where it listens, one for each listener of the other voters.
+            cluster_id: refused when it is not the cluster's; None for no check.
+
+        Raises:
+            BrokerError: DUPLICATE_VOTER, or UNSUPPORTED_VERSION for static voters.
+        """
+        check_several(endpoints)
+        limit_ms = self._client.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        request = AddRaftVoterRequest(
+            cluster_id=cluster_id,
+            timeout_ms=int(min(limit_ms, OPERATION_TIMEOUT_MS)),
+            voter_id=voter_id,
+            voter_directory_id=directory_id,
+            listeners=[
+                Listener(name=each.listener_name, host=each.host, port=each.port)
+                for each in endpoints
+            ],
+        )
+        await self._change(request, f"add voter {voter_id}", timeout_ms)
+
+    async def remove_raft_voter(
+        self,
+        voter_id: int,
+        directory_id: uuid.UUID,
+        *,
+        cluster_id: str | None = None,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Take a voter out of the quorum (KIP-853). Raises: BrokerError (VOTER_NOT_FOUND, …)"""
+        request = RemoveRaftVoterRequest(
+            cluster_id=cluster_id, voter_id=voter_id, voter_directory_id=directory_id
+        )
+        await self._change(request, f"remove voter {voter_id}", timeout_ms)
+
+    async def transfer_quorum_leader(
+        self, successor_id: int, *, timeout_ms: float | None = None
+    ) -> QuorumDescription:
+        """Let the quorum's leader resign in favour of another voter; returns the quorum after it.
+
+        The leader is sent an EndQuorumEpoch in its own name, which names the successor first; it
+        resigns and notifies the voters in this order. The winner of the election leads.
+
+        Raises:
+            InvalidRequest: the successor is no voter.
+            BrokerError: the leader refuses, or has no known address.
+        """
+        quorum = await self.describe_metadata_quorum(timeout_ms=timeout_ms)
+        if quorum.voter(successor_id) is None:
+            known = ", ".join(str(voter.replica_id) for voter in quorum.voters)
+            raise InvalidRequest(f"node {successor_id} is no voter; voters are {known}")
+        if quorum.leader_id == successor_id:
+            return quorum
+        await self._end_quorum_epoch(quorum, successor_id)
+
+        async def attempt() -> QuorumDescription:
+            after = await self._describe_quorum()
+            if after.leader_epoch <= quorum.leader_epoch or after.leader_id < 0:
+                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, None, "election of a new leader")
+            return after
+
+        return await self._client.retry(attempt, what="election", timeout_ms=timeout_ms)
+
+    async def _change(self, request: Message, what: str, timeout_ms: float | None) -> None:
+        def read(response: Any) -> None:
+            raise_for(response.error_code, response.error_message, what)
+
+        await self._ask_controller(request, read, what, timeout_ms)
+
+    async def _describe_quorum(self) -> QuorumDescription:
+        request = describe_quorum.DescribeQuorumRequest(
+            topics=[
+                describe_quorum.TopicData(
+                    topic_name=METADATA_TOPIC,
+                    partitions=[describe_quorum.PartitionData(partition_index=0)],
+                )
+            ]
+        )
+        response = await self._client.ask_controller(request)
+        raise_for(response.error_code, response.error_message, "describe quorum")
+        partition = response.topics[0].partitions[0]
+        raise_for(partition.error_code, partition.error_message, "describe quorum")
+        return QuorumDescription(
+            leader_id=partition.leader_id,
+            leader_epoch=partition.leader_epoch,
+            high_watermark=partition.high_watermark,
+            voters=tuple(map(_replica, partition.current_voters)),
+            observers=tuple(map(_replica, partition.observers)),
+            endpoints={
+                node.node_id: tuple(
+                    QuorumEndpoint(each.name, each.host, each.port) for each in node.listeners
+                )
+                for node in response.nodes
+            },
+        )
+
+    async def _end_quorum_epoch(self, quorum: QuorumDescription, successor_id: int) -> None:
+        """Ask the leader to resign; it may be gone before it has answered."""
+        endpoints = quorum.endpoints.get(quorum.leader_id)
+        if not endpoints:
+            raise error_for(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"the address of the leader, node {quorum.leader_id}, is not known",
+                "transfer the quorum's leader",
+                final=True,
+            )
+        others = sorted(
+            (voter for voter in quorum.voters if voter.replica_id != quorum.leader_id),
+            key=lambda voter: (voter.replica_id != successor_id, -voter.log_end_offset),
+        )
+        if self._client.metadata.cluster_id is None:
+            await self._client.refresh_metadata([])
+        request = end_quorum_epoch.EndQuorumEpochRequest(
+            cluster_id=self._client.metadata.cluster_id,
+            topics=[
+                end_quorum_epoch.TopicData(
+                    topic_name=METADATA_TOPIC,
+                    partitions=[
+                        end_quorum_epoch.PartitionData(
+                            partition_index=0,
+                            leader_id=quorum.leader_id,
+                            leader_epoch=quorum.leader_epoch,
+                            preferred_successors=[voter.replica_id for voter in others],
+                            preferred_candidates=[
+                                end_quorum_epoch.ReplicaInfo(
+                                    candidate_id=voter.replica_id,
+                                    candidate_directory_id=voter.directory_id,
+                                )
+                                for voter in others
+                            ],
+                        )
+                    ],
+                )
+            ],
+            leader_endpoints=[
+                end_quorum_epoch.LeaderEndpoint(
+                    name=each.listener_name, host=each.host, port=each.port
+                )
+                for each in endpoints
+            ],
+        )
+
+        async def attempt() -> None:
+            response = await self._client.ask_address(endpoints[0].host, endpoints[0].port, request)
+            raise_for(response.error_code, None, "end the leader's epoch")
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    # A higher epoch than ours: it has resigned, perhaps at an earlier attempt.
+                    if partition.leader_epoch <= quorum.leader_epoch:
+                        raise_for(partition.error_code, None, "end the leader's epoch")
+
+        await self._client.retry(attempt, what="end the leader's epoch", timeout_ms=None)
+
 
 def _by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
-    """Group by the broker that has to be asked; None for any of them."""
+    """Resources by the broker that has to be asked; None for any broker."""
     groups: defaultdict[int | None, list[ConfigResource]] = defaultdict(list)
     for resource in resources:
         is_own = resource.resource_type in BROKER_RESOURCES and resource.name.isdigit()
@@ -258,15 +491,11 @@ def _entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
     )
 
 
-def _log_directory(result: DescribeLogDirsResult) -> LogDirectory:
-    return LogDirectory(
-        result.log_dir,
-        None if result.error_code == ErrorCode.NONE else ErrorCode.of(result.error_code).name,
-        result.total_bytes,
-        result.usable_bytes,
-        {
-            TopicPartition(topic.name, partition.partition_index): partition.partition_size
-            for topic in result.topics
-            for partition in topic.partitions
-        },
+def _replica(state: describe_quorum.ReplicaState) -> QuorumReplica:
+    times_ms = (state.last_fetch_timestamp, state.last_caught_up_timestamp)
+    return QuorumReplica(
+        state.replica_id,
+        state.replica_directory_id,
+        state.log_end_offset,
+        *(time_ms if time_ms >= 0 else None for time_ms in times_ms),
     )

@@ -1,79 +1,73 @@
-"""Admin calls about groups and their committed offsets.
+"""Admin calls about groups, their members and their committed offsets.
 
-Owns the translation between typed values and messages. Invariant: a call about several groups or
-partitions returns for each its value or its error, so that one group's trouble hides nothing of
-the others; only lists of everything raise.
+A call about several groups or partitions returns for each its value or its error, so that the error
+of one hides nothing of the others; only lists of everything raise.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+import struct
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
-from moldau.client.admin.arguments import check_several
-from moldau.client.admin.group_answers import (
-    PartitionErrors,
-    partition_errors,
-    read_classic,
-    read_consumer,
-    read_deleted,
-    read_offsets,
-    read_offsets_of_one,
-)
-from moldau.client.admin.group_types import (
+from moldau.client.admin.calls import AdminCalls, check_several, partition_entries
+from moldau.client.admin.types import (
     CLASSIC,
+    CONSUMER,
     CommittedOffset,
     GroupDescription,
     GroupListing,
-    Offsets,
+    GroupMember,
 )
-from moldau.client.cluster.cluster_client import ClusterClient, Versions, raise_for
-from moldau.client.cluster.coordinators import (
-    CoordinatorCall,
-    Coordinators,
-    KeyType,
-    Refusal,
-)
+from moldau.client.cluster.coordinators import PASSING, CoordinatorCall, KeyType, Refusal
 from moldau.client.cluster.metadata_cache import Broker
-from moldau.client.errors import KafkaError, UnsupportedByBroker, error_for
-from moldau.protocol.errors import ErrorCode
+from moldau.client.errors import KafkaError, UnsupportedByBroker, raise_for
+from moldau.client.records import by_topic
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages import p08_offset_commit as commit
 from moldau.protocol.messages import p09_offset_fetch as fetch
 from moldau.protocol.messages import p15_describe_groups as classic
 from moldau.protocol.messages import p47_offset_delete as delete
 from moldau.protocol.messages import p69_consumer_group_describe as consumer
+from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
 from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
 from moldau.protocol.schema import Message
 from moldau.protocol.types import TopicPartition
 
-Value = TypeVar("Value")
-
-#: Names, not ids: committed offsets outlive their topics, whose ids then nobody can resolve.
 OFFSET_FETCH_VERSIONS: Final = (8, 9)
+"""They have names, not ids: committed offsets outlive their topics, whose ids become unknown."""
 ONE_GROUP_VERSIONS: Final = (2, 7)
 """Before version 8 OffsetFetch is about one group (Apache Kafka before 3.0)."""
 FIRST_STABLE_VERSION: Final = 7
 """Since then OffsetFetch can be asked to wait for open transactions (KIP-447)."""
 OFFSET_COMMIT_VERSIONS: Final = (2, 9)
-NOBODY: Final = -1
-"""The generation of a commit that comes from outside of the group."""
+LEAVE_GROUP_VERSIONS: Final = (3, 5)
+"""Before version 3 a request cannot name an instance (KIP-345)."""
+NO_GENERATION: Final = -1
+"""The generation of a commit from outside of the group."""
+NO_OFFSET: Final = -1
 
 NOT_THIS_KIND: Final = frozenset((ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION))
 """Answers to ConsumerGroupDescribe after which the group may still be a classic one."""
 
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+MEMBER_TYPES: Final = {0: CLASSIC, 1: CONSUMER}
+_VERSION: Final = struct.Struct(">h")
 
-class GroupCalls:
+Offsets = dict[TopicPartition, CommittedOffset]
+
+
+class GroupCalls(AdminCalls):
     """The part of `Admin` that deals with groups."""
-
-    _client: ClusterClient
-    _coordinators: Coordinators
 
     async def find_coordinators(
         self, key_type: KeyType, keys: Collection[str], *, timeout_ms: float | None = None
     ) -> dict[str, Broker | KafkaError]:
-        """Who coordinates each group or transactional id, or why nobody does."""
+        """The coordinator of each group or transactional id, or why there is none."""
         check_several(keys)
         return await self._coordinators.find(key_type, keys, timeout_ms=timeout_ms)
 
@@ -91,8 +85,8 @@ class GroupCalls:
 
         Raises:
             UnsupportedByBroker: a broker does not know `states` or `group_types`.
-            AuthorizationFailed, KafkaError: a broker did not tell; a list that lacks some would
-            look whole.
+            AuthorizationFailed, KafkaError: a broker did not answer; a list without its groups
+                would look complete.
         """
         check_several(states, group_types)
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(group_types))
@@ -110,46 +104,94 @@ class GroupCalls:
                 for each in response.groups
             ]
 
-        found = await ask_every_broker(
-            self._client,
+        found = await self._ask_every_broker(
             request,
             read,
             what="list groups",
             timeout_ms=timeout_ms,
             versions=(5, 5) if group_types else (4, 5) if states else None,
         )
-        # A group that moves while brokers are asked may be told of twice.
-        return sorted(
-            {each.group_id: each for each in found}.values(), key=lambda each: each.group_id
-        )
+        # Two brokers may name a group that moves while they are asked.
+        unique = {each.group_id: each for each in found}
+        return sorted(unique.values(), key=lambda each: each.group_id)
 
     async def describe_groups(
         self, group_ids: Collection[str], *, timeout_ms: float | None = None
     ) -> dict[str, GroupDescription | KafkaError]:
         """State and members of consumer groups of both protocols.
 
-        A group that is not there is an error GROUP_ID_NOT_FOUND.
+        A group that does not exist is an error GROUP_ID_NOT_FOUND.
         """
         check_several(group_ids)
-        asked = list(dict.fromkeys(group_ids))
-        found = await self._coordinators.ask(DESCRIBE_CONSUMER, asked, timeout_ms=timeout_ms)
-        others = [group_id for group_id, answer in found.items() if _is_of_another_kind(answer)]
-        older = await self._coordinators.ask(DESCRIBE_CLASSIC, others, timeout_ms=timeout_ms)
+        found = await self._coordinators.ask(_DESCRIBE_CONSUMER, group_ids, timeout_ms=timeout_ms)
+        others = [
+            group_id
+            for group_id, answer in found.items()
+            if isinstance(answer, KafkaError) and answer.code in NOT_THIS_KIND
+        ]
+        older = await self._coordinators.ask(_DESCRIBE_CLASSIC, others, timeout_ms=timeout_ms)
         return {**found, **older}
 
     async def delete_groups(
         self, group_ids: Collection[str], *, timeout_ms: float | None = None
     ) -> dict[str, KafkaError | None]:
-        """Delete groups with all they have committed; None for each that is gone.
+        """Delete groups with all their committed offsets; None for each that is deleted.
 
         A group with members is an error NON_EMPTY_GROUP, an unknown one GROUP_ID_NOT_FOUND.
         """
         check_several(group_ids)
-        outcome = await self._coordinators.ask(DELETE, group_ids, timeout_ms=timeout_ms)
+        outcome = await self._coordinators.ask(_DELETE, group_ids, timeout_ms=timeout_ms)
         return {
             group_id: answer if isinstance(answer, KafkaError) else None
             for group_id, answer in outcome.items()
         }
+
+    async def remove_group_members(
+        self,
+        group_id: str,
+        group_instance_ids: Collection[str],
+        *,
+        reason: str | None = None,
+        timeout_ms: float | None = None,
+    ) -> dict[str, KafkaError | None]:
+        """Take static members out of a group, so that it need not wait for their sessions to end
+        (KIP-345).
+
+        Returns for each instance None, or why it is still there (UNKNOWN_MEMBER_ID).
+
+        Args:
+            reason: for the brokers' log (KIP-800).
+        """
+        check_several(group_instance_ids)
+
+        def request(_: Sequence[str]) -> Message:
+            return LeaveGroupRequest(
+                group_id=group_id,
+                members=[
+                    MemberIdentity(member_id="", group_instance_id=each, reason=reason)
+                    for each in group_instance_ids
+                ],
+            )
+
+        def read(response: Any, *_: object) -> Mapping[str, dict[str, int] | Refusal]:
+            if response.error_code != ErrorCode.NONE:
+                return {group_id: Refusal(response.error_code)}
+            return {
+                group_id: {each.group_instance_id: each.error_code for each in response.members}
+            }
+
+        call: CoordinatorCall[dict[str, int]] = CoordinatorCall(
+            KeyType.GROUP, "remove members of group", request, read, versions=LEAVE_GROUP_VERSIONS
+        )
+        return await self._try_items(
+            call,
+            group_id,
+            group_instance_ids,
+            lambda each: f"remove {each} from group {group_id}",
+            timeout_ms,
+        )
+
+    # -- committed offsets ------------------------------------------------------------------------
 
     async def list_group_offsets(
         self,
@@ -158,13 +200,13 @@ class GroupCalls:
         require_stable: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[str, dict[TopicPartition, CommittedOffset] | KafkaError]:
-        """Everything the groups have committed; nothing for a group that is not there.
+        """All committed offsets of the groups; none for a group that does not exist.
 
         Args:
             require_stable: wait until no open transaction can change them any more (KIP-447).
         """
         check_several(group_ids)
-        call = CoordinatorCall(
+        call: CoordinatorCall[Offsets] = CoordinatorCall(
             KeyType.GROUP,
             "offsets of group",
             lambda keys: fetch.OffsetFetchRequest(
@@ -174,45 +216,49 @@ class GroupCalls:
                 ],
                 require_stable=require_stable,
             ),
-            read_offsets,
+            lambda response, *_: {
+                group.group_id: _offsets(group.error_code, group.topics)
+                for group in response.groups
+            },
             versions=OFFSET_FETCH_VERSIONS,
         )
         found = await self._coordinators.ask(call, group_ids, timeout_ms=timeout_ms)
         older = [each for each, got in found.items() if isinstance(got, UnsupportedByBroker)]
         if not older:
             return found
-        one_by_one = CoordinatorCall(
+        one_by_one: CoordinatorCall[Offsets] = CoordinatorCall(
             KeyType.GROUP,
             "offsets of group",
             lambda keys: fetch.OffsetFetchRequest(
                 group_id=keys[0], topics=None, require_stable=require_stable
             ),
-            read_offsets_of_one,
+            lambda response, keys, _: {keys[0]: _offsets(response.error_code, response.topics)},
             versions=(
                 FIRST_STABLE_VERSION if require_stable else ONE_GROUP_VERSIONS[0],
                 ONE_GROUP_VERSIONS[1],
             ),
             keys_per_request=1,
         )
-        told = await self._coordinators.ask(one_by_one, older, timeout_ms=timeout_ms)
-        return {**found, **told}
+        asked = await self._coordinators.ask(one_by_one, older, timeout_ms=timeout_ms)
+        return {**found, **asked}
 
     async def alter_group_offsets(
-        self, group_id: str, offsets: Offsets, *, timeout_ms: float | None = None
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        timeout_ms: float | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Commit offsets for a group that nobody is in; it is made when it is not there.
+        """Commit offsets for a group without members; it is created when it does not exist.
 
         Returns for each partition None or why its offset was not committed. A group with members
         answers UNKNOWN_MEMBER_ID for all of them.
         """
 
         def request(_: Sequence[str]) -> Message:
-            topics: dict[str, commit.OffsetCommitRequestTopic] = {}
+            topics: defaultdict[str, list[commit.OffsetCommitRequestPartition]] = defaultdict(list)
             for partition, committed in sorted(offsets.items()):
-                topic = topics.setdefault(
-                    partition.topic, commit.OffsetCommitRequestTopic(name=partition.topic)
-                )
-                topic.partitions.append(
+                topics[partition.topic].append(
                     commit.OffsetCommitRequestPartition(
                         partition_index=partition.partition,
                         committed_offset=committed.offset,
@@ -222,18 +268,23 @@ class GroupCalls:
                 )
             return commit.OffsetCommitRequest(
                 group_id=group_id,
-                generation_id_or_member_epoch=NOBODY,
-                topics=list(topics.values()),
+                generation_id_or_member_epoch=NO_GENERATION,
+                topics=[
+                    commit.OffsetCommitRequestTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
             )
 
-        call = CoordinatorCall(
+        call: CoordinatorCall[dict[TopicPartition, int]] = CoordinatorCall(
             KeyType.GROUP,
             "commit offsets of group",
             request,
-            lambda response, *_: {group_id: partition_errors(response)},
+            lambda response, *_: {group_id: _partition_codes(response)},
             versions=OFFSET_COMMIT_VERSIONS,
         )
-        return await self._for_partitions(call, group_id, offsets, timeout_ms)
+        return await self._try_items(
+            call, group_id, offsets, lambda each: f"{call.what} {group_id}: {each}", timeout_ms
+        )
 
     async def delete_group_offsets(
         self,
@@ -242,103 +293,189 @@ class GroupCalls:
         *,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Forget what a group has committed for partitions (KIP-496).
+        """Delete a group's committed offsets of partitions (KIP-496).
 
         Returns for each partition None or why it is still there: GROUP_SUBSCRIBED_TO_TOPIC while
-        somebody in the group reads the topic.
+        a member of the group reads the topic.
         """
         check_several(partitions)
 
         def request(_: Sequence[str]) -> Message:
-            topics: dict[str, delete.OffsetDeleteRequestTopic] = {}
-            for partition in sorted(partitions):
-                topic = topics.setdefault(
-                    partition.topic, delete.OffsetDeleteRequestTopic(name=partition.topic)
-                )
-                topic.partitions.append(
-                    delete.OffsetDeleteRequestPartition(partition_index=partition.partition)
-                )
-            return delete.OffsetDeleteRequest(group_id=group_id, topics=list(topics.values()))
+            return delete.OffsetDeleteRequest(
+                group_id=group_id,
+                topics=[
+                    delete.OffsetDeleteRequestTopic(
+                        name=topic,
+                        partitions=[
+                            delete.OffsetDeleteRequestPartition(partition_index=index)
+                            for index in indexes
+                        ],
+                    )
+                    for topic, indexes in by_topic(sorted(partitions)).items()
+                ],
+            )
 
-        def read(response: Any, *_: object) -> Mapping[str, PartitionErrors | Refusal]:
+        def read(response: Any, *_: object) -> Mapping[str, dict[TopicPartition, int] | Refusal]:
             if response.error_code != ErrorCode.NONE:
                 return {group_id: Refusal(response.error_code)}
-            return {group_id: partition_errors(response)}
+            return {group_id: _partition_codes(response)}
 
-        call = CoordinatorCall(KeyType.GROUP, "delete offsets of group", request, read)
-        return await self._for_partitions(call, group_id, partitions, timeout_ms)
+        call: CoordinatorCall[dict[TopicPartition, int]] = CoordinatorCall(
+            KeyType.GROUP, "delete offsets of group", request, read
+        )
+        return await self._try_items(
+            call, group_id, partitions, lambda each: f"{call.what} {group_id}: {each}", timeout_ms
+        )
 
-    async def _for_partitions(
-        self,
-        call: CoordinatorCall[PartitionErrors],
-        group_id: str,
-        partitions: Iterable[TopicPartition],
-        timeout_ms: float | None,
-    ) -> dict[TopicPartition, KafkaError | None]:
-        answer = (await self._coordinators.ask(call, [group_id], timeout_ms=timeout_ms))[group_id]
-        if isinstance(answer, KafkaError):
-            return dict.fromkeys(partitions, answer)
-        outcome: dict[TopicPartition, KafkaError | None] = {}
-        for partition in partitions:
-            code = answer.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-            outcome[partition] = (
-                None
-                if code == ErrorCode.NONE
-                else error_for(code, None, f"{call.what} {group_id}: {partition}", final=True)
+
+def _offsets(error_code: int, topics: Iterable[Any]) -> Offsets | Refusal:
+    """A group's committed offsets; an error of one partition is the group's."""
+    offsets: Offsets = {}
+    for topic in topics:
+        for entry in topic.partitions:
+            error_code = error_code or entry.error_code
+            if entry.committed_offset != NO_OFFSET:
+                offsets[TopicPartition(topic.name, entry.partition_index)] = CommittedOffset(
+                    entry.committed_offset, entry.committed_leader_epoch, entry.metadata or ""
+                )
+    return Refusal(error_code) if error_code != ErrorCode.NONE else offsets
+
+
+def _partition_codes(response: Any) -> dict[TopicPartition, int] | Refusal:
+    """The error code of each partition; a passing one is about the whole group."""
+    codes = {each: entry.error_code for each, entry in partition_entries(response.topics)}
+    passing = [code for code in codes.values() if ErrorCode.of(code) in PASSING]
+    return Refusal(passing[0]) if passing else codes
+
+
+# -- descriptions --------------------------------------------------------------------------------
+
+
+def _read_consumer(
+    response: consumer.ConsumerGroupDescribeResponse, _: Sequence[str], broker: Broker
+) -> dict[str, GroupDescription | Refusal]:
+    """Groups of KIP-848, or why each is not described."""
+    found: dict[str, GroupDescription | Refusal] = {}
+    for group in response.groups:
+        if group.error_code != ErrorCode.NONE:
+            found[group.group_id] = Refusal(group.error_code, group.error_message)
+            continue
+        found[group.group_id] = GroupDescription(
+            group.group_id,
+            CONSUMER,
+            CONSUMER_PROTOCOL_TYPE,
+            group.group_state,
+            group.assignor_name,
+            broker,
+            tuple(map(_consumer_member, group.members)),
+            group.group_epoch,
+            group.assignment_epoch,
+        )
+    return found
+
+
+def _consumer_member(member: consumer.Member) -> GroupMember:
+    def partitions(assignment: consumer.Assignment) -> frozenset[TopicPartition]:
+        return frozenset(
+            TopicPartition(topic.topic_name, index)
+            for topic in assignment.topic_partitions
+            for index in topic.partitions
+        )
+
+    return GroupMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        partitions(member.assignment),
+        partitions(member.target_assignment),
+        member.member_epoch,
+        MEMBER_TYPES.get(member.member_type),
+        member.rack_id,
+        tuple(member.subscribed_topic_names),
+        member.subscribed_topic_regex or None,
+    )
+
+
+def _read_classic(
+    response: classic.DescribeGroupsResponse, _: Sequence[str], broker: Broker
+) -> dict[str, GroupDescription | Refusal]:
+    """Classic groups, or why each is not described."""
+    found: dict[str, GroupDescription | Refusal] = {}
+    for group in response.groups:
+        if group.error_code != ErrorCode.NONE:
+            found[group.group_id] = Refusal(group.error_code, group.error_message)
+        elif group.group_state == "Dead" and not group.members:
+            # Before version 6 a group that does not exist is described like this.
+            found[group.group_id] = Refusal(ErrorCode.GROUP_ID_NOT_FOUND)
+        else:
+            is_consumers = group.protocol_type == CONSUMER_PROTOCOL_TYPE
+            found[group.group_id] = GroupDescription(
+                group.group_id,
+                CLASSIC,
+                group.protocol_type,
+                group.group_state,
+                group.protocol_data,
+                broker,
+                tuple(_classic_member(each, is_consumers=is_consumers) for each in group.members),
             )
-        return outcome
+    return found
 
 
-async def ask_every_broker(
-    client: ClusterClient,
-    request: Message,
-    read: Callable[[int, Any], list[Value]],
-    *,
-    what: str,
-    timeout_ms: float | None,
-    versions: Versions | None = None,
-) -> list[Value]:
-    """What all brokers tell together, in one go: while a broker goes away, what it told of is told
-    by others.
-
-    Args:
-        versions: the lowest and the highest version that can say what the request says.
-
-    Raises:
-        UnsupportedByBroker: a broker serves none of `versions`.
-        KafkaError: a broker did not tell within the time.
+def _classic_member(member: classic.DescribedGroupMember, *, is_consumers: bool) -> GroupMember:
+    """A member of a classic group. What it is assigned and subscribes to are bytes of the members'
+    own: they can be anything, and are left out where they are not readable.
     """
+    assignment = subscription = None
+    if is_consumers:
+        assignment = _embedded(ConsumerProtocolAssignment, member.member_assignment)
+        subscription = _embedded(ConsumerProtocolSubscription, member.member_metadata)
+    return GroupMember(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        frozenset(
+            TopicPartition(topic.topic, index)
+            for topic in (() if assignment is None else assignment.assigned_partitions)
+            for index in topic.partitions
+        ),
+        subscribed_topics=() if subscription is None else tuple(subscription.topics),
+    )
 
-    async def ask(broker_id: int) -> list[Value]:
-        return read(broker_id, await client.ask_node(broker_id, request, versions=versions))
 
-    async def attempt() -> list[Value]:
-        await client.refresh_metadata([])
-        told = await asyncio.gather(*(ask(each) for each in sorted(client.metadata.brokers)))
-        return [each for values in told for each in values]
+def _embedded(kind: type[Message], data: bytes) -> Any:
+    """A message behind its version; one of a later version begins like the latest known one."""
+    if len(data) < _VERSION.size:
+        return None
+    (version,) = _VERSION.unpack_from(data)
+    if version < kind.MIN_VERSION:
+        return None
+    try:
+        message, _ = kind.decode(data, min(version, kind.MAX_VERSION), _VERSION.size)
+    except RemoteProtocolError:
+        return None
+    return message
 
-    return await client.retry(attempt, what=what, timeout_ms=timeout_ms)
 
-
-def _is_of_another_kind(answer: GroupDescription | KafkaError) -> bool:
-    return isinstance(answer, KafkaError) and answer.code in NOT_THIS_KIND
-
-
-DESCRIBE_CONSUMER: Final[CoordinatorCall[GroupDescription]] = CoordinatorCall(
+_DESCRIBE_CONSUMER: Final[CoordinatorCall[GroupDescription]] = CoordinatorCall(
     KeyType.GROUP,
     "describe group",
     lambda keys: consumer.ConsumerGroupDescribeRequest(group_ids=list(keys)),
-    read_consumer,
+    _read_consumer,
 )
-DESCRIBE_CLASSIC: Final[CoordinatorCall[GroupDescription]] = CoordinatorCall(
+_DESCRIBE_CLASSIC: Final[CoordinatorCall[GroupDescription]] = CoordinatorCall(
     KeyType.GROUP,
     "describe group",
     lambda keys: classic.DescribeGroupsRequest(groups=list(keys)),
-    read_classic,
+    _read_classic,
 )
-DELETE: Final[CoordinatorCall[bool]] = CoordinatorCall(
+_DELETE: Final[CoordinatorCall[bool]] = CoordinatorCall(
     KeyType.GROUP,
     "delete group",
     lambda keys: DeleteGroupsRequest(groups_names=list(keys)),
-    read_deleted,
+    lambda response, *_: {
+        each.group_id: True if each.error_code == ErrorCode.NONE else Refusal(each.error_code)
+        for each in response.results
+    },
 )

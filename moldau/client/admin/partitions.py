@@ -1,90 +1,168 @@
-"""Admin calls that ask the leaders of many partitions, each for its own.
+"""Admin calls about partitions: offsets, records and producers at their leaders, and replicas.
 
-Owns the loop that follows leaders as they move. Invariant: every partition ends with exactly one
-value or one error, whatever became of the others; a partition that does not exist or has no leader
-is told at once, not after the whole time.
+A call about single replicas asks each broker once. A broker that does not answer, or not for a
+replica, is an error in the outcome and never of the call: the others' answers are useful while a
+broker is down.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from moldau.client.admin.arguments import check_several
-from moldau.client.admin.types import PartitionOffset, ProducerState
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
-from moldau.client.cluster.coordinators import Refusal
-from moldau.client.errors import KafkaError, NoBrokerAvailable, UnsupportedByBroker, error_for
+from moldau.client.admin.calls import (
+    OPERATION_TIMEOUT_MS,
+    AdminCalls,
+    check_several,
+    partition_entries,
+    problem_of,
+    problem_told_by_controller,
+)
+from moldau.client.admin.types import (
+    ElectionType,
+    OffsetSpec,
+    PartitionOffset,
+    ProducerState,
+    Reassignment,
+    ReplicaLog,
+    TopicPartitionReplica,
+)
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.errors import (
+    BrokerError,
+    KafkaError,
+    NoBrokerAvailable,
+    RequestTimeout,
+    UnsupportedByBroker,
+    error_for,
+    raise_for,
+)
+from moldau.client.records import by_topic
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets
+from moldau.protocol.messages import p21_delete_records as deletion
+from moldau.protocol.messages import p34_alter_replica_log_dirs as log_dirs
+from moldau.protocol.messages import p45_alter_partition_reassignments as reassigning
+from moldau.protocol.messages import p46_list_partition_reassignments as reassigned
 from moldau.protocol.messages import p61_describe_producers as producers
+from moldau.protocol.messages.p35_describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from moldau.protocol.schema import Message
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
-Value = TypeVar("Value")
-Answers = Mapping[TopicPartition, Value | Refusal]
-Outcome = dict[TopicPartition, Value | KafkaError]
-
-PARTITIONS_PER_REQUEST: Final = 500
-"""A partition may have thousands of producers: so many partitions at most in one answer."""
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
 
 CONSUMER_REPLICA_ID: Final = -1
-OPERATION_TIMEOUT_MS: Final = 30_000
+DEBUGGING_REPLICA_ID: Final = -2
+"""Asks any replica, not only the leader, and sees up to the log's end. Brokers require no more than
+DESCRIBE on the topic for it."""
 
-MOVED: Final = frozenset(
-    (
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    )
-)
-"""Answers of a broker that does not lead a partition (yet, or any more)."""
+Value = TypeVar("Value")
 
 
-class PartitionCalls:
-    """The part of `Admin` that asks the leaders of partitions."""
+class PartitionCalls(AdminCalls):
+    """The part of `Admin` that deals with partitions and their replicas."""
 
-    _client: ClusterClient
+    # -- at the leaders ---------------------------------------------------------------------------
+
+    async def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, int],
+        *,
+        read_committed: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, PartitionOffset]:
+        """Offsets by `OffsetSpec` or by time in ms (the first record at or after it; offset -1 when
+        there is none).
+        """
+        isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+
+        def read(partition: TopicPartition, entry: Any) -> PartitionOffset:
+            raise_for(entry.error_code, None, str(partition))
+            return _offset(entry)
+
+        return await self._ask_leaders(
+            specs,
+            lambda some: offsets.ListOffsetsRequest(
+                replica_id=CONSUMER_REPLICA_ID,
+                isolation_level=isolation_level,
+                topics=_offset_topics(some, specs),
+                timeout_ms=OPERATION_TIMEOUT_MS,
+            ),
+            read,
+            what="list offsets",
+            timeout_ms=timeout_ms,
+        )
 
     async def list_partition_offsets(
         self, specs: Mapping[TopicPartition, int], *, timeout_ms: float | None = None
     ) -> dict[TopicPartition, PartitionOffset | KafkaError]:
-        """As `list_offsets`, but an error of a partition stands beside the others' offsets."""
+        """As `list_offsets`, but with an offset or an error for each partition."""
+        return await self._try_leaders(
+            specs,
+            lambda some: offsets.ListOffsetsRequest(
+                replica_id=CONSUMER_REPLICA_ID,
+                topics=_offset_topics(some, specs),
+                timeout_ms=OPERATION_TIMEOUT_MS,
+            ),
+            _offset,
+            what="offsets of",
+            timeout_ms=timeout_ms,
+        )
 
-        async def ask(broker_id: int, wanted: list[TopicPartition]) -> Answers[PartitionOffset]:
-            topics: dict[str, offsets.ListOffsetsTopic] = {}
-            for partition in wanted:
-                topics.setdefault(
-                    partition.topic, offsets.ListOffsetsTopic(name=partition.topic)
-                ).partitions.append(
-                    offsets.ListOffsetsPartition(
-                        partition_index=partition.partition, timestamp=int(specs[partition])
-                    )
-                )
-            response = await self._client.ask_node(
-                broker_id,
-                offsets.ListOffsetsRequest(
-                    replica_id=CONSUMER_REPLICA_ID,
-                    topics=list(topics.values()),
-                    timeout_ms=OPERATION_TIMEOUT_MS,
-                ),
-            )
-            return {
-                TopicPartition(topic.name, entry.partition_index): PartitionOffset(
-                    entry.offset, entry.timestamp, entry.leader_epoch
-                )
-                if entry.error_code == ErrorCode.NONE
-                else Refusal(entry.error_code)
-                for topic in response.topics
-                for entry in topic.partitions
-            }
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset (-1: the high watermark); returns the low watermarks.
 
-        return await self._ask_leaders(specs, ask, what="offsets of", timeout_ms=timeout_ms)
+        Raises:
+            OffsetOutOfRange: the offset lies behind the high watermark.
+        """
+
+        def request(some: list[TopicPartition]) -> Message:
+            topics = [
+                deletion.DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        deletion.DeleteRecordsPartition(
+                            partition_index=index, offset=before[TopicPartition(topic, index)]
+                        )
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in by_topic(some).items()
+            ]
+            return deletion.DeleteRecordsRequest(topics=topics, timeout_ms=OPERATION_TIMEOUT_MS)
+
+        def read(partition: TopicPartition, entry: Any) -> int:
+            raise_for(entry.error_code, None, f"delete records of {partition}")
+            return int(entry.low_watermark)
+
+        return await self._ask_leaders(
+            before, request, read, what="delete records", timeout_ms=timeout_ms
+        )
+
+    async def describe_producers(
+        self, partition: TopicPartition, *, timeout_ms: float | None = None
+    ) -> list[ProducerState]:
+        """The producers that the leader of a partition remembers (KIP-664)."""
+
+        def read(_: TopicPartition, entry: Any) -> list[ProducerState]:
+            raise_for(entry.error_code, entry.error_message, f"producers of {partition}")
+            return _producers(entry)
+
+        found = await self._ask_leaders(
+            [partition], _producers_of, read, what="describe producers", timeout_ms=timeout_ms
+        )
+        return found[partition]
 
     async def describe_partition_producers(
         self,
@@ -93,118 +171,368 @@ class PartitionCalls:
         broker_id: int | None = None,
         timeout_ms: float | None = None,
     ) -> dict[TopicPartition, list[ProducerState] | KafkaError]:
-        """What leaders remember of the producers of partitions (KIP-664), or why nobody tells.
+        """The producers that the leaders of partitions remember (KIP-664), or why they are unknown.
 
         Args:
             broker_id: ask this replica instead of the leaders.
         """
         check_several(partitions)
-
-        async def ask(node_id: int, wanted: list[TopicPartition]) -> Answers[list[ProducerState]]:
-            topics: dict[str, producers.TopicRequest] = {}
-            for topic, index in wanted:
-                topics.setdefault(
-                    topic, producers.TopicRequest(name=topic)
-                ).partition_indexes.append(index)
-            response = await self._client.ask_node(
-                node_id, producers.DescribeProducersRequest(topics=list(topics.values()))
-            )
-            return {
-                TopicPartition(topic.name, entry.partition_index): [
-                    _producer(each) for each in entry.active_producers
-                ]
-                if entry.error_code == ErrorCode.NONE
-                else Refusal(entry.error_code, entry.error_message)
-                for topic in response.topics
-                for entry in topic.partitions
-            }
-
-        return await self._ask_leaders(
-            partitions, ask, what="producers of", timeout_ms=timeout_ms, broker_id=broker_id
+        return await self._try_leaders(
+            partitions,
+            _producers_of,
+            _producers,
+            what="producers of",
+            timeout_ms=timeout_ms,
+            broker_id=broker_id,
         )
 
-    async def _ask_leaders(
+    # -- elections and reassignments --------------------------------------------------------------
+
+    async def elect_leaders(
         self,
-        partitions: Collection[TopicPartition],
-        ask: Callable[[int, list[TopicPartition]], Awaitable[Answers[Value]]],
+        election_type: ElectionType,
+        partitions: Collection[TopicPartition] | None = None,
         *,
-        what: str,
-        timeout_ms: float | None,
-        broker_id: int | None = None,
-    ) -> Outcome[Value]:
-        outcome: Outcome[Value] = {}
-        passing: dict[TopicPartition, KafkaError] = {}
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Elect leaders (KIP-460); the outcome by partition, None for success.
 
-        async def ask_one(node_id: int, some: list[TopicPartition]) -> None:
-            try:
-                answers = await ask(node_id, some)
-            except UnsupportedByPeer as error:
-                unserved = UnsupportedByBroker(f"broker {node_id}: {error}")
-                outcome.update(dict.fromkeys(some, unserved))
-                return
-            except PASSING_FAULTS as fault:
-                problem = NoBrokerAvailable(f"broker {node_id}: {describe_fault(fault)}")
-                passing.update(dict.fromkeys(some, problem))
-                return
-            for partition in some:
-                answer = answers.get(partition, Refusal(ErrorCode.UNKNOWN_SERVER_ERROR))
-                if not isinstance(answer, Refusal):
-                    outcome[partition] = answer
-                    continue
-                is_passing = ErrorCode.of(answer.error_code) in MOVED
-                (passing if is_passing else outcome)[partition] = error_for(
-                    answer.error_code,
-                    answer.message,
-                    f"{what} {partition} on broker {node_id}",
-                    final=not is_passing,
-                )
+        A leader that is the preferred one already is an ELECTION_NOT_NEEDED error in the outcome.
 
-        async def attempt() -> None:
-            left = [partition for partition in partitions if partition not in outcome]
-            passing.clear()
-            groups = await self._leaders(left, outcome) if broker_id is None else {broker_id: left}
-            await asyncio.gather(
-                *(
-                    ask_one(node_id, group[first : first + PARTITIONS_PER_REQUEST])
-                    for node_id, group in groups.items()
-                    for first in range(0, len(group), PARTITIONS_PER_REQUEST)
+        Args:
+            partitions: None for all; then only those that needed an election are in the answer.
+        """
+        check_several(partitions)
+        request = ElectLeadersRequest(
+            election_type=election_type,
+            topic_partitions=None
+            if partitions is None
+            else [
+                TopicPartitions(topic=name, partitions=indexes)
+                for name, indexes in by_topic(sorted(partitions)).items()
+            ],
+            timeout_ms=OPERATION_TIMEOUT_MS,
+        )
+
+        def read(response: Any) -> dict[TopicPartition, BrokerError | None]:
+            raise_for(response.error_code, None, "elect leaders")
+            outcome = {}
+            for topic in response.replica_election_results:
+                for result in topic.partition_result:
+                    partition = TopicPartition(topic.topic, result.partition_id)
+                    outcome[partition] = problem_of(
+                        result.error_code, result.error_message, str(partition)
+                    )
+            return outcome
+
+        return await self._ask_controller(request, read, "elect leaders", timeout_ms)
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout_ms: float | None = None,
+    ) -> None:
+        """Move partitions to other brokers, or cancel a move with None (KIP-455).
+
+        Raises:
+            BrokerError: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, … of the first
+                partition that could not be moved; the others may have been.
+        """
+        outcome = await self.try_partition_reassignments(
+            reassignments,
+            allow_replication_factor_change=allow_replication_factor_change,
+            timeout_ms=timeout_ms,
+        )
+        for error in outcome.values():
+            if error is not None:
+                raise error
+
+    async def try_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """As `alter_partition_reassignments`, but each partition's own outcome; None for success.
+
+        Args:
+            allow_replication_factor_change: False refuses another number of replicas (KIP-860);
+                brokers before Kafka 4.1 cannot be asked for that.
+
+        Raises:
+            KafkaError: of the whole request, for instance UnsupportedByBroker.
+        """
+        topics: defaultdict[str, list[reassigning.ReassignablePartition]] = defaultdict(list)
+        for (topic, partition), replicas in sorted(reassignments.items()):
+            topics[topic].append(
+                reassigning.ReassignablePartition(
+                    partition_index=partition, replicas=None if replicas is None else list(replicas)
                 )
             )
-            if passing:
-                raise next(iter(passing.values()))
+        request = reassigning.AlterPartitionReassignmentsRequest(
+            timeout_ms=OPERATION_TIMEOUT_MS,
+            allow_replication_factor_change=allow_replication_factor_change,
+            topics=[
+                reassigning.ReassignableTopic(name=name, partitions=listed)
+                for name, listed in topics.items()
+            ],
+        )
 
-        try:
-            await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
-        except KafkaError as error:
-            for partition in partitions:
-                if partition not in outcome:
-                    outcome[partition] = passing.get(partition, error)
-        return {partition: outcome[partition] for partition in partitions}
+        def read(response: Any) -> dict[TopicPartition, BrokerError | None]:
+            raise_for(response.error_code, response.error_message, "reassign partitions")
+            outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
+            for partition, result in partition_entries(response.responses):
+                # Final: others may be on their way already, so that the caller decides.
+                problem = problem_told_by_controller(
+                    result.error_code, result.error_message, f"reassign {partition}", final=True
+                )
+                if problem is not None:
+                    outcome[partition] = problem
+            return outcome
 
-    async def _leaders(
-        self, partitions: Collection[TopicPartition], outcome: Outcome[Value]
-    ) -> dict[int, list[TopicPartition]]:
-        """By leader; why the others have none goes into the outcome."""
-        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-        if partitions:
-            await self._client.refresh_metadata({partition.topic for partition in partitions})
-        metadata = self._client.metadata
-        for partition in partitions:
-            leader_id = metadata.leader(*partition)
-            if leader_id is not None:
-                by_leader[leader_id].append(partition)
-                continue
-            problem = metadata.problem(*partition)
-            outcome[partition] = error_for(problem, None, str(partition), final=True)
-        return by_leader
+        return await self._ask_controller(request, read, "reassign partitions", timeout_ms)
+
+    async def list_partition_reassignments(
+        self,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartition, Reassignment]:
+        """Moves in progress (KIP-455), of all partitions when none are named."""
+        check_several(partitions)
+        request = reassigned.ListPartitionReassignmentsRequest(
+            timeout_ms=OPERATION_TIMEOUT_MS,
+            topics=None
+            if partitions is None
+            else [
+                reassigned.ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
+                for name, indexes in by_topic(sorted(partitions)).items()
+            ],
+        )
+
+        def read(response: Any) -> dict[TopicPartition, Reassignment]:
+            raise_for(response.error_code, response.error_message, "list reassignments")
+            return {
+                partition: Reassignment(
+                    tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
+                )
+                for partition, each in partition_entries(response.topics)
+            }
+
+        return await self._ask_controller(request, read, "list reassignments", timeout_ms)
+
+    # -- at single replicas -----------------------------------------------------------------------
+
+    async def describe_replica_logs(
+        self, replicas: Collection[TopicPartitionReplica], *, timeout_ms: float | None = None
+    ) -> dict[TopicPartitionReplica, ReplicaLog | KafkaError]:
+        """Directory and size of each replica's log (KIP-113), or why it is not known.
+
+        Args:
+            timeout_ms: for each broker; None for `request.timeout.ms`.
+        """
+        check_several(replicas)
+
+        async def ask(
+            broker_id: int, wanted: list[TopicPartition]
+        ) -> Mapping[TopicPartition, ReplicaLog]:
+            topics = [
+                DescribableLogDirTopic(topic=topic, partitions=indexes)
+                for topic, indexes in by_topic(wanted).items()
+            ]
+            response = await self._client.ask_node(
+                broker_id, DescribeLogDirsRequest(topics=topics), timeout_ms=timeout_ms
+            )
+            raise_for(response.error_code, None, f"log directories of broker {broker_id}")
+            return _replica_logs(response)
+
+        return await self._ask_replicas(replicas, ask)
+
+    async def list_replica_offsets(
+        self,
+        replicas: Collection[TopicPartitionReplica],
+        spec: int = OffsetSpec.LATEST,
+        *,
+        as_consumer: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartitionReplica, int | KafkaError]:
+        """Where each replica's own log ends (LATEST) or begins (EARLIEST), or why it is not known.
+
+        Unlike with `list_offsets` followers answer too, and latest is the end of the log, not the
+        high watermark.
+
+        Args:
+            as_consumer: ask as consumers do: only leaders answer, latest is the high watermark.
+            timeout_ms: for each broker; None for `request.timeout.ms`.
+        """
+        check_several(replicas)
+
+        async def ask(
+            broker_id: int, wanted: list[TopicPartition]
+        ) -> Mapping[TopicPartition, int | KafkaError]:
+            request = offsets.ListOffsetsRequest(
+                replica_id=CONSUMER_REPLICA_ID if as_consumer else DEBUGGING_REPLICA_ID,
+                topics=_offset_topics(wanted, dict.fromkeys(wanted, spec)),
+            )
+            response = await self._client.ask_node(broker_id, request, timeout_ms=timeout_ms)
+            return {
+                partition: problem_of(entry.error_code, None, f"{partition} on broker {broker_id}")
+                or entry.offset
+                for partition, entry in partition_entries(response.topics)
+            }
+
+        return await self._ask_replicas(replicas, ask)
+
+    async def alter_replica_log_dirs(
+        self,
+        directories: Mapping[TopicPartitionReplica, str],
+        *,
+        timeout_ms: float | None = None,
+    ) -> dict[TopicPartitionReplica, bool | KafkaError]:
+        """Move replicas to other log directories of their brokers (KIP-113).
+
+        Args:
+            directories: the absolute path by replica; the broker's log.dirs has to name it.
+
+        Returns for each replica True or why not: LOG_DIR_NOT_FOUND, REPLICA_NOT_AVAILABLE for one
+        that the broker does not hold (it will be made in that directory), …
+        """
+
+        async def ask(
+            broker_id: int, wanted: list[TopicPartition]
+        ) -> Mapping[TopicPartition, bool | KafkaError]:
+            moved: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+            for partition in wanted:
+                moved[directories[TopicPartitionReplica(*partition, broker_id)]].append(partition)
+            request = log_dirs.AlterReplicaLogDirsRequest(
+                dirs=[
+                    log_dirs.AlterReplicaLogDir(
+                        path=path,
+                        topics=[
+                            log_dirs.AlterReplicaLogDirTopic(name=topic, partitions=indexes)
+                            for topic, indexes in by_topic(partitions).items()
+                        ],
+                    )
+                    for path, partitions in moved.items()
+                ]
+            )
+            response = await self._client.ask_node(broker_id, request, timeout_ms=timeout_ms)
+            answered: dict[TopicPartition, bool | KafkaError] = {}
+            for topic in response.results:
+                for entry in topic.partitions:
+                    partition = TopicPartition(topic.topic_name, entry.partition_index)
+                    where = f"{partition} on broker {broker_id}"
+                    answered[partition] = problem_of(entry.error_code, None, where) or True
+            return answered
+
+        return await self._ask_replicas(list(directories), ask)
+
+    async def _ask_replicas(
+        self,
+        replicas: Collection[TopicPartitionReplica],
+        ask: Callable[
+            [int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, Value | KafkaError]]
+        ],
+    ) -> dict[TopicPartitionReplica, Value | KafkaError]:
+        by_broker: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for topic, partition, broker_id in sorted(set(replicas)):
+            by_broker[broker_id].append(TopicPartition(topic, partition))
+        await self._find_brokers(by_broker)
+        outcome: dict[TopicPartitionReplica, Value | KafkaError] = {}
+
+        async def ask_one(broker_id: int, wanted: list[TopicPartition]) -> None:
+            found: Mapping[TopicPartition, Value | KafkaError] = {}
+            problem: KafkaError | None = None
+            try:
+                found = await ask(broker_id, wanted)
+            except KafkaError as error:
+                problem = error
+            except UnsupportedByPeer as error:
+                problem = UnsupportedByBroker(f"broker {broker_id}: {error}")
+            except TimeoutError as fault:
+                problem = RequestTimeout(f"broker {broker_id}: {describe_fault(fault)}")
+            except PASSING_FAULTS as fault:
+                problem = NoBrokerAvailable(f"broker {broker_id}: {describe_fault(fault)}")
+            for partition in wanted:
+                absent = problem or error_for(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, f"{partition} on broker {broker_id}"
+                )
+                outcome[TopicPartitionReplica(*partition, broker_id)] = found.get(partition, absent)
+
+        await asyncio.gather(*(ask_one(*group) for group in by_broker.items()))
+        return outcome
+
+    async def _find_brokers(self, broker_ids: Collection[int]) -> None:
+        """Fetch the brokers' addresses before all brokers are asked at once."""
+        if all(broker_id in self._client.metadata.brokers for broker_id in broker_ids):
+            return
+
+        async def attempt() -> None:
+            await self._client.refresh_metadata([])
+
+        await self._client.retry(attempt, what="find the brokers", timeout_ms=None)
 
 
-def _producer(state: producers.ProducerState) -> ProducerState:
-    return ProducerState(
-        state.producer_id,
-        state.producer_epoch,
-        state.last_sequence,
-        state.last_timestamp,
-        state.coordinator_epoch,
-        None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+def _offset_topics(
+    partitions: Iterable[TopicPartition], specs: Mapping[TopicPartition, int]
+) -> list[offsets.ListOffsetsTopic]:
+    return [
+        offsets.ListOffsetsTopic(
+            name=topic,
+            partitions=[
+                offsets.ListOffsetsPartition(
+                    partition_index=index, timestamp=int(specs[TopicPartition(topic, index)])
+                )
+                for index in indexes
+            ],
+        )
+        for topic, indexes in by_topic(partitions).items()
+    ]
+
+
+def _offset(entry: Any) -> PartitionOffset:
+    return PartitionOffset(entry.offset, entry.timestamp, entry.leader_epoch)
+
+
+def _producers_of(partitions: Iterable[TopicPartition]) -> producers.DescribeProducersRequest:
+    return producers.DescribeProducersRequest(
+        topics=[
+            producers.TopicRequest(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic(partitions).items()
+        ]
     )
+
+
+def _producers(entry: Any) -> list[ProducerState]:
+    return [
+        ProducerState(
+            state.producer_id,
+            state.producer_epoch,
+            state.last_sequence,
+            state.last_timestamp,
+            state.coordinator_epoch,
+            None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+        )
+        for state in entry.active_producers
+    ]
+
+
+def _replica_logs(response: DescribeLogDirsResponse) -> dict[TopicPartition, ReplicaLog]:
+    """Logs by partition; for one that moves between directories with its future directory."""
+    current: dict[TopicPartition, tuple[str, int, int]] = {}
+    future: dict[TopicPartition, tuple[str, int]] = {}
+    for directory in response.results:
+        if directory.error_code != ErrorCode.NONE:
+            continue
+        for partition, each in partition_entries(directory.topics):
+            if each.is_future_key:
+                future[partition] = (directory.log_dir, each.offset_lag)
+            else:
+                current[partition] = (directory.log_dir, each.partition_size, each.offset_lag)
+    return {
+        partition: ReplicaLog(*log, *future.get(partition, (None, None)))
+        for partition, log in current.items()
+    }

@@ -1,8 +1,8 @@
-"""Where replicas should be: even over brokers and racks, with as few copies as possible.
+"""Plans a placement of replicas: even over brokers and racks, with as few copies as possible.
 
-Owns the choice and nothing else: no cluster is asked, none is changed. Invariants of a plan: every
-partition has as many replicas as were asked for, on brokers that were allowed, each on another one;
-its racks are used as evenly as their brokers allow; under these rules no plan is more even over the
+Owns the choice and nothing else: it asks and changes no cluster. Invariants of a plan: every
+partition has the requested number of replicas, each on another one of the allowed brokers; its
+racks are used as evenly as their brokers allow; under these rules no plan is more even over the
 brokers, and among the equally even ones none copies fewer replicas. Then, without further copies,
 the first replicas (the preferred leaders) are spread as evenly as the sets of replicas allow.
 
@@ -30,7 +30,7 @@ class PlanImpossible(ValueError):
 
 
 class RackUnknown(PlanImpossible):
-    """Some brokers have a rack and others have none: nobody can say what is far apart."""
+    """Some brokers have a rack and others have none, so that no distances are known."""
 
 
 def plan_replicas(
@@ -39,7 +39,7 @@ def plan_replicas(
     *,
     replication_factor: int | None = None,
 ) -> dict[TopicPartition, tuple[int, ...]]:
-    """Place the replicas of `current` anew; unchanged partitions are in the answer too.
+    """Plan the replicas of the partitions in `current`; unchanged ones are in the answer too.
 
     Args:
         current: the replicas now, the preferred leader first.

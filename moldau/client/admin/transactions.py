@@ -1,7 +1,6 @@
 """Admin calls about transactions and the producers behind them (KIP-664).
 
-Owns the translation between typed values and messages. Invariant: a call about several ids or
-partitions returns for each its value or its error; only lists of everything raise.
+A call about several ids returns for each its value or its error; only lists of everything raise.
 """
 
 from __future__ import annotations
@@ -9,24 +8,45 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from moldau.client.admin.arguments import check_several
-from moldau.client.admin.group_types import (
+from moldau.client.admin.calls import AdminCalls, check_several
+from moldau.client.admin.types import (
     AbortTransaction,
     ProducerIdAndEpoch,
     TransactionDescription,
     TransactionListing,
 )
-from moldau.client.admin.groups import ask_every_broker
-from moldau.client.cluster.cluster_client import ClusterClient, raise_for
-from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators, KeyType, Refusal
+from moldau.client.cluster.coordinators import CoordinatorCall, KeyType, Refusal
 from moldau.client.cluster.metadata_cache import Broker
-from moldau.client.errors import InvalidRequest, KafkaError, error_for
+from moldau.client.errors import (
+    BrokerError,
+    InvalidRequest,
+    KafkaError,
+    NoBrokerAvailable,
+    ProducerFenced,
+    UnsupportedByBroker,
+    error_for,
+    raise_for,
+)
+from moldau.client.producer.coordinator_link import (
+    AnswerLost,
+    CannotSay,
+    CoordinatorLink,
+    NotSent,
+)
+from moldau.client.producer.core import transaction_requests as requests
+from moldau.client.producer.core.transaction_states import (
+    LAST_PRODUCER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+)
+from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch as Pair
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p27_write_txn_markers as markers
 from moldau.protocol.messages.p22_init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from moldau.protocol.messages.p26_end_txn import EndTxnResponse
 from moldau.protocol.messages.p65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -34,15 +54,16 @@ from moldau.protocol.messages.p65_describe_transactions import (
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.types import TopicPartition
 
-NO_PRODUCER_ID: Final = -1
-NO_PRODUCER_EPOCH: Final = -1
+_LAST_PRODUCER_ID: Final = 2**63 - 1
+
+_FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+_UNKNOWN: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
+)
 
 
-class TransactionCalls:
+class TransactionCalls(AdminCalls):
     """The part of `Admin` that deals with transactions."""
-
-    _client: ClusterClient
-    _coordinators: Coordinators
 
     async def list_transactions(
         self,
@@ -64,7 +85,8 @@ class TransactionCalls:
             InvalidRequest: a state or a pattern that the brokers do not know.
             UnsupportedByBroker: a broker does not know `longer_than_ms` (before Apache Kafka 3.8)
                 or `transactional_id_pattern` (before 4.1).
-            KafkaError: a broker did not tell; a list that lacks some would look whole.
+            KafkaError: a broker did not answer; a list without its transactions would look
+                complete.
         """
         check_several(states, producer_ids)
         request = ListTransactionsRequest(
@@ -89,8 +111,7 @@ class TransactionCalls:
             ]
 
         has_pattern = transactional_id_pattern is not None
-        found = await ask_every_broker(
-            self._client,
+        found = await self._ask_every_broker(
             request,
             read,
             what="list transactions",
@@ -103,19 +124,19 @@ class TransactionCalls:
     async def describe_transactions(
         self, transactional_ids: Collection[str], *, timeout_ms: float | None = None
     ) -> dict[str, TransactionDescription | KafkaError]:
-        """State, producer and open partitions of each id, or why it cannot be told
+        """State, producer and open partitions of each id, or why they are not known
         (TRANSACTIONAL_ID_NOT_FOUND).
         """
         check_several(transactional_ids)
-        return await self._coordinators.ask(DESCRIBE, transactional_ids, timeout_ms=timeout_ms)
+        return await self._coordinators.ask(_DESCRIBE, transactional_ids, timeout_ms=timeout_ms)
 
     async def abort_transaction(
         self, transaction: AbortTransaction, *, timeout_ms: float | None = None
     ) -> None:
-        """Write an abort marker into one partition, past the coordinator.
+        """Write an abort marker into one partition without the coordinator.
 
-        For transactions that the coordinator knows nothing of any more (`transactions
-        find-hanging`); one that it still knows is better left to it.
+        For transactions that the coordinator does not know any more (`transactions find-hanging`);
+        leave the others to the coordinator.
 
         Raises:
             UnknownTopicOrPartition, AuthorizationFailed
@@ -158,7 +179,7 @@ class TransactionCalls:
     async def fence_producers(
         self, transactional_ids: Collection[str], *, timeout_ms: float | None = None
     ) -> dict[str, ProducerIdAndEpoch | KafkaError]:
-        """Shut out whoever uses the ids, and abort what they have open."""
+        """Fence the producers of these ids, and abort their open transactions."""
         check_several(transactional_ids)
         limit_ms = self._client.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         call = CoordinatorCall(
@@ -166,7 +187,7 @@ class TransactionCalls:
             "fence producers of",
             lambda keys: InitProducerIdRequest(
                 transactional_id=keys[0],
-                # Nobody writes under this epoch: the time only has to be one that is allowed.
+                # No transaction is begun under this epoch: any allowed time will do.
                 transaction_timeout_ms=max(1, int(limit_ms)),
                 producer_id=NO_PRODUCER_ID,
                 producer_epoch=NO_PRODUCER_EPOCH,
@@ -175,6 +196,101 @@ class TransactionCalls:
             keys_per_request=1,
         )
         return await self._coordinators.ask(call, transactional_ids, timeout_ms=timeout_ms)
+
+    async def end_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool = True,
+        *,
+        timeout_ms: float | None = None,
+    ) -> ProducerIdAndEpoch:
+        """Commit or abort the open transaction of a producer in another process.
+
+        For applications that decide about the work of many producers at once: each producer flushes
+        and hands over its producer id and epoch, and one process ends their transactions. The call
+        may be made again, also by another process, with the same outcome: the second call changes
+        nothing.
+
+        Args:
+            producer_id, producer_epoch: the producer's when it wrote.
+            commit: whether to make its records visible; False to abort them.
+
+        Returns:
+            The producer's id and epoch from now on; with transaction version 2 it is another epoch,
+            and the process that has the producer open would be fenced if it went on.
+
+        Raises:
+            ProducerFenced: the transaction is not open any more under this epoch: it took longer
+                than its timeout and was aborted, a newer producer has aborted it, or it ended and
+                the producer has gone on.
+            InvalidRequest: the arguments.
+            BrokerError: INVALID_TXN_STATE: there is nothing to commit, or it ended the other way;
+                INVALID_PRODUCER_ID_MAPPING: the cluster knows no such producer of this id, which
+                has expired or is used by another producer.
+            TransactionalIdAuthorizationFailed
+            RequestTimeout: the outcome may have been written; the same call returns it.
+        """
+        producer = _checked(transactional_id, producer_id, producer_epoch)
+        link = CoordinatorLink(self._client)
+        what = f"{'commit' if commit else 'abort'} the transaction of {transactional_id!r}"
+
+        async def attempt() -> ProducerIdAndEpoch:
+            try:
+                features = await link.features(transactional_id)
+                ask = requests.end(transactional_id, producer, features.transaction_version, commit)
+                response: EndTxnResponse = await link.ask(ask, lambda _: None)
+            except (NotSent, AnswerLost) as fault:
+                link.forget_coordinator(transactional_id)
+                raise NoBrokerAvailable(f"{what}: {fault}") from fault
+            except CannotSay as error:
+                raise UnsupportedByBroker(f"{what}: {error}") from None
+            code = ErrorCode.of(response.error_code)
+            if code is ErrorCode.NONE:
+                following = Pair(response.producer_id, response.producer_epoch)
+                return ProducerIdAndEpoch(*(following if following.is_known else producer))
+            link.forget_coordinator(transactional_id)
+            raise _refusal(code, what, producer, commit)
+
+        return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
+
+
+def _checked(transactional_id: str, producer_id: int, producer_epoch: int) -> Pair:
+    problem = None
+    if not transactional_id:
+        problem = "the transactional id is empty"
+    elif not 0 <= producer_id <= _LAST_PRODUCER_ID:
+        problem = f"{producer_id} is no producer id (0 or more)"
+    elif not 0 <= producer_epoch <= LAST_PRODUCER_EPOCH:
+        problem = f"{producer_epoch} is no producer epoch (0 to {LAST_PRODUCER_EPOCH})"
+    if problem is not None:
+        raise InvalidRequest(f"end transaction: {problem}", code=ErrorCode.INVALID_REQUEST)
+    return Pair(producer_id, producer_epoch)
+
+
+def _refusal(code: ErrorCode, what: str, producer: Pair, commit: bool) -> KafkaError:
+    if code in _FENCED:
+        return ProducerFenced(
+            f"{what}: {code.name}: producer {producer} has no open transaction: it was aborted "
+            "because it took too long or a newer producer has the id, or it ended and the "
+            "producer has gone on",
+            code=code,
+        )
+    if code in _UNKNOWN:
+        return BrokerError(
+            f"{what}: {code.name}: the cluster knows no producer {producer.producer_id} of this "
+            "id: the id has expired, or another producer has it",
+            code=code,
+        )
+    if code is ErrorCode.INVALID_TXN_STATE:
+        other = "aborted" if commit else "committed"
+        return BrokerError(
+            f"{what}: {code.name}: producer {producer} has nothing open, or its transaction was "
+            f"{other}",
+            code=code,
+        )
+    return error_for(code, None, what)
 
 
 def _read_described(
@@ -210,7 +326,7 @@ def _read_fenced(
     return {keys[0]: ProducerIdAndEpoch(response.producer_id, response.producer_epoch)}
 
 
-DESCRIBE: Final[CoordinatorCall[TransactionDescription]] = CoordinatorCall(
+_DESCRIBE: Final[CoordinatorCall[TransactionDescription]] = CoordinatorCall(
     KeyType.TRANSACTION,
     "describe transaction",
     lambda keys: DescribeTransactionsRequest(transactional_ids=list(keys)),

@@ -1,7 +1,4 @@
-"""What the admin client takes and returns: plain typed values.
-
-Invariant: everything here is immutable and says units in its names.
-"""
+"""What the admin client takes and returns: immutable typed values, with units in their names."""
 
 from __future__ import annotations
 
@@ -9,43 +6,21 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from moldau.client.cluster.metadata_cache import Broker, PartitionMetadata
+from moldau.client.cluster.metadata_cache import Broker
 from moldau.protocol.types import TopicPartition
 
-__all__ = [
-    "Broker",
-    "ClusterDescription",
-    "ConfigChange",
-    "ConfigEntry",
-    "ConfigOperation",
-    "ConfigResource",
-    "ConfigResourceType",
-    "ConfigSource",
-    "ElectionType",
-    "FeatureUpdate",
-    "Features",
-    "LogDirectory",
-    "NewPartitions",
-    "NewTopic",
-    "OffsetSpec",
-    "PartitionDescription",
-    "PartitionMetadata",
-    "PartitionOffset",
-    "ProducerState",
-    "QuorumDescription",
-    "QuorumEndpoint",
-    "QuorumReplica",
-    "Reassignment",
-    "RegisteredBroker",
-    "ReplicaLog",
-    "TopicDescription",
-    "TopicPage",
-    "TopicPartition",
-    "TopicPartitionReplica",
-    "UpgradeType",
-]
+CLASSIC = "classic"
+CONSUMER = "consumer"
+EMPTY_STATES = ("Empty", "Dead")
+"""States of a group without members, whose offsets can be changed from outside."""
+
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""What a quota is for: pairs of "user", "client-id" or "ip" and a name, None for the default."""
+
+
+# -- topics, partitions, configurations ----------------------------------------------------------
 
 
 class ConfigResourceType(IntEnum):
@@ -104,7 +79,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """The total number of partitions a topic shall have, and where the new ones go."""
+    """The total number of partitions that a topic is to have, and the replicas of the new ones."""
 
     total_count: int
     new_assignments: Sequence[Sequence[int]] | None = None
@@ -154,9 +129,9 @@ class TopicPartitionReplica(NamedTuple):
 class ReplicaLog:
     """One replica's log on its broker (KIP-113).
 
-    `offset_lag` is how far the log ends below the high watermark that its own broker knows: for a
-    follower that is 0, however far the leader is ahead. The future directory is the one that the
-    log is being moved to on the same broker, None when it stays where it is.
+    `offset_lag` is how far the log ends below the high watermark that its own broker knows: 0 for a
+    follower, however far the leader is ahead. The future directory is where the log is being moved
+    to on the same broker, None when it is not moved.
     """
 
     directory: str
@@ -188,7 +163,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """Something that has a configuration; broker "" is the default of all brokers."""
+    """A topic, broker, … that has a configuration; broker "" is the default of all brokers."""
 
     resource_type: ConfigResourceType
     name: str
@@ -248,6 +223,9 @@ class ProducerState:
     current_transaction_start_offset: int | None
 
 
+# -- cluster and quorum --------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Features:
     """Feature levels: what brokers support and what the cluster has finalized (KIP-584)."""
@@ -274,7 +252,7 @@ class FeatureUpdate:
 
 
 class ElectionType(IntEnum):
-    """Who may be elected: the preferred replica, or any live one, losing records (KIP-460)."""
+    """Which replica may be elected: the preferred one, or any live one with data loss (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -290,12 +268,12 @@ class Reassignment:
 
     @property
     def target_replicas(self) -> tuple[int, ...]:
-        """The replicas there will be at its end."""
+        """The replicas after the reassignment."""
         return tuple(each for each in self.replicas if each not in self.removing_replicas)
 
     @property
     def original_replicas(self) -> tuple[int, ...]:
-        """The replicas there were before it, which a cancellation leaves."""
+        """The replicas before the reassignment, which a cancellation restores."""
         return tuple(each for each in self.replicas if each not in self.adding_replicas)
 
 
@@ -314,7 +292,7 @@ class QuorumEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
-    """A voter or an observer as the leader sees it; a time is None where it does not know it."""
+    """A voter or an observer as the leader sees it; a time is None where the leader has none."""
 
     replica_id: int
     directory_id: uuid.UUID
@@ -335,5 +313,276 @@ class QuorumDescription:
     endpoints: Mapping[int, tuple[QuorumEndpoint, ...]]
 
     def voter(self, replica_id: int) -> QuorumReplica | None:
-        """The voter with this id, None when there is none."""
+        """The voter with this id, or None."""
         return next((voter for voter in self.voters if voter.replica_id == replica_id), None)
+
+
+# -- groups and transactions ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group of a list. `group_type` is "classic", "consumer", "share" or "streams"; `state` is
+    Kafka's word ("Stable", "Empty", …).
+    """
+
+    group_id: str
+    group_type: str
+    protocol_type: str
+    state: str
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member.
+
+    `assignment` is what it owns, `target` what it is to own. `target` and `member_epoch` are None
+    in classic groups, `member_type` is None where the broker does not tell.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: frozenset[TopicPartition]
+    target: frozenset[TopicPartition] | None = None
+    member_epoch: int | None = None
+    member_type: str | None = None
+    rack_id: str | None = None
+    subscribed_topics: tuple[str, ...] = ()
+    subscribed_regex: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """One group and its members; the epochs are None in classic groups.
+
+    `assignor` is the assignment strategy in use, "" while there is none. Partitions of classic
+    members are known only where `protocol_type` is "consumer".
+    """
+
+    group_id: str
+    group_type: str
+    protocol_type: str
+    state: str
+    assignor: str
+    coordinator: Broker
+    members: tuple[GroupMember, ...]
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        return self.state in EMPTY_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed position in a partition; the leader epoch is -1 where not known."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """One transactional id of a list."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """One transactional id as its coordinator knows it.
+
+    `partitions` are those of the open transaction, or those still without a marker while it ends.
+    `start_time_ms` is None when no transaction is open.
+    """
+
+    transactional_id: str
+    coordinator: Broker
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int | None
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTransaction:
+    """An open transaction on one partition, to be aborted there without its coordinator."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+    @classmethod
+    def of(cls, partition: TopicPartition, producer: ProducerState) -> AbortTransaction:
+        """Describe the transaction by the partition's state of the producer.
+
+        A partition without any marker of the producer knows no coordinator epoch (-1), and accepts
+        any from 0 on.
+        """
+        return cls(
+            partition,
+            producer.producer_id,
+            producer.producer_epoch,
+            max(0, producer.coordinator_epoch),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdAndEpoch:
+    """The newest producer of a transactional id, after fencing."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+# -- security ------------------------------------------------------------------------------------
+
+
+class AclResourceType(IntEnum):
+    """The kind of resource that an ACL protects."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class AclPatternType(IntEnum):
+    """How an ACL's resource name matches (KIP-290). ANY and MATCH are for filters only."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """What is allowed or denied. ANY is for filters only."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclPermission(IntEnum):
+    """Allowed or denied. ANY is for filters only."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AclBinding:
+    """One ACL.
+
+    Attributes:
+        resource_name: the topic, group, …; "kafka-cluster" for the cluster, "*" for all.
+        principal: "User:alice"; "User:*" for every user.
+        host: an address of the client, "*" for all.
+    """
+
+    resource_type: AclResourceType | int
+    resource_name: str
+    principal: str
+    operation: AclOperation | int
+    permission: AclPermission | int = AclPermission.ALLOW
+    host: str = "*"
+    pattern_type: AclPatternType | int = AclPatternType.LITERAL
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which ACLs to find; None and ANY match everything.
+
+    Attributes:
+        pattern_type: MATCH finds all that apply to `resource_name`, also by prefix or "*".
+    """
+
+    resource_type: AclResourceType | int = AclResourceType.ANY
+    resource_name: str | None = None
+    principal: str | None = None
+    operation: AclOperation | int = AclOperation.ANY
+    permission: AclPermission | int = AclPermission.ANY
+    host: str | None = None
+    pattern_type: AclPatternType | int = AclPatternType.ANY
+
+
+class ScramMechanism(IntEnum):
+    """A kind of SCRAM credential."""
+
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """A credential as brokers describe it."""
+
+    mechanism: ScramMechanism | int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUpsertion:
+    """A user's credential to be set; the salt is random unless given."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+    iterations: int = 4_096
+    salt: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScramDeletion:
+    """A user's credential to be deleted."""
+
+    user: str
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationToken:
+    """A token (KIP-48); log in by SCRAM with `token_id` and the base64 of `hmac`, tokenauth=true.
+
+    Attributes:
+        owner, requester, renewers: principals, "User:alice".
+        issued_at_ms, expires_at_ms, max_lifetime_end_ms: in ms since 1970.
+    """
+
+    token_id: str
+    hmac: bytes = field(repr=False)
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_at_ms: int
+    expires_at_ms: int
+    max_lifetime_end_ms: int

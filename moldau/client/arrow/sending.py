@@ -29,7 +29,7 @@ from moldau.client.errors import KafkaError, RecordTooLarge, SerializationError
 from moldau.client.producer.appender import Appender
 from moldau.client.producer.core.accumulator import Accumulator
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
-from moldau.client.producer.core.topic_queues import TopicQueues
+from moldau.client.producer.core.queues import TopicQueues
 from moldau.client.producer.partitioners import Partitioner, TopicPartitions
 from moldau.client.records import TopicPartition
 from moldau.protocol.records import (

@@ -1,7 +1,7 @@
-"""One client's view of one cluster: whom to ask, and how to keep asking.
+"""One client's view of one cluster: which node gets a request, and how requests are retried.
 
 Owns the choice of nodes and the retry loop that every call goes through; connections and metadata
-are its parts. Must not know what calls mean. Invariant: cancelling a caller never closes or
+are its parts. Must not know what calls mean. Invariants: cancelling a caller never closes or
 corrupts what others use; after `close` nothing is left open and nothing runs.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from moldau.client.cluster.backoff import backoff_ms
 from moldau.client.cluster.connections import Address, Connections, Purpose
-from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault, raise_for
+from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
 from moldau.client.cluster.metadata_cache import Broker, MetadataCache, TopicMetadata
 from moldau.client.cluster.metadata_updates import MetadataUpdates
 from moldau.client.cluster.security import security_of
@@ -28,6 +28,7 @@ from moldau.client.errors import (
     RequestTimeout,
     UnsupportedByBroker,
     error_for,
+    raise_for,
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
@@ -37,7 +38,8 @@ from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 from moldau.runtime.network import AsyncioNetwork, Network
 
-__all__ = ["PASSING_FAULTS", "ClusterClient", "describe_fault", "raise_for"]
+if TYPE_CHECKING:
+    from moldau.protocol.messages import p00_produce
 
 Result = TypeVar("Result")
 #: The lowest and the highest version that can say what a request says.
@@ -45,42 +47,19 @@ Versions = tuple[int, int]
 
 
 class EndpointType(IntEnum):
-    """Whose addresses DescribeCluster asks for (KIP-919)."""
+    """Which nodes' addresses DescribeCluster asks for (KIP-919)."""
 
     BROKER = 1
     CONTROLLER = 2
 
 
-class LeaderHint(Protocol):
-    """A leader that an answer told of, with its address where that came along (KIP-951)."""
+@dataclass(frozen=True, slots=True)
+class ClientPorts:
+    """A client's network, clock and dice, for simulations and tests; the real ones where None."""
 
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-
-    @property
-    def partition(self) -> int:
-        """Its partition."""
-
-    @property
-    def leader_id(self) -> int:
-        """The broker that leads."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """Since which epoch."""
-
-    @property
-    def host(self) -> str | None:
-        """Where that broker is; None when nobody said."""
-
-    @property
-    def port(self) -> int:
-        """Its port."""
-
-    @property
-    def rack(self) -> str | None:
-        """Its rack."""
+    network: Network | None = None
+    clock: Clock | None = None
+    source: random.Random | None = None
 
 
 class ClusterClient:
@@ -89,7 +68,7 @@ class ClusterClient:
     Args:
         config: addresses, timeouts, back-off, security.
         network, clock, source: ports; the real ones when None. `source` gives the jitter.
-        allow_auto_topic_creation: whether asking for a topic in `topic` and `want` may create it.
+        allow_auto_topic_creation: whether `topic` and `want` may create a topic.
     """
 
     def __init__(
@@ -124,7 +103,7 @@ class ClusterClient:
         )
 
     async def close(self) -> None:
-        """Close every connection; calls that are under way fail with ClientClosed (idempotent)."""
+        """Close every connection; calls under way fail with ClientClosed (idempotent)."""
         await self._connections.close()
         await self._updates.close()
 
@@ -133,8 +112,8 @@ class ClusterClient:
     def ready(self, node_id: int, purpose: Purpose = "data") -> Connection | None:
         """The connection to a broker when a request may be sent right now.
 
-        None while it is not connected, throttled, or paused after a failure; connecting has then
-        been begun, unless it is too early for that. Await `connection` to be told.
+        None while it is not connected, throttled, or paused after a failure; then an attempt to
+        connect has begun, unless it is too early. Await `connection` for its end.
         """
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
@@ -163,22 +142,22 @@ class ClusterClient:
             ) from fault
 
     async def any_connection(self) -> Connection:
-        """A connection to whichever broker is reached first. Raises as `connection`."""
+        """A connection to the first broker that can be reached. Raises as `connection`."""
         problems: list[str] = []
         for address in self._candidates():
             try:
                 return await self._connections.connect(address, "data")
             except PASSING_FAULTS as fault:
                 problems.append(_problem(address, fault))
-        raise _nobody(problems)
+        raise _none_reached(problems)
 
     def throttled(
         self, node_id: int, throttle_time_ms: float, purpose: Purpose | None = None
     ) -> None:
-        """A broker's answer asked to be left alone for so long (KIP-219).
+        """Send nothing to a broker for so long, as its response has asked (KIP-219).
 
         Args:
-            purpose: whose connection was throttled; None for data and fetches. Heartbeats go on.
+            purpose: the connection that is throttled; None for data and fetches. Heartbeats go on.
         """
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
@@ -193,8 +172,8 @@ class ClusterClient:
     async def topic(
         self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
     ) -> TopicMetadata:
-        """A topic that has at least so many partitions, from the cache or waited for; it stays
-        fresh while it is used. Arguments and errors as `MetadataUpdates.topic`.
+        """Wait for a topic with at least so many partitions; it stays fresh while it is used.
+        Arguments and errors as `MetadataUpdates.topic`.
         """
         return await self._updates.topic(
             name, partition_count=partition_count, timeout_ms=timeout_ms
@@ -213,11 +192,11 @@ class ClusterClient:
         self._updates.used(topic)
 
     def request_update(self) -> None:
-        """Something known is stale: ask anew, in the background, as soon as the back-off allows."""
+        """Refresh stale metadata in the background, as soon as the back-off allows."""
         self._updates.request()
 
     def expect_topic(self, name: str, topic_id: UUID) -> None:
-        """Another client has read the topic under this id: see `MetadataCache.expect_topic`."""
+        """Take over the topic's id from another client: see `MetadataCache.expect_topic`."""
         self.metadata.expect_topic(name, topic_id)
         if name not in self.metadata.topics:
             self._updates.request()
@@ -226,24 +205,26 @@ class ClusterClient:
         """Call `callback()` after every change of the metadata."""
         self._updates.on_update(callback)
 
-    def learn_leaders(self, hints: Iterable[LeaderHint]) -> bool:
-        """Take over leaders that an answer told of (KIP-951). Returns whether any was news."""
+    def learn_leaders(
+        self,
+        leaders: Iterable[tuple[str, int, int, int]],
+        node_endpoints: list[p00_produce.NodeEndpoint],
+    ) -> None:
+        """Take over leaders from a Produce response (KIP-951).
+
+        Args:
+            leaders: topic, partition, leader id and leader epoch.
+        """
         is_news = False
-        for hint in hints:
-            nodes = []
-            if hint.host:
-                nodes.append(Broker(hint.leader_id, hint.host, hint.port, hint.rack))
-            is_news |= self.metadata.learn_leader(
-                hint.topic, hint.partition, hint.leader_id, hint.leader_epoch, nodes
-            )
+        for leader in leaders:
+            is_news |= self.metadata.learn_leader(*leader, node_endpoints)
         if is_news:
             self._updates.announce()
-        return is_news
 
     async def refresh_metadata(self, topics: Iterable[str] | None) -> MetadataCache:
-        """Fetch brokers and the named topics (None: all of them) anew; never creates topics.
+        """Fetch the brokers and the named topics (None: all topics); never creates topics.
 
-        A client of the controllers learns of these instead (KIP-919); they know no topics.
+        A client of the controllers fetches these instead (KIP-919); they know no topics.
         """
         if self.config.asks_controllers:
             await self._find_controllers()
@@ -259,7 +240,7 @@ class ClusterClient:
         return self.metadata
 
     async def leader_of(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition, from the cache or asked for.
+        """The broker that leads a partition; asks for it when the cache does not know one.
 
         Raises:
             UnknownTopicOrPartition: there is no such partition.
@@ -283,11 +264,11 @@ class ClusterClient:
         timeout_ms: float | None = None,
         versions: Versions | None = None,
     ) -> Any:
-        """Send to whichever node answers: known brokers first, then the bootstrap servers.
+        """Send to the first node that answers: known brokers first, then the bootstrap servers.
 
         Raises:
             NoBrokerAvailable: none of them can be reached.
-            UnsupportedByPeer: it serves none of `versions` (lowest, highest) that say the request.
+            UnsupportedByPeer: it serves none of `versions` (lowest, highest).
             AuthenticationFailed, TlsFailed, ClientClosed.
         """
         problems: list[str] = []
@@ -296,7 +277,7 @@ class ClusterClient:
                 return await self._ask(address, request, timeout_ms, versions)
             except PASSING_FAULTS as fault:
                 problems.append(_problem(address, fault))
-        raise _nobody(problems)
+        raise _none_reached(problems)
 
     async def ask_node(
         self,
@@ -338,7 +319,7 @@ class ClusterClient:
         timeout_ms: float | None = None,
         versions: Versions | None = None,
     ) -> Any:
-        """Send to the node that listens there, whoever it is. `versions` as with `ask_any`."""
+        """Send to the node that listens there. `versions` as with `ask_any`."""
         return await self._ask((host, port), request, timeout_ms, versions)
 
     async def retry(
@@ -347,7 +328,7 @@ class ClusterClient:
         """Run `attempt` until it succeeds, fails for good, or the time is over.
 
         Args:
-            attempt: one try; passing faults and retriable errors lead to another one.
+            attempt: one try; after passing faults and retriable errors it is called again.
             what: for the error's text.
             timeout_ms: for all tries together; None for `default.api.timeout.ms`.
 
@@ -396,7 +377,7 @@ class ClusterClient:
     # -- inner workings -------------------------------------------------------------------------
 
     def _lost(self) -> None:
-        """A broker went away: leaders may have moved."""
+        # A broker has closed the connection: leaders may have moved.
         if self._updates.is_of_use:
             self._updates.request()
 
@@ -409,8 +390,8 @@ class ClusterClient:
         return broker
 
     async def _find_controllers(self) -> None:
-        """Who they are and which one is active. Where they do not register (an old metadata
-        version, or none yet) that stays unknown: then any of those that were named is tried.
+        """Fetch the controllers and which one is active. Where they do not register (an old
+        metadata version, or none yet) that stays unknown; then every bootstrap controller is tried.
         """
         response = await self.ask_any(DescribeClusterRequest(endpoint_type=EndpointType.CONTROLLER))
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
@@ -446,7 +427,7 @@ class ClusterClient:
         return response
 
     def _candidates(self) -> list[Address]:
-        """Whom to ask, the best first: connected and with the least to do; failed lately last."""
+        """The nodes to ask, the best first: connected and least busy; failed ones last."""
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         bootstrap = self._bootstrap
         if known and self.config.metadata_recovery_strategy == "none":
@@ -454,7 +435,7 @@ class ClusterClient:
         candidates = list(dict.fromkeys([*known, *bootstrap]))
         links = self._connections
         if self.config.asks_controllers:
-            # Any one, since only the active one has all the answers.
+            # In any order, since only the active controller has all the answers.
             self._random.shuffle(candidates)
             return sorted(candidates, key=links.is_failing)
         return sorted(
@@ -472,5 +453,5 @@ def _problem(address: Address, fault: BaseException) -> str:
     return f"{address[0]}:{address[1]} ({describe_fault(fault)})"
 
 
-def _nobody(problems: list[str]) -> NoBrokerAvailable:
+def _none_reached(problems: list[str]) -> NoBrokerAvailable:
     return NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")

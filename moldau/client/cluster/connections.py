@@ -1,20 +1,21 @@
 """The sockets of one client: opened on demand, one per node and purpose, closed when idle.
 
-Owns connections, the attempts under way, the pauses after failures (KIP-144) and throttling
-(KIP-219). Must not know which node leads what, or what requests mean. Invariant: cancelling a
-caller never closes or corrupts a connection that others use; after `close` nothing is left open and
-nothing runs.
+Owns connections, the attempts under way, the pauses after failures (KIP-144), throttling (KIP-219)
+and the probes that find out what a port speaks that does not understand us. Must not know which
+node leads what, or what requests mean. Invariants: cancelling a caller never closes or corrupts a
+connection that others use; after `close` nothing is left open and nothing runs; a probe leaves
+nothing open, and one that fails says nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
-from moldau.client.cluster.backoff import backoff_ms
-from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
 from moldau.client.cluster.security import Security
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
@@ -25,13 +26,10 @@ from moldau.client.errors import (
     TlsFailed,
     WrongEventLoop,
 )
+from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
-from moldau.runtime.authentication.errors import AuthenticationError, TlsError
-from moldau.runtime.authentication.mixups import (
-    offered_mechanisms,
-    speaks_plaintext,
-    speaks_tls,
-)
+from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
+from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.authentication.tls import PLAINTEXT_ADVICE, TLS_ADVICE
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
@@ -42,7 +40,8 @@ Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
 """Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
-"""What a fetch response may be longer than `fetch.max.bytes`: a batch that does not fit, names."""
+"""How much longer than `fetch.max.bytes` a fetch response may be: one batch always comes, and
+names."""
 
 
 class Connections:
@@ -50,7 +49,7 @@ class Connections:
 
     Args:
         security: TLS and SASL of all of them.
-        on_lost: called when a connection ended that nobody here has closed.
+        on_lost: called when a connection ended that this client has not closed.
     """
 
     def __init__(
@@ -104,23 +103,23 @@ class Connections:
         return (address, purpose) in self._open
 
     def is_failing(self, address: Address) -> bool:
-        """Whether the last attempt failed and it is too early for another."""
+        """Whether the last attempt failed and it is too early for another one."""
         failure = self._failures.get(address)
         return failure is not None and failure[1] > self._clock.monotonic_ms()
 
     def in_flight_count(self, address: Address, purpose: Purpose) -> int:
-        """Requests under way there."""
+        """Requests under way on that connection."""
         connection = self._open.get((address, purpose))
         return 0 if connection is None else connection.in_flight_count
 
     def throttle(self, address: Address, purpose: Purpose, throttle_time_ms: float) -> None:
-        """The node asked to be left alone for so long."""
+        """Send nothing to the node for so long, as it has asked."""
         until_ms = self._clock.monotonic_ms() + throttle_time_ms
         key = (address, purpose)
         self._throttled_until_ms[key] = max(until_ms, self._throttled_until_ms.get(key, 0.0))
 
     def pause_ms(self, address: Address, purpose: Purpose) -> float:
-        """How long the node still is to be left alone; 0 for not at all."""
+        """For how long nothing may be sent to the node; 0 when it is not throttled."""
         if not self._throttled_until_ms:
             return 0.0
         until_ms = self._throttled_until_ms.get((address, purpose))
@@ -133,7 +132,7 @@ class Connections:
         return left_ms
 
     def start(self, address: Address, purpose: Purpose) -> None:
-        """Begin to connect in the background, unless it is under way or too early."""
+        """Begin to connect in the background, unless an attempt is under way or it is too early."""
         if self.is_closed or (address, purpose) in self._attempts or self.is_failing(address):
             return
         self._attempt(address, purpose)
@@ -158,19 +157,19 @@ class Connections:
             caller = asyncio.current_task()
             assert caller is not None
             if self.is_closed and task.cancelled() and not caller.cancelling():
-                # `close` ended the attempt, nobody cancelled the caller.
+                # `close` ended the attempt; the caller was not cancelled.
                 raise ClientClosed("the client was closed") from None
             raise
 
     async def wait_out_throttle(self, address: Address, purpose: Purpose) -> None:
-        """Return when the node may be sent to again."""
+        """Return when requests may be sent to the node again."""
         while (pause_ms := self.pause_ms(address, purpose)) > 0:
             await asyncio.sleep(pause_ms / 1000)
             if self.is_closed:
                 raise ClientClosed("the client was closed")
 
     def why_slow(self) -> NoBrokerAvailable | None:
-        """What is being waited for, in words: attempts under way, and what became of the last."""
+        """Which attempts to connect are under way, and how the last ones ended; None for none."""
         waits = [
             f"{host}:{port} ({self._problems.get((host, port), 'connected to, but silent so far')})"
             for (host, port), _purpose in self._attempts
@@ -197,7 +196,7 @@ class Connections:
         def ended(done: asyncio.Task[Connection]) -> None:
             del self._attempts[key]
             if not done.cancelled():
-                # Nobody may be waiting, as when `start` began it.
+                # Retrieved here, since no caller awaits an attempt that `start` began.
                 done.exception()
 
         task.add_done_callback(ended)
@@ -279,28 +278,33 @@ class Connections:
         )
 
     async def _find_out_protocol(self, address: Address, timeout_ms: int) -> None:
-        """Nothing was understood there: does it speak TLS where we do not, or the other way round?
+        """Find out whether a port that understood nothing speaks TLS and we do not, or vice versa.
 
-        Raises TlsFailed when that is so. Asking for TLS shows up in a plaintext broker's log, so
-        it is done only when the same has happened twice.
+        A TLS handshake shows up in a plaintext broker's log, so that it is tried only when the
+        same has happened twice.
+
+        Raises:
+            TlsFailed: only one side speaks TLS.
         """
         where = f"{address[0]}:{address[1]}"
         if self._security.context is not None:
-            if await speaks_plaintext(self._network, *address, timeout_ms):
+            if await _speaks_plaintext(self._network, *address, timeout_ms):
                 raise TlsFailed(f"{where} does not speak TLS; {PLAINTEXT_ADVICE}")
             return
         self._silent[address] = self._silent.get(address, 0) + 1
-        if self._silent[address] == 2 and await speaks_tls(self._network, *address, timeout_ms):
+        if self._silent[address] == 2 and await _speaks_tls(self._network, *address, timeout_ms):
             raise TlsFailed(f"{where} speaks TLS; {TLS_ADVICE}")
 
     async def _find_out_why_silent(self, connection: Connection) -> None:
-        """The last connection was closed at its first request: does the listener want SASL?
+        """Ask a listener that closed the last connection at its first request whether it wants
+        SASL.
 
-        Raises AuthenticationFailed when it does.
+        Raises:
+            AuthenticationFailed: it does.
         """
         if self._security.credentials is not None:
             return
-        offered = await offered_mechanisms(connection)
+        offered = await _offered_mechanisms(connection)
         if offered:
             connection.close()
             raise AuthenticationFailed(
@@ -310,7 +314,7 @@ class Connections:
 
     def _forget(self, connection: Connection) -> None:
         address = (connection.host, connection.port)
-        # One answer is that to ApiVersions, which every listener gives to everybody.
+        # One answer is that to ApiVersions, which every listener gives to every client.
         if connection.answer_count > 1:
             self._silent.pop(address, None)
         elif not self.is_closed:
@@ -337,7 +341,53 @@ class Connections:
             if connection.in_flight_count:
                 connection.last_used_ms = now_ms
             elif now_ms - connection.last_used_ms >= limit_ms:
-                # Out of the table first: what is closed for its idleness is not lost.
+                # Out of the table first: a connection that is closed because it is idle is not
+                # lost.
                 del self._open[key]
                 connection.close()
         self._watch_idleness()
+
+
+async def _speaks_tls(network: Network, host: str, port: int, timeout_ms: int) -> bool:
+    """Whether the port answers a TLS handshake; the peer's identity does not matter."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        transport, _protocol = await network.connect(
+            asyncio.Protocol, host, port, ssl_context=context, timeout_ms=timeout_ms
+        )
+    except ssl.SSLError as error:
+        # Only a TLS peer can refuse us in TLS.
+        return "ALERT" in (error.reason or "") or "CERTIFICATE" in (error.reason or "")
+    except (OSError, TimeoutError):
+        return False
+    transport.abort()
+    return True
+
+
+async def _speaks_plaintext(network: Network, host: str, port: int, timeout_ms: int) -> bool:
+    """Whether the port answers Kafka's protocol without TLS."""
+    try:
+        connection = await Connection.connect(
+            network, host, port, connect_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms
+        )
+    except (OSError, TimeoutError, RemoteProtocolError):
+        return False
+    connection.close()
+    return True
+
+
+async def _offered_mechanisms(connection: Connection) -> list[str]:
+    """The SASL mechanisms that the listener demands; empty when it demands none.
+
+    Where there are some, the connection is of no use afterwards.
+    """
+    try:
+        response = await connection.send(SaslHandshakeRequest(mechanism="PLAIN"))
+    except (OSError, TimeoutError, RemoteProtocolError, LocalProtocolError):
+        return []
+    code = ErrorCode.of(response.error_code)
+    if code in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM):
+        return list(response.mechanisms) or ["?"]
+    return []

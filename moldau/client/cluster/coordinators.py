@@ -1,8 +1,8 @@
 """Asking the coordinators of groups and transactional ids, each for its own keys.
 
-Owns who coordinates what (asked for many keys at once, KIP-699), and the loop that asks again when
-a coordinator moves, loads or goes away. Must not know what requests mean. Invariant: every key ends
-with exactly one value or one error, whatever became of the others.
+Owns which broker coordinates which key (many keys per request, KIP-699), and the loop that asks
+again when a coordinator moves, loads or goes away. Must not know what requests mean. Invariant:
+every key ends with exactly one value or one error, independent of the other keys.
 """
 
 from __future__ import annotations
@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
-from moldau.client.cluster.cluster_client import (
-    PASSING_FAULTS,
-    ClusterClient,
-    Versions,
-    describe_fault,
-)
+from moldau.client.cluster.cluster_client import ClusterClient, Versions
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import (
     BrokerError,
@@ -36,7 +32,7 @@ from moldau.runtime.connection import UnsupportedByPeer
 Value = TypeVar("Value")
 
 KEYS_PER_REQUEST: Final = 1_000
-"""More keys than this go in several requests: no answer grows without a limit."""
+"""More keys than this go in several requests, so that no response grows without a limit."""
 
 MANY_KEYS_VERSIONS: Final = (4, 6)
 ONE_KEY_VERSIONS: Final = (1, 3)
@@ -56,7 +52,7 @@ PASSING: Final = MOVED | {
 
 
 class KeyType(IntEnum):
-    """What a coordinator is looked for by."""
+    """The kind of key that a coordinator is found by."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -72,14 +68,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorCall(Generic[Value]):
-    """One question to many coordinators.
+    """One call that goes to many coordinators.
 
     Attributes:
-        key_type: whose coordinators.
-        what: what is being done, for errors: "describe group".
+        what: for errors: "describe group".
         request: the request for some keys of one coordinator.
-        answers: the asked keys' answers in a broker's response; what is missing was not answered.
-        versions: the versions that can say it; None for all.
+        answers: the answers in a broker's response, by key.
+        versions: the versions that can express the call; None for all.
         keys_per_request: 1 where a request names just one.
     """
 
@@ -92,9 +87,7 @@ class CoordinatorCall(Generic[Value]):
 
 
 class Coordinators:
-    """What one client knows of coordinators. Nothing of it is relied on: a refusal makes it look
-    again.
-    """
+    """The coordinators that one client knows. They are found again after NOT_COORDINATOR."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -103,7 +96,7 @@ class Coordinators:
     async def find(
         self, key_type: KeyType, keys: Iterable[str], *, timeout_ms: float | None = None
     ) -> dict[str, Broker | KafkaError]:
-        """The coordinator of each key, asked for anew, or why there is none."""
+        """Find the coordinator of each key, also of known ones, or why there is none."""
         wanted = list(dict.fromkeys(keys))
         for key in wanted:
             self._known.pop((key_type, key), None)
@@ -120,15 +113,14 @@ class Coordinators:
         except KafkaError as error:
             for key in wanted:
                 problems.setdefault(key, error)
-        return {
-            key: self._known.get((key_type, key)) or problems[key] for key in dict.fromkeys(wanted)
-        }
+        return {key: self._known.get((key_type, key)) or problems[key] for key in wanted}
 
     async def ask(
         self, call: CoordinatorCall[Value], keys: Iterable[str], *, timeout_ms: float | None = None
     ) -> dict[str, Value | KafkaError]:
-        """Ask for every key until each has its answer or the time is over. Raises nothing that
-        belongs to a key.
+        """Ask for every key until each has its answer or the time is over.
+
+        Errors of a key are in the outcome and never raised.
         """
         wanted = list(dict.fromkeys(keys))
         outcome: dict[str, Value | KafkaError] = {}
@@ -156,7 +148,7 @@ class Coordinators:
     async def _look_up(
         self, key_type: KeyType, keys: Sequence[str], problems: dict[str, KafkaError]
     ) -> None:
-        """Find the coordinators that are not known; what went wrong goes into `problems`."""
+        """Find the coordinators that are not known; errors go into `problems`."""
         problems.clear()
         unknown = [key for key in keys if (key_type, key) not in self._known]
         for first in range(0, len(unknown), KEYS_PER_REQUEST):
@@ -177,7 +169,6 @@ class Coordinators:
                     )
 
     async def _locate(self, key_type: KeyType, keys: Sequence[str]) -> list[Coordinator]:
-        """What some broker says about the keys' coordinators."""
         try:
             response = await self._client.ask_any(
                 FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys)),
@@ -253,8 +244,8 @@ class Coordinators:
             if code in MOVED:
                 self._known.pop((call.key_type, key), None)
             if code in PASSING:
-                # Told as retriable, whatever the code counts as for producers and consumers.
-                passing[key] = _Passing.of(answer, f"{call.what} {key}")
+                problem = error_for(answer.error_code, answer.message, f"{call.what} {key}")
+                passing[key] = _Passing(str(problem), code=problem.code)
             else:
                 outcome[key] = error_for(
                     answer.error_code, answer.message, f"{call.what} {key}", final=True
@@ -262,13 +253,9 @@ class Coordinators:
 
 
 class _Passing(BrokerError):
-    """An answer after which the key is asked for again, until the time is over."""
-
-    @classmethod
-    def of(cls, answer: Refusal, what: str) -> _Passing:
-        """With the text and the code of the answer."""
-        error = error_for(answer.error_code, answer.message, what)
-        return cls(str(error), code=error.code)
+    """An answer after which the key is asked for again, until the time is over: retriable, although
+    its code may not be so for producers and consumers.
+    """
 
     @property
     def retriable(self) -> bool:

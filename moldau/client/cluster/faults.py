@@ -1,11 +1,12 @@
-"""What counts as a passing fault, and how faults and error codes become exceptions and words."""
+"""What counts as a passing fault, its words, and how long to wait before the next try."""
 
 from __future__ import annotations
 
+import random
 from typing import Final
 
-from moldau.client.errors import NoBrokerAvailable, error_for
-from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.client.errors import NoBrokerAvailable
+from moldau.protocol.errors import RemoteProtocolError
 from moldau.runtime.connection import ConnectionLost, RequestTimedOut
 
 PASSING_FAULTS: Final = (
@@ -16,7 +17,10 @@ PASSING_FAULTS: Final = (
     OSError,
     TimeoutError,
 )
-"""What a passing fault looks like: trying another node, or the same one later, may help."""
+"""Faults after which another node, or the same one later, may serve the request."""
+
+JITTER: Final = 0.2
+"""The share by which a pause is longer or shorter, so that clients do not come in step."""
 
 
 def describe_fault(fault: BaseException | None) -> str:
@@ -28,7 +32,7 @@ def describe_fault(fault: BaseException | None) -> str:
     return str(fault) or type(fault).__name__
 
 
-def raise_for(error_code: int, message: str | None, what: str) -> None:
-    """Raise the exception of an error code; nothing for NONE."""
-    if error_code != ErrorCode.NONE:
-        raise error_for(error_code, message, what)
+def backoff_ms(source: random.Random, failure_count: int, first_ms: int, most_ms: int) -> float:
+    """Doubles with every failure up to `most_ms`, with jitter (KIP-144, KIP-580)."""
+    base_ms = min(most_ms, first_ms << min(max(failure_count - 1, 0), 20))
+    return base_ms * source.uniform(1 - JITTER, 1 + JITTER)

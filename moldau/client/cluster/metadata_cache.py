@@ -1,37 +1,41 @@
 """What a client last heard about brokers, topics and leaders.
 
-Owns the cache and nothing else; the client decides when to ask again. Invariant: a topic's entry is
-what one Metadata response said, brought forward by newer leaders that other answers told of
-(KIP-951); an older leader epoch never replaces a newer one (KIP-320), nor a topic of the same name
-that was deleted the one that was created again, whichever broker still tells of it.
+Owns the cache and nothing else; the client decides when to ask again. Invariants: a topic's entry
+is what one Metadata response said, brought forward by newer leaders from Produce and Fetch
+responses (KIP-951); an older leader epoch never replaces a newer one (KIP-320); a deleted topic
+never replaces the one of the same name that was created after it, although a lagging broker may
+still name it.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataResponse, MetadataResponseTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterResponse
 
+if TYPE_CHECKING:
+    from moldau.protocol.messages import p00_produce, p01_fetch
+
 KEPT_IDS: Final = 8
-"""So many ids that a topic's name has had are remembered: a broker lags by one or two."""
+"""How many ids of a topic's name are remembered: a broker lags by one or two."""
 MAX_REFUSALS: Final = 5
-"""So often in a row a former id, or another one than is expected, is taken for the word of a broker
-that lags. An id that is told on and on is the topic's: a client that begins may hear of the former
-topic after the new one.
+"""How often in a row a former id, or another one than is expected, counts as the answer of a
+lagging broker. After that it is the topic's id: a client that has just started may hear of the
+former topic after the new one.
 """
 KEPT_GONE: Final = 1_000
-"""Of so many topics that are gone their ids are remembered, until there are more."""
+"""How many deleted topics' ids are remembered at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker's address as told to this client."""
+    """A broker's address as its cluster advertises it."""
 
     node_id: int
     host: str
@@ -62,33 +66,13 @@ class TopicMetadata:
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
 
 
-class NodeEndpoint(Protocol):
-    """A broker as Produce and Fetch answers name it (KIP-951)."""
-
-    @property
-    def node_id(self) -> int:
-        """The broker."""
-
-    @property
-    def host(self) -> str:
-        """Where it is."""
-
-    @property
-    def port(self) -> int:
-        """Its port."""
-
-    @property
-    def rack(self) -> str | None:
-        """Its rack."""
-
-
 class MetadataCache:
     """Brokers, topics and the errors of topics that could not be described.
 
     Attributes:
         version: grows with everything that changes.
-        doubted: topics of which the last response told, that are not known since a broker that lags
-            may have told it: to be asked for again soon.
+        doubted: topics of the last response that were not taken over, since a lagging broker may
+            have sent it; they are requested again soon.
     """
 
     def __init__(self) -> None:
@@ -115,7 +99,7 @@ class MetadataCache:
         }
         topics = self.topics
         if complete:
-            # Kept until here: leaders that are newer than the response stay.
+            # `topics` keeps what was known: leaders that are newer than the response stay.
             self.topics = {}
             self.topic_errors = {}
             self.topic_names = {}
@@ -147,8 +131,8 @@ class MetadataCache:
             self._refusal_counts.clear()
 
     def expect_topic(self, name: str, topic_id: uuid.UUID) -> None:
-        """Take the word of another client that the topic of this name has the id, until brokers
-        tell otherwise on and on. A topic with another id is not known any more.
+        """Take over from another client which id the topic of this name has, until brokers have
+        named another one `MAX_REFUSALS` times. A topic with another id is dropped.
         """
         ids = self._ids.setdefault(name, deque(maxlen=KEPT_IDS))
         if ids and ids[-1] == topic_id:
@@ -165,7 +149,7 @@ class MetadataCache:
             self.version += 1
 
     def _was_replaced(self, name: str, topic_id: uuid.UUID) -> bool:
-        """Whether the name has gone to another topic since it had this id; notes a new id."""
+        """Whether another topic has got the name since it had this id; remembers a new id."""
         if not topic_id.int:
             return False
         ids = self._ids.setdefault(name, deque(maxlen=KEPT_IDS))
@@ -184,7 +168,7 @@ class MetadataCache:
         return False
 
     def update_controllers(self, response: DescribeClusterResponse) -> None:
-        """Take over who the controllers are and which one is active (KIP-919)."""
+        """Take over the controllers' addresses and which one is active (KIP-919)."""
         self.version += 1
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
@@ -194,7 +178,7 @@ class MetadataCache:
         }
 
     def learn_broker(self, broker: Broker) -> None:
-        """Take over an address that another answer told, unless the broker is known."""
+        """Take over the address from another response, unless the broker is known."""
         if broker.node_id >= 0 and broker.host and broker.node_id not in self.brokers:
             self.brokers[broker.node_id] = broker
 
@@ -204,12 +188,12 @@ class MetadataCache:
         partition: int,
         leader_id: int,
         leader_epoch: int,
-        node_endpoints: Iterable[NodeEndpoint] = (),
+        node_endpoints: Iterable[p00_produce.NodeEndpoint | p01_fetch.NodeEndpoint] = (),
     ) -> bool:
-        """A leader that an answer to Produce or Fetch told of (KIP-951).
+        """Take over a leader from a Produce or Fetch response (KIP-951).
 
-        Returns whether it was news: an epoch that is not newer, and a node whose address nobody
-        has told, change nothing.
+        Returns whether the cache changed: an epoch that is not newer, and a node without a known
+        address, change nothing.
         """
         found = self._partition(topic, partition)
         if found is None or leader_id < 0 or leader_epoch <= found.leader_epoch:
@@ -226,7 +210,7 @@ class MetadataCache:
         return True
 
     def retain(self, names: Container[str]) -> None:
-        """Drop all topics but these."""
+        """Drop all other topics."""
         gone = [name for name in self.topics if name not in names]
         for name in gone:
             self.topic_names.pop(self.topics.pop(name).topic_id, None)
@@ -252,21 +236,16 @@ class MetadataCache:
             return None
         return found.leader
 
-    def racks_of(self, node_ids: Sequence[int]) -> frozenset[str]:
-        """The racks of some brokers, as far as they have any."""
-        racks = (self.brokers[node].rack for node in node_ids if node in self.brokers)
-        return frozenset(rack for rack in racks if rack is not None)
-
     def forget_leader(self, topic: str) -> None:
-        """Drop a topic because a broker said it does not lead it any more."""
+        """Drop a topic, since a broker does not lead it any more."""
         self.topics.pop(topic, None)
 
     def problem(self, topic: str, partition: int) -> ErrorCode:
-        """Why there is no leader to talk to."""
+        """Why a partition has no known leader."""
         if topic in self.topic_errors:
             return self.topic_errors[topic]
         if topic in self._expected:
-            return ErrorCode.LEADER_NOT_AVAILABLE  # it exists, by the word of another client
+            return ErrorCode.LEADER_NOT_AVAILABLE  # another client has seen the topic
         if self._partition(topic, partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.LEADER_NOT_AVAILABLE

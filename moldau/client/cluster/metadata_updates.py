@@ -1,22 +1,21 @@
 """Keeps the metadata of the topics that matter fresh, in the background.
 
-Owns which topics these are, one task that asks, its pauses, and those who wait for a topic. Must
-not ask more often than the back-off allows, however often it is told that something is stale.
-Invariant: the task ends with `close`; whoever waits is woken by every attempt, good or bad.
+Owns which topics these are, the one task that asks, its pauses, and the callers that wait for a
+topic. Must not ask more often than the back-off allows, however often an update is requested.
+Invariant: the task ends with `close`; every attempt, good or bad, wakes all callers that wait.
 
 A topic stays of interest while it is in the set that `want` named, or for `metadata.max.idle.ms`
-after somebody last asked for it by `topic` or said `used`.
+after the last call of `topic` or `used` for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeGuard
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeGuard
 
-from moldau.client.cluster.backoff import backoff_ms
-from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
@@ -42,26 +41,19 @@ DEFAULT_MAX_IDLE_MS: Final = 300_000
 """`metadata.max.idle.ms` of clients that have no such key."""
 
 
-class Asks(Protocol):
-    """Sends a request to whichever node answers."""
-
-    async def __call__(self, request: Message) -> Any:
-        """The response."""
-
-
 class MetadataUpdates:
     """States: idle (no task) → running → closed.
 
     Args:
-        ask: to any broker.
-        allow_auto_topic_creation: whether asking for a topic may make it.
+        ask: sends a request to any broker.
+        allow_auto_topic_creation: whether a request for a topic may create it.
     """
 
     def __init__(
         self,
         config: ClientConfig,
         cache: MetadataCache,
-        ask: Asks,
+        ask: Callable[[Message], Awaitable[Any]],
         clock: Clock,
         source: random.Random,
         *,
@@ -94,7 +86,7 @@ class MetadataUpdates:
     # -- what matters ---------------------------------------------------------------------------
 
     def want(self, topics: Iterable[str]) -> None:
-        """These topics, in place of those named before, are of interest from now on."""
+        """Keep these topics fresh, in place of those named before."""
         wanted = frozenset(topics)
         is_news = not wanted <= self._wanted or self._wants_all
         self._wanted = wanted
@@ -103,26 +95,26 @@ class MetadataUpdates:
             self._request(urgent=True)
 
     def want_all(self) -> None:
-        """All topics are of interest from now on, as for a pattern."""
+        """Keep all topics fresh, as for a pattern."""
         if not self._wants_all:
             self._wants_all = True
             self._request(urgent=True)
 
     def used(self, topic: str) -> None:
-        """Somebody works with the topic."""
+        """Keep the topic fresh for another `metadata.max.idle.ms`."""
         self._used_ms[topic] = self._clock.monotonic_ms()
 
     def on_update(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` after every answer that was taken over, and every leader learned."""
+        """Call `callback()` after every change of the metadata."""
         self._callbacks.append(callback)
 
     def announce(self) -> None:
-        """The cache has changed."""
+        """Call all callbacks: the cache has changed."""
         for callback in list(self._callbacks):
             callback()
 
     def request(self) -> None:
-        """Something known is stale: ask soon."""
+        """Ask as soon as the back-off allows: something known is stale."""
         self._request(urgent=False)
 
     @property
@@ -133,14 +125,14 @@ class MetadataUpdates:
     async def topic(
         self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
     ) -> TopicMetadata:
-        """A topic with at least so many partitions, from the cache or waited for.
+        """Wait for a topic with at least so many partitions, unless the cache knows it.
 
         Args:
             timeout_ms: None for `default.api.timeout.ms`.
 
         Raises:
-            InvalidTopic, TopicAuthorizationFailed, … what no waiting changes, at once.
-            UnknownTopicOrPartition: it is not there when the time is over.
+            InvalidTopic, TopicAuthorizationFailed, …: at once, since waiting changes nothing.
+            UnknownTopicOrPartition: the topic does not exist when the time is over.
             RequestTimeout: no broker has answered by then.
             ClientClosed.
         """
@@ -165,7 +157,7 @@ class MetadataUpdates:
                 raise self._late(name, partition_count, limit_ms)
 
     async def close(self) -> None:
-        """End the task; everybody who waits hears of it. The connections are closed already."""
+        """End the task and wake all callers that wait. The connections are closed already."""
         self._is_closed = True
         self._callbacks.clear()
         self._tell_waiting()
@@ -251,7 +243,9 @@ class MetadataUpdates:
     async def _update(self) -> None:
         topics = self._topics_of_interest()
         request = MetadataRequest(
-            topics=None if topics is None else [_named(name) for name in sorted(topics)],
+            topics=None
+            if topics is None
+            else [MetadataRequestTopic(name=name) for name in sorted(topics)],
             allow_auto_topic_creation=self._may_create and topics is not None,
         )
         response = await self._ask(request)
@@ -264,10 +258,10 @@ class MetadataUpdates:
             raise NoBrokerAvailable("the broker that was asked knows of no brokers yet")
         self._cache.update(response, complete=topics is None)
         if topics is not None:
-            # Those that became of interest meanwhile are not thrown away.
+            # Topics that became of interest during the request are kept.
             self._cache.retain(topics | (self._topics_of_interest() or frozenset()))
         if _is_unfinished(response) or self._cache.doubted:
-            # A topic that is being made, an election, a broker that lags: it will not be long.
+            # A topic is being created, a leader elected, or a broker lags: ask again soon.
             self._is_requested = True
 
     def _failed(self, error: BaseException) -> None:
@@ -285,7 +279,7 @@ class MetadataUpdates:
         if self._config.metadata_recovery_strategy == "rebootstrap":
             self._cache.forget_brokers()
 
-    # -- those who wait -------------------------------------------------------------------------
+    # -- waiting callers ------------------------------------------------------------------------
 
     def _tell_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -346,7 +340,3 @@ def _is_unfinished(response: MetadataResponse) -> bool:
         )
         for topic in response.topics
     )
-
-
-def _named(name: str) -> MetadataRequestTopic:
-    return MetadataRequestTopic(name=name)

@@ -1,19 +1,117 @@
-"""Settings that every client has, and addresses.
+"""Settings that every client has, those of the admin client, and addresses.
 
-Owns the common keys with the ranges and defaults of Kafka's Java clients. Invariant: an existing
-configuration is usable as it is; what cannot be used is one clear error that names the key.
+Owns the common keys, those of TLS and SASL among them, with the ranges and defaults of Kafka's Java
+clients. Contexts and credentials are made from them in `client.cluster.security`. Invariants: an
+existing configuration is usable as it is; what cannot be used is one clear error that names the
+key; secrets are never shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Literal, Unpack
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from moldau.client.config import keys
-from moldau.client.config.security import SecurityConfig, SecuritySettings
+from moldau.client.config.settings import Settings
 from moldau.client.errors import ConfigurationError
+from moldau.runtime.authentication.tokens import OAuthBearerToken
 
 DEFAULT_PORT: Final = 9092
+
+SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+TokenProvider: TypeAlias = Callable[
+    [], OAuthBearerToken | str | Awaitable[OAuthBearerToken] | Awaitable[str]
+]
+"""Returns a token each time one is needed: a plain or an async function, run on the event loop."""
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class SecuritySettings(TypedDict, total=False):
+    """Keyword settings of TLS and SASL; times in the unit of their names."""
+
+    security_protocol: SecurityProtocol
+    ssl_context: ssl.SSLContext | None
+    ssl_cipher_suites: Sequence[str] | str
+    ssl_enabled_protocols: Sequence[str] | str
+    ssl_endpoint_identification_algorithm: str | None
+    ssl_key_password: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_keystore_type: str | None
+    ssl_truststore_certificates: str | None
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_type: str | None
+    sasl_mechanism: str
+    sasl_jaas_config: str | None
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_login_connect_timeout_ms: int | None
+    sasl_login_read_timeout_ms: int | None
+    sasl_login_refresh_buffer_seconds: int
+    sasl_login_refresh_min_period_seconds: int
+    sasl_login_refresh_window_factor: float
+    sasl_login_refresh_window_jitter: float
+    sasl_login_retry_backoff_ms: int
+    sasl_login_retry_backoff_max_ms: int
+    sasl_oauthbearer_token_provider: TokenProvider | None
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
+    sasl_oauthbearer_header_urlencode: bool
+
+
+class SecurityConfig(Settings):
+    """How connections are secured (KIP-651 for PEM, KIP-768 and KIP-1139 for OAUTHBEARER).
+
+    Two keys are ours: `ssl.context`, a ready `ssl.SSLContext` in place of all other `ssl.*`, and
+    `sasl.oauthbearer.token.provider`. `sasl.username` and `sasl.password` replace Java's
+    `sasl.jaas.config`, which is understood too. The type of a keystore is read off the file where
+    it is not set.
+    """
+
+    security_protocol: SecurityProtocol = keys.choice("PLAINTEXT", *PROTOCOLS, any_case=True)
+    ssl_context: ssl.SSLContext | None = keys.thing(
+        lambda given: isinstance(given, ssl.SSLContext), "an ssl.SSLContext"
+    )
+    ssl_cipher_suites: tuple[str, ...] = keys.texts(())
+    ssl_enabled_protocols: tuple[str, ...] = keys.texts(("TLSv1.2", "TLSv1.3"))
+    ssl_endpoint_identification_algorithm: str | None = keys.text("https")
+    ssl_key_password: str | None = keys.secret()
+    ssl_keystore_certificate_chain: str | None = keys.secret()
+    ssl_keystore_key: str | None = keys.secret()
+    ssl_keystore_location: str | None = keys.text(None)
+    ssl_keystore_password: str | None = keys.secret()
+    ssl_keystore_type: str | None = keys.choice(None, "PEM", "PKCS12", "JKS", any_case=True)
+    ssl_truststore_certificates: str | None = keys.secret()
+    ssl_truststore_location: str | None = keys.text(None)
+    ssl_truststore_password: str | None = keys.secret()
+    ssl_truststore_type: str | None = keys.choice(None, "PEM", "PKCS12", "JKS", any_case=True)
+    sasl_mechanism: str = keys.text("GSSAPI", empty=False)
+    sasl_jaas_config: str | None = keys.secret()
+    sasl_username: str | None = keys.text(None)
+    sasl_password: str | None = keys.secret()
+    sasl_login_connect_timeout_ms: int | None = keys.milliseconds(None)
+    sasl_login_read_timeout_ms: int | None = keys.milliseconds(None)
+    sasl_login_refresh_buffer_seconds: int = keys.integer(300, 0, 3600)
+    sasl_login_refresh_min_period_seconds: int = keys.integer(60, 0, 900)
+    sasl_login_refresh_window_factor: float = keys.real(0.8, 0.5, 1.0)
+    sasl_login_refresh_window_jitter: float = keys.real(0.05, 0.0, 0.25)
+    sasl_login_retry_backoff_ms: int = keys.long_milliseconds(100)
+    sasl_login_retry_backoff_max_ms: int = keys.long_milliseconds(10_000)
+    sasl_oauthbearer_token_provider: TokenProvider | None = keys.thing(
+        callable, "a function without arguments that gives a token"
+    )
+    sasl_oauthbearer_token_endpoint_url: str | None = keys.text(None)
+    sasl_oauthbearer_client_credentials_client_id: str | None = keys.text(None)
+    sasl_oauthbearer_client_credentials_client_secret: str | None = keys.secret()
+    sasl_oauthbearer_scope: str | None = keys.text(None)
+    sasl_oauthbearer_header_urlencode: bool = keys.boolean(False)
 
 
 class ClientSettings(SecuritySettings, total=False):
@@ -74,7 +172,7 @@ class ClientConfig(SecurityConfig):
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Whom to ask first."""
+        """The nodes to ask first."""
         return self.bootstrap_servers
 
     @property
@@ -92,6 +190,47 @@ class ClientConfig(SecurityConfig):
             reconnect_backoff_max_ms=max(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms),
             retry_backoff_max_ms=max(self.retry_backoff_ms, self.retry_backoff_max_ms),
         )
+
+
+class AdminSettings(ClientSettings, total=False):
+    """Keyword settings of the admin client; times in milliseconds."""
+
+    bootstrap_controllers: str | Sequence[str]
+    retries: int
+
+
+class AdminConfig(ClientConfig):
+    """What the admin client needs: the addresses of brokers (`bootstrap_servers`) or of the
+    cluster's controllers (`bootstrap_controllers`, KIP-919).
+    """
+
+    KIND: ClassVar[str] = "admin client"
+
+    bootstrap_controllers: tuple[str, ...] = keys.texts(())
+    connections_max_idle_ms: int = keys.long_milliseconds(300_000, lowest=-(2**63))
+    retries: int = keys.integer(keys.MAX_INT, 0)
+
+    def __init__(
+        self, bootstrap_servers: str | Sequence[str] = (), **settings: Unpack[AdminSettings]
+    ) -> None:
+        self._load({"bootstrap_servers": bootstrap_servers, **settings})
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """The nodes to ask first: brokers, or controllers."""
+        return self.bootstrap_servers or self.bootstrap_controllers
+
+    @property
+    def asks_controllers(self) -> bool:
+        """Whether the addresses are those of controllers."""
+        return bool(self.bootstrap_controllers)
+
+    def _check(self) -> None:
+        if self.bootstrap_servers and self.bootstrap_controllers:
+            raise ConfigurationError(
+                "bootstrap.servers and bootstrap.controllers exclude each other"
+            )
+        super()._check()
 
 
 def parse_address(address: str) -> tuple[str, int]:

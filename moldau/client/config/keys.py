@@ -1,8 +1,8 @@
-"""The kinds of settings: what text and which typed values a key takes, and what it becomes.
+"""The kinds of settings: which text and typed values a key takes, and how they are converted.
 
 Owns conversion and ranges. Must not know any key by name. Invariant: a value that `convert` returns
-is of the key's own type and within its range; anything else is one error that names the key, what
-was given (unless that is a secret) and what is allowed.
+is of the key's own type and within its range; anything else is one error that names the key, the
+given value (unless it is a secret) and what is allowed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
 REDACTED: Final = "[hidden]"
-"""What stands in place of a secret wherever settings are shown, as in Kafka."""
+"""Shown instead of a secret, as in Kafka."""
 
 
 class _Wrong(Exception):
-    """A value that a key does not take; the text says what it takes."""
+    """The key does not take the value; the text says what it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Key:
     """One setting.
 
     Attributes:
-        default: what holds when nothing is given; not converted.
+        default: the value when none is given; not converted.
         convert: from text or a typed value to the key's own type.
-        sensitive: never shown.
+        sensitive: whether it is a secret.
     """
 
     default: object
@@ -42,10 +42,10 @@ class Key:
     sensitive: bool = False
 
     def value(self, name: str, given: object) -> object:
-        """The value of what was given under the dotted `name`.
+        """Convert what was given under the dotted `name`.
 
         Raises:
-            ConfigurationError: it is not of the key's type or out of its range.
+            ConfigurationError: it is not of the key's type, or out of its range.
         """
         try:
             return self.convert(given)
@@ -155,7 +155,7 @@ def texts(default: Sequence[str]) -> Any:
 
 
 def things(default: Sequence[object]) -> Any:
-    """A list of names, classes or objects, to be made sense of by whoever uses them."""
+    """A list of names, classes or objects, which only the user of the key understands."""
 
     def convert(given: object) -> object:
         if isinstance(given, str):
@@ -179,7 +179,7 @@ def thing(check: Callable[[object], bool], allowed: str) -> Any:
 
 
 def checked(key: Any, check: Callable[[Any], str | None]) -> Any:
-    """The same key with one more rule: `check` says what is wrong, or None."""
+    """The same key with one more rule: `check` returns what is wrong, or None."""
     inner: Key = key
 
     def convert(given: object) -> object:

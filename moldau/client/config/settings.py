@@ -1,8 +1,9 @@
 """A set of settings: from keyword arguments, mappings and files to one immutable value.
 
-Owns the way from what was given to a complete, checked set, the names in all their spellings and
-what is shown of it. Must not know single keys. Invariant: a set that exists is usable as it is;
-what cannot be used is one clear error that names the key, and secrets are never shown.
+Owns the way from given settings to a complete, checked set, the names in all their spellings, how a
+set is shown, and the keys of Kafka's Java clients that are not served. Must not know single keys of
+our own. Invariants: a set that exists is usable as it is; a setting that cannot be used is one
+clear error that names the key; secrets are never shown.
 """
 
 from __future__ import annotations
@@ -10,12 +11,111 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
-from moldau.client.config.foreign_keys import REFUSED, UNUSED
 from moldau.client.config.keys import REDACTED, Key
 from moldau.client.errors import ConfigurationError
 from moldau.config import parse_properties
+
+_NO_CLASSES: Final = "Java classes cannot be loaded here"
+_TOKENS: Final = f"{_NO_CLASSES}; tokens come from sasl_oauthbearer_token_provider"
+_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer."
+_SERDE: Final = "org.apache.kafka.common.serialization."
+_BYTES: Final = (f"{_SERDE}ByteArraySerializer", f"{_SERDE}ByteArrayDeserializer")
+
+REFUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = MappingProxyType(
+    {
+        **{
+            f"{what}.{kind}": (
+                _BYTES,
+                f"give {what}_{kind}=… to the constructor: an object or a function",
+            )
+            for what in ("key", "value")
+            for kind in ("serializer", "deserializer")
+        },
+        "config.providers": (
+            ("", "[]", "()"),
+            "values are taken as they are; put what a provider would find into the mapping",
+        ),
+        "ssl.engine.factory.class": ((), f"{_NO_CLASSES}; give an ssl.SSLContext as ssl_context"),
+        "sasl.login.class": ((), _TOKENS),
+        "sasl.client.callback.handler.class": (
+            (),
+            f"{_NO_CLASSES}; credentials come from sasl.jaas.config, or sasl.username and "
+            "sasl.password",
+        ),
+        "sasl.login.callback.handler.class": (
+            (
+                f"{_OAUTH}OAuthBearerLoginCallbackHandler",
+                f"{_OAUTH}secured.OAuthBearerLoginCallbackHandler",
+            ),
+            _TOKENS,
+        ),
+        "sasl.oauthbearer.jwt.retriever.class": (
+            (
+                f"{_OAUTH}DefaultJwtRetriever",
+                f"{_OAUTH}ClientCredentialsJwtRetriever",
+                f"{_OAUTH}FileJwtRetriever",
+            ),
+            _TOKENS,
+        ),
+    }
+)
+"""Keys of Kafka's Java clients that are refused, since they would silently behave otherwise than
+they say: the values that mean what happens here anyway, and the reason."""
+
+_ASSERTION: Final = "sasl.oauthbearer.assertion."
+
+UNUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "auto.include.jmx.reporter": "true",
+        "client.dns.lookup": "use_all_dns_ips",
+        "enable.metrics.push": "false",
+        "interceptor.classes": "",
+        "internal.throw.on.fetch.stable.offset.unsupported": "false",
+        "metric.reporters": "org.apache.kafka.common.metrics.JmxReporter",
+        "metrics.num.samples": "2",
+        "metrics.recording.level": "INFO",
+        "metrics.sample.window.ms": "30000",
+        "sasl.kerberos.kinit.cmd": "/usr/bin/kinit",
+        "sasl.kerberos.min.time.before.relogin": "60000",
+        "sasl.kerberos.service.name": "",
+        "sasl.kerberos.ticket.renew.jitter": "0.05",
+        "sasl.kerberos.ticket.renew.window.factor": "0.8",
+        "security.providers": "",
+        "share.acknowledgement.mode": "implicit",
+        "share.acquire.mode": "BATCH_OPTIMIZED",
+        "ssl.keymanager.algorithm": "SunX509",
+        "ssl.protocol": "TLSv1.3",
+        "ssl.provider": "",
+        "ssl.secure.random.implementation": "",
+        "ssl.trustmanager.algorithm": "PKIX",
+        f"{_ASSERTION}algorithm": "RS256",
+        f"{_ASSERTION}claim.aud": "",
+        f"{_ASSERTION}claim.exp.seconds": "300",
+        f"{_ASSERTION}claim.iss": "",
+        f"{_ASSERTION}claim.jti.include": "false",
+        f"{_ASSERTION}claim.nbf.seconds": "60",
+        f"{_ASSERTION}claim.sub": "",
+        f"{_ASSERTION}file": "",
+        f"{_ASSERTION}private.key.file": "",
+        f"{_ASSERTION}private.key.passphrase": "",
+        f"{_ASSERTION}template.file": "",
+        # These tell a broker how to check a token.
+        "sasl.oauthbearer.clock.skew.seconds": "30",
+        "sasl.oauthbearer.expected.audience": "",
+        "sasl.oauthbearer.expected.issuer": "",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms": "3600000",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "10000",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "100",
+        "sasl.oauthbearer.jwks.endpoint.url": "",
+        "sasl.oauthbearer.jwt.validator.class": f"{_OAUTH}DefaultJwtValidator",
+        "sasl.oauthbearer.scope.claim.name": "scope",
+        "sasl.oauthbearer.sub.claim.name": "sub",
+    }
+)
+"""Keys of Kafka's Java clients that only concern the Java process around the client: accepted, with
+one warning unless the value is Java's default, which is given here."""
 
 
 class UnusedSetting(UserWarning):
@@ -26,7 +126,7 @@ class Settings:
     """Base of every client's configuration. Values are attributes, and cannot be changed.
 
     Attributes:
-        given: the names (with underscores) of what was set, as against left at its default.
+        given: the names (with underscores) of the settings that are not left at their defaults.
     """
 
     KEYS: ClassVar[Mapping[str, Key]] = MappingProxyType({})
@@ -69,15 +169,15 @@ class Settings:
         self._check()
 
     def _check(self) -> None:
-        """What no key can say alone. Raises ConfigurationError."""
+        """Check what depends on several keys. Raises ConfigurationError."""
 
     def _settle(self, **values: object) -> None:
-        """Set what only all settings together decide; for `_check`."""
+        """Set values that depend on several keys; for `_check`."""
         vars(self).update(values)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> Self:
-        """From keys with dots or underscores, with text or typed values.
+        """Make a configuration of keys with dots or underscores, with text or typed values.
 
         Raises:
             ConfigurationError: an unknown key, with the nearest known one, or a bad value.
@@ -93,7 +193,7 @@ class Settings:
         bootstrap_servers: str | None = None,
         bootstrap_controllers: str | None = None,
     ) -> Self:
-        """From a `.properties` file; addresses, when given, win over the file's.
+        """Read a `.properties` file; addresses, when given, win over the file's.
 
         Raises:
             ConfigurationError: the file cannot be read, or as `from_properties`.
@@ -121,7 +221,7 @@ class Settings:
         config: Settings | Mapping[str, object] | None,
         settings: Mapping[str, object],
     ) -> Self:
-        """What a client's constructor was given: keyword settings win over `config`.
+        """The configuration for a client's constructor; keyword settings win over `config`.
 
         Raises:
             ConfigurationError: as `from_properties`; or `config` is neither a mapping nor settings.
@@ -149,11 +249,13 @@ class Settings:
         return cls.from_properties(given)
 
     def properties(self) -> dict[str, object]:
-        """What was set, by dotted name, with its secrets."""
+        """The given settings by dotted name, with their secrets."""
         return {dotted(name): getattr(self, name) for name in sorted(self.given)}
 
     def _is_without_effect(self, name: str, value: object) -> bool:
-        """Whether an unserved key is worth a warning; raises for those that must not be."""
+        """Whether an unserved key deserves a warning. Raises ConfigurationError for a refused or
+        unknown one.
+        """
         key = dotted(name)
         if key in REFUSED:
             harmless, reason = REFUSED[key]
@@ -167,7 +269,7 @@ class Settings:
             if name.replace(".", "_") not in kind.KEYS:
                 continue
             if "." in name:
-                # One file for several clients is usual.
+                # It is usual to have one file for several clients.
                 return True
             raise ConfigurationError(f"{name}: a setting of the {kind.KIND}, not the {self.KIND}")
         known: Iterable[str] = self.KEYS
@@ -203,7 +305,7 @@ def dotted(name: str) -> str:
 
 def all_kinds() -> tuple[type[Settings], ...]:
     """The configurations of all clients."""
-    from moldau.client.config.admin import AdminConfig
+    from moldau.client.config.client import AdminConfig
     from moldau.client.config.consumer import ConsumerConfig
     from moldau.client.config.producer import ProducerConfig
 

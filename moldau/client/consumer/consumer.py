@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from moldau.client.cluster.ports import ClientPorts
+from moldau.client.cluster.cluster_client import ClientPorts
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer.arguments import partitions_of, record_count_of
 from moldau.client.consumer.consumer_parts import ConsumerParts, build

@@ -12,8 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.ports import ClientPorts
+from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
 from moldau.client.config.consumer import BY_DURATION, ConsumerConfig, duration_ms
 from moldau.client.consumer.coordinator import GroupCoordinator
 from moldau.client.consumer.core.chunks import Deserialize, ReadOptions

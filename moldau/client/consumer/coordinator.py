@@ -16,7 +16,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.automatic_commits import AutomaticCommits
 from moldau.client.consumer.commits import CommitCallback, Commits, Offsets

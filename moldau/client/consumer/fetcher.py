@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
 from moldau.client.consumer.core.fetch_session import (
     FIRST_VERSION_WITH_TOPIC_IDS,

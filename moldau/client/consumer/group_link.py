@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.connections import Purpose
 from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, UnsupportedByBroker
 from moldau.protocol.errors import LocalProtocolError
 from moldau.protocol.schema import Message

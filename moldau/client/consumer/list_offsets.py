@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import (
     BrokerError,
     KafkaError,

@@ -15,7 +15,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.classic_group import ClassicGroup, assignors_of
 from moldau.client.consumer.consumer_group import ConsumerGroup

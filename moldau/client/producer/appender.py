@@ -1,7 +1,9 @@
 """From a record to its place in a batch: partitioning, holding back, room.
 
-Owns the per-record path and what has no metadata yet. Must not send. Invariants: records of one
-partition are appended in the order of the calls; a call that raises has appended nothing.
+Owns the per-record path, the records that are held until the metadata has their partition, and the
+callers that wait for room. Must not send, or ask for metadata itself. Invariants: records of one
+partition are appended in the order of the calls; a call that raises has appended nothing; held
+records leave in the order in which they came, into batches or with an error.
 """
 
 from __future__ import annotations
@@ -9,20 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from moldau.client.errors import (
     BufferFull,
     KafkaError,
     RecordTooLarge,
+    UnknownTopicOrPartition,
 )
 from moldau.client.producer.core.accumulator import NEVER, Accumulator, Room
 from moldau.client.producer.core.batch import Outcome
-from moldau.client.producer.core.identity import DeliveryErrors
-from moldau.client.producer.core.partition_queue import PartitionQueue
-from moldau.client.producer.core.topic_queues import TopicQueues
+from moldau.client.producer.core.queues import PartitionQueue, TopicQueues
 from moldau.client.producer.delivery import Delivery
-from moldau.client.producer.held_records import HeldRecord, HeldRecords, held_size_bytes
 from moldau.client.producer.partitioners import Partitioner, TopicPartitions
 from moldau.client.producer.record_checks import check_bytes, check_topic, unfit
 from moldau.protocol.records import (
@@ -34,20 +34,52 @@ from moldau.protocol.records import (
 from moldau.runtime.clock import Clock
 
 GRACE_MS: Final = 1_000.0
-"""How much longer than `max.block.ms` records wait to be told by others that there is no topic."""
+"""How much longer than `max.block.ms` held records wait: the metadata's error comes first."""
+
+HELD_OVERHEAD_BYTES = BATCH_HEADER_SIZE + 64
+"""What a held record takes besides its encoded size: a batch's header, in case it is alone in one,
+and its objects."""
+
+
+class HeldRecord(NamedTuple):
+    """One record that waits for its partition."""
+
+    partition: int | None
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: RecordHeaders
+    reserved_bytes: int
+
+
+class HeldRecords(Outcome):
+    """Held records of one topic; deliveries follow them into their batches.
+
+    Args:
+        expires_ms: when they fail.
+    """
+
+    __slots__ = ("expires_ms", "records")
+
+    def __init__(self, topic: str, expires_ms: float) -> None:
+        super().__init__(topic, -1)
+        self.expires_ms: float = expires_ms
+        self.records: list[HeldRecord] = []
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Their share of `buffer.memory`."""
+        return sum(record.reserved_bytes for record in self.records)
 
 
 class Wakeable(Protocol):
-    """The sender, as far as the appender needs it."""
+    """The part of the sender that the appender needs; the sender knows the appender."""
 
     def wake(self) -> None:
-        """Look at everything again."""
+        """Look at all batches again."""
 
     def wake_by(self, due_ms: float) -> None:
-        """Look at everything at that time at the latest."""
-
-    def announce(self) -> None:
-        """Tell those who wait what has ended."""
+        """Look at all batches at that time at the latest."""
 
 
 class Appender:
@@ -55,8 +87,8 @@ class Appender:
 
     Args:
         partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
-        learn: called with the name of a topic that nobody knows yet, or that is said to have
-            fewer than so many partitions; metadata are then asked for.
+        learn: called with the name of an unknown topic and the number of partitions that are
+            needed, to request its metadata.
         used: called with the name of a topic now and then, while it is used.
         refused: called with the error of a record that is refused for good.
     """
@@ -66,7 +98,6 @@ class Appender:
         accumulator: Accumulator,
         clock: Clock,
         *,
-        errors: DeliveryErrors,
         partitioner: Partitioner | None,
         ignore_keys: bool,
         learn: Callable[[str, int], object],
@@ -79,7 +110,6 @@ class Appender:
         self._accumulator = accumulator
         self._topics = accumulator.topics
         self._clock = clock
-        self._errors = errors
         self._partitioner = partitioner
         self._chooses_by_key = partitioner is None
         self._ignore_keys = ignore_keys
@@ -156,9 +186,7 @@ class Appender:
         value: bytes | None,
         headers: RecordHeaders,
     ) -> PartitionQueue | None:
-        """The queue whose next append succeeds; another one if the choice is free; None without
-        memory.
-        """
+        """Make room; returns the queue, another one if the choice is free, None without memory."""
         record_bytes = self._checked_size(key, value, headers)
         now_ms = self._clock.monotonic_ms()
         while True:
@@ -220,7 +248,7 @@ class Appender:
         if topic not in held:
             check_topic(topic)
         self._checked_size(key, value, headers)
-        # What is kept must not change under our hands.
+        # The caller may change its buffers while the record is held.
         key = None if key is None else bytes(key)
         value = None if value is None else bytes(value)
         size_bytes = held_size_bytes(key, value, headers)
@@ -248,11 +276,11 @@ class Appender:
         )
 
     def _expires_ms(self) -> float:
-        # Whoever asks for the metadata gives up a little earlier, and knows better why.
+        # The request for the metadata gives up a little earlier, with a better error.
         return self._clock.monotonic_ms() + self._accumulator.settings.max_block_ms + GRACE_MS
 
     def topic_changed(self, topic: str) -> None:
-        """Metadata of the topic have come: what was held for it goes into batches."""
+        """Put held records into batches, since the topic's metadata have come."""
         known = self._topics.get(topic)
         if known is None or not known.queues:
             return
@@ -279,7 +307,7 @@ class Appender:
         self.sender.wake()
 
     def _placed(self, known: TopicQueues, record: HeldRecord) -> tuple[Outcome, int]:
-        """Where a record that was held is now."""
+        """Append a held record; returns its batch and its index there."""
         accumulator = self._accumulator
         now_ms = self._clock.monotonic_ms()
         partition = record.partition
@@ -328,16 +356,23 @@ class Appender:
         return outcome
 
     def expire_held(self, now_ms: float) -> float:
-        """Fail what was held for too long; returns when the next is due."""
+        """Fail the records that were held for too long; returns when the next ones expire."""
         next_ms = NEVER
         for groups in (self.held, self.out_of_range):
             for topic, group in list(groups.items()):
                 if group.expires_ms <= now_ms:
                     partition = group.records[0].partition if groups is self.out_of_range else None
-                    self.fail_held(topic, self._errors.unknown_topic(topic, partition), groups)
+                    self.fail_held(topic, self._unknown(topic, partition), groups)
                 else:
                     next_ms = min(next_ms, group.expires_ms)
         return next_ms
+
+    def _unknown(self, topic: str, partition: int | None) -> UnknownTopicOrPartition:
+        what = f"topic {topic}" if partition is None else f"partition {partition} of topic {topic}"
+        return UnknownTopicOrPartition(
+            f"{what} did not come up within max.block.ms={self._accumulator.settings.max_block_ms}:"
+            " create it, or check the name"
+        )
 
     def fail_held(
         self, topic: str, error: Exception, groups: dict[str, HeldRecords] | None = None
@@ -354,13 +389,13 @@ class Appender:
             self.sender.wake()
 
     def fail_unknown(self, topic: str, partition_count: int, error: KafkaError) -> None:
-        """Metadata of a topic with so many partitions did not come: what waits for it fails."""
+        """Fail the records that wait for a topic with so many partitions."""
         self.fail_held(topic, error)
         if partition_count > 1:
             self.fail_held(topic, error, self.out_of_range)
 
     def learn_more(self, topic: str) -> None:
-        """What was asked for has come or not: ask for what is still missing."""
+        """Request the metadata that held records still wait for."""
         late = self.out_of_range.get(topic)
         if late is not None:
             self._learn(topic, min(record.partition or 0 for record in late.records) + 1)
@@ -368,7 +403,7 @@ class Appender:
             self._learn(topic, 1)
 
     def fail_all_held(self, error: Exception) -> None:
-        """Fail everything that is held."""
+        """Fail all held records."""
         for groups in (self.held, self.out_of_range):
             for topic in list(groups):
                 self.fail_held(topic, error, groups)
@@ -376,7 +411,7 @@ class Appender:
     # -- room ------------------------------------------------------------------------------------
 
     async def wait_for_bytes(self, size_bytes: int, deadline_ms: float) -> None:
-        """Until `size_bytes` of `buffer.memory` are free; those who came first go first.
+        """Wait until `size_bytes` of `buffer.memory` are free; callers are served in their order.
 
         Raises:
             BufferFull: not by the deadline.
@@ -405,8 +440,8 @@ class Appender:
             self.room_changed()
 
     def let_pass(self) -> None:
-        """The caller has waited for its turn: what it sends until it waits for something again
-        comes before those who still wait behind it.
+        """Let the caller's records pass the other waiting callers until it awaits something, since
+        it has waited for its turn.
         """
         self._lets_pass = True
         asyncio.get_running_loop().call_soon(self._end_passing)
@@ -420,13 +455,13 @@ class Appender:
         return bool(self._room_waiters) and not self._lets_pass
 
     def room_changed(self) -> None:
-        """Memory may have been given back: the first who waits goes on if it is enough."""
+        """Wake the first waiting caller if there is enough memory for it."""
         waiters = self._room_waiters
         if waiters and self._accumulator.free_bytes >= waiters[0].size_bytes:
             waiters[0].look()
 
     def buffer_full(self, waited_ms: float | None) -> BufferFull:
-        """The error of a record for which there is no room, not even after some time."""
+        """The error of a record for which there is no room, or none within the time."""
         total = self._accumulator.settings.buffer_memory_bytes
         waited = "" if waited_ms is None else f" within max.block.ms={waited_ms:.0f}"
         return BufferFull(
@@ -436,7 +471,7 @@ class Appender:
 
 
 class _RoomWaiter:
-    """One call that waits for so much memory."""
+    """One caller that waits for so much memory."""
 
     __slots__ = ("size_bytes", "turn")
 
@@ -448,3 +483,8 @@ class _RoomWaiter:
         """Let it look whether it may go on."""
         if self.turn is not None and not self.turn.done():
             self.turn.set_result(None)
+
+
+def held_size_bytes(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
+    """A held record's share of `buffer.memory`."""
+    return record_size_bound(key, value, headers) + HELD_OVERHEAD_BYTES

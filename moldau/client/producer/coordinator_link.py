@@ -1,8 +1,8 @@
-"""How a producer's requests reach the coordinators they are for.
+"""Sends a producer's requests to their coordinators.
 
-Owns which broker coordinates the transactional id and each group, as last heard, and the choice of
-the version that can say a request. Must not know what requests mean, or try again. Invariant: a
-request whose `ask` raises `NotSent` has not left; after `AnswerLost` it may have been served.
+Owns which broker coordinates the transactional id and each group, and the choice of the version
+that can express a request. Must not know what requests mean, or retry. Invariant: a request whose
+`ask` raises `NotSent` has not been sent; after `AnswerLost` it may have been served.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, NoBrokerAvailable
 from moldau.client.producer.core.transaction_requests import Ask, Destination
 from moldau.protocol.api_keys import ApiKey
@@ -26,7 +27,7 @@ _KEY_TYPES: Final = {
 
 
 class NotSent(Exception):
-    """The broker cannot be reached now; the request has not left."""
+    """The broker cannot be reached now; the request has not been sent."""
 
 
 class AnswerLost(Exception):
@@ -34,11 +35,11 @@ class AnswerLost(Exception):
 
 
 class CannotSay(Exception):
-    """The broker serves no version of the request that can say this."""
+    """The broker serves no version that can express the request."""
 
 
 class CoordinatorFeatures(NamedTuple):
-    """What the transaction coordinator's broker says that it can."""
+    """The capabilities of the transaction coordinator's broker."""
 
     init_producer_id_version: int
     features_epoch: int
@@ -61,7 +62,7 @@ class CoordinatorLink:
         self._known: dict[tuple[KeyType, str], int] = {}
 
     def forget(self, ask: Ask) -> None:
-        """Another broker coordinates that now, or this one is gone."""
+        """Find the coordinator again, next time."""
         key_type = _KEY_TYPES.get(ask.destination)
         if key_type is not None:
             self._known.pop((key_type, ask.key), None)
@@ -70,13 +71,13 @@ class CoordinatorLink:
         """Send a request and return the response.
 
         Args:
-            sending: called when the request is about to leave, with what the broker can, if it is
-                the transaction coordinator's.
+            sending: called just before the request is sent, with the capabilities of the broker if
+                it is the transaction coordinator.
 
         Raises:
             NotSent, AnswerLost: worth another try.
             CannotSay: the broker is too old, or too new.
-            KafkaError: the cluster does not let us find or reach the coordinator.
+            KafkaError: the coordinator cannot be found or reached, by a fault that is not passing.
         """
         try:
             connection = await self._connection(ask)
@@ -106,14 +107,14 @@ class CoordinatorLink:
         return response
 
     def _heed_throttle(self, ask: Ask, throttle_time_ms: int) -> None:
-        """Leave the broker alone for as long as it asks for (KIP-219)."""
+        """Send nothing to the broker for as long as it asks for (KIP-219)."""
         key_type = _KEY_TYPES.get(ask.destination)
         node_id = None if key_type is None else self._known.get((key_type, ask.key))
         if throttle_time_ms > 0 and node_id is not None:
             self._client.throttled(node_id, throttle_time_ms, "coordinator")
 
     async def features(self, transactional_id: str) -> CoordinatorFeatures:
-        """What the coordinator of a transactional id can.
+        """The capabilities of the coordinator of a transactional id.
 
         Raises:
             NotSent, KafkaError: as `ask`.
@@ -148,7 +149,7 @@ class CoordinatorLink:
 
 
 def features_of(connection: Connection) -> CoordinatorFeatures:
-    """What the other end said when versions were negotiated (KIP-584)."""
+    """The broker's capabilities from the negotiation of versions (KIP-584)."""
     served = connection.versions.get(ApiKey.INIT_PRODUCER_ID)
     answer = connection.api_versions
     level = 1

@@ -1,7 +1,7 @@
-"""What `send_nowait` returns: one record on its way, and how it ended.
+"""What `send_nowait` returns: one record on its way, and its outcome.
 
-Owns the view of one record in a batch. Must not own anything that has to be closed or awaited: a
-delivery may be dropped at any time, at no cost. Invariant: it never changes once it is done.
+Owns the view of one record in a batch, and nothing that has to be closed or awaited: a delivery may
+be dropped at any time. Invariant: it never changes once it is done.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from moldau.client.producer.core.batch import Outcome
 from moldau.client.records import RecordMetadata
 
 OnDelivery: TypeAlias = Callable[[RecordMetadata | None, Exception | None], object]
-"""What `send_nowait` calls with a record's outcome: its metadata, or why it was not delivered."""
+"""Called with a record's outcome: its metadata, or the error."""
 
 _LOG: Final = logging.getLogger("moldau.client.producer")
 
 
 def tell(callback: OnDelivery, metadata: RecordMetadata | None, error: Exception | None) -> None:
-    """Call the application's function. What it raises is logged and changes nothing else."""
+    """Call the application's function; its exceptions are logged."""
     try:
         callback(metadata, error)
     except Exception:  # noqa: BLE001 - the application's
@@ -31,7 +31,7 @@ def tell(callback: OnDelivery, metadata: RecordMetadata | None, error: Exception
 class Delivery:
     """A record that was handed to a producer. Await it for its `RecordMetadata`.
 
-    Cancelling whoever awaits it does not stop the record.
+    Cancelling the awaiting task does not stop the record.
     """
 
     __slots__ = ("_index", "_key_size", "_outcome", "_timestamp_ms", "_value_size")
@@ -51,14 +51,14 @@ class Delivery:
         self._value_size = value_size
 
     def done(self) -> bool:
-        """Whether it was acknowledged or has failed."""
+        """Whether the record was acknowledged or has failed."""
         outcome = self._outcome
         if outcome.is_replaced:
             outcome, _ = outcome.locate(self._index)
         return outcome.is_done
 
     def exception(self) -> Exception | None:
-        """Why it failed; None when it was acknowledged.
+        """The error of a failed record; None when it was acknowledged.
 
         Raises:
             asyncio.InvalidStateError: it is not done.
@@ -69,7 +69,7 @@ class Delivery:
         return outcome.error if outcome.error_of is None else outcome.error_of(index)
 
     def result(self) -> RecordMetadata:
-        """Where it is.
+        """Where the acknowledged record is.
 
         Raises:
             asyncio.InvalidStateError: it is not done.

@@ -1,8 +1,8 @@
-"""Which partition a record goes to when nobody says.
+"""Chooses the partition of records that are sent without one.
 
-Owns the partitioners that are named in the setting `partitioner` and the protocol for one's own.
-Must not touch batches: the built-in default needs to know how full they are, and lives in the core
-(`core/topic_queues.py`); None stands for it. Invariant: a partitioner is asked once per record.
+Owns the partitioners that the setting `partitioner` names, and the protocol for others. The
+built-in default needs to know how full batches are and is in `core/queues.py`; None stands for it.
+Invariant: a partitioner is called once per record.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Partitioner(Protocol):
     def __call__(
         self, topic: str, key: bytes | None, value: bytes | None, partitions: TopicPartitions, /
     ) -> int:
-        """A partition from 0 to `partitions.count` - 1. Whatever it raises, `send` raises."""
+        """A partition from 0 to `partitions.count` - 1. `send` raises what it raises."""
         ...
 
 
 class RandomPartitioner:
-    """Any partition that has a leader, whatever the key."""
+    """A random partition that has a leader, independent of the key."""
 
     def __init__(self, source: random.Random | None = None) -> None:
         self._random = source or random.Random()
@@ -48,13 +48,12 @@ class RandomPartitioner:
     def __call__(
         self, topic: str, key: bytes | None, value: bytes | None, partitions: TopicPartitions, /
     ) -> int:
-        """One at random."""
         candidates = partitions.available or range(partitions.count)
         return candidates[self._random.randrange(len(candidates))]
 
 
 class RoundRobinPartitioner:
-    """One partition after the other, whatever the key; those without leader are left out."""
+    """One partition after the other, independent of the key; without those that have no leader."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -62,7 +61,6 @@ class RoundRobinPartitioner:
     def __call__(
         self, topic: str, key: bytes | None, value: bytes | None, partitions: TopicPartitions, /
     ) -> int:
-        """The next one."""
         turn = self._next.get(topic, 0)
         self._next[topic] = turn + 1
         candidates = partitions.available or range(partitions.count)
@@ -81,7 +79,6 @@ class Murmur2Partitioner:
     def __call__(
         self, topic: str, key: bytes | None, value: bytes | None, partitions: TopicPartitions, /
     ) -> int:
-        """By the key's hash."""
         if key is None:
             return self._without_key(topic, key, value, partitions)
         return murmur2_partition(key, partitions.count)
@@ -111,7 +108,7 @@ NAMED: Final[Mapping[str, _Factory]] = MappingProxyType(
 def partitioner_of(
     given: str | Partitioner | None, source: random.Random | None = None
 ) -> Partitioner | None:
-    """The partitioner for what a user said; None for the built-in one.
+    """The partitioner of a producer's argument or setting; None for the built-in one.
 
     Raises:
         ValueError: a name that names none.

@@ -1,8 +1,8 @@
-"""`Producer`: sends records and tells what became of them.
+"""`Producer`: sends records and reports their delivery.
 
-Owns the public calls, what they check, and the parts: accumulator, appender, sender, transactions,
+Owns the public calls, their checks, and the parts: accumulator, appender, sender, transactions,
 cluster client. Must not know how any of them works. Invariants: a call that raises has sent
-nothing; what was appended is delivered or fails, whatever happens to the caller.
+nothing; a record that was appended is delivered or fails, also when its caller is cancelled.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
-from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.ports import ClientPorts
+from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
+from moldau.client.cluster.faults import backoff_ms
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
     BufferFull,
     ClientClosed,
     ConfigurationError,
+    InvalidTransactionState,
     KafkaError,
     RequestTimeout,
     WrongEventLoop,
 )
-from moldau.client.producer.appender import Appender
+from moldau.client.producer.appender import Appender, held_size_bytes
 from moldau.client.producer.core.accumulator import Accumulator
-from moldau.client.producer.core.topic_queues import TopicQueues
+from moldau.client.producer.core.queues import AccumulatorSettings, TopicQueues
 from moldau.client.producer.delivery import Delivery, OnDelivery
-from moldau.client.producer.delivery_errors import ProducerErrors
-from moldau.client.producer.held_records import held_size_bytes
 from moldau.client.producer.partitioners import Partitioner, partitioner_of
-from moldau.client.producer.producer_parts import BatchesLink, accumulator_settings
 from moldau.client.producer.record_checks import (
     HeadersLike,
     check_bytes,
@@ -42,11 +40,16 @@ from moldau.client.producer.record_checks import (
     serialized,
 )
 from moldau.client.producer.sender import Sender
-from moldau.client.producer.transaction_calls import TransactionCalls
-from moldau.client.producer.transactions import Transactions
-from moldau.client.records import RecordMetadata
+from moldau.client.producer.transactions import (
+    OffsetsSource,
+    PreparedTransaction,
+    TransactionContext,
+    Transactions,
+)
+from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
 from moldau.client.serialization import SerializerLike, serialize_function
-from moldau.protocol.records import RecordHeaders
+from moldau.protocol.records import Codec, RecordHeaders
+from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -62,10 +65,16 @@ ROOM_SHARE: Final = 8
 _running_loop = asyncio.get_running_loop
 
 
-class Producer(TransactionCalls):
+class Producer:
     """Sends records to topics. `async with Producer("localhost:9092") as producer: …`
 
     Idempotent unless that is switched off: retries neither repeat nor reorder records (KIP-98).
+
+    The calls about transactions need a `transactional.id`. Each raises `InvalidTransactionState`
+    when it is out of turn, `TransactionAbortable` when the open transaction can only be aborted
+    (the producer goes on after `abort_transaction`), `ProducerFenced` when another producer has the
+    transactional id, and `RequestTimeout` after `max.block.ms`. A call that was cancelled or ran
+    out of time may be made again.
 
     Args:
         bootstrap_servers: `HOST:PORT`, several separated by commas, or a list of them.
@@ -111,7 +120,6 @@ class Producer(TransactionCalls):
             source=source,
             allow_auto_topic_creation=True,
         )
-        self._errors = ProducerErrors(self.config)
         self._parts(source, chosen)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -120,49 +128,36 @@ class Producer(TransactionCalls):
 
     def _parts(self, source: random.Random, partitioner: Partitioner | None) -> None:
         config = self.config
-        # Made in a circle: batches ask transactions for permission, and these wait for batches.
-        self._transactions: Transactions | None = None
-        batches = BatchesLink()
-        if config.enable_idempotence:
-            self._transactions = Transactions(
-                self._client, config, batches, clock=self._clock, source=source
-            )
         self._is_transactional = config.transactional_id is not None
-        #: Whether a record may be refused for what the producer is, and not for what it is itself.
+        #: Whether a record may be refused because of the producer's state, not its own contents.
         self._must_check = self._is_transactional
+        self._partitioner = partitioner
         self._accumulator = Accumulator(
-            accumulator_settings(config, source),
-            identity=self._transactions,
-            errors=self._errors,
-            randrange=source.randrange,
+            _accumulator_settings(config, source), randrange=source.randrange
         )
         self._appender = Appender(
             self._accumulator,
             self._clock,
-            errors=self._errors,
             partitioner=partitioner,
             ignore_keys=config.partitioner_ignore_keys,
             learn=self._learn,
             used=self._client.used,
             refused=self._record_refused,
         )
-        self._partitioner = partitioner
-        transactions = self._transactions
         self._sender = Sender(
             self._client,
             self._accumulator,
             config,
             self._clock,
-            highest_version=lambda: (
-                None if transactions is None else transactions.highest_produce_version
-            ),
-            before_step=self._appender.expire_held,
-            on_progress=self._appender.room_changed,
-            on_failure=self._failed,
+            self._appender,
+            self._check_from_now_on,
         )
-        self._appender.sender = self._sender
-        batches.sender, batches.appender = self._sender, self._appender
-        batches.refusing = self._check_from_now_on
+        self._transactions: Transactions | None = None
+        if config.enable_idempotence:
+            self._transactions = Transactions(
+                self._client, config, self._sender, clock=self._clock, source=source
+            )
+        self._accumulator.identity = self._transactions
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -189,20 +184,15 @@ class Producer(TransactionCalls):
                 self._transactions.start()
 
     def _check_from_now_on(self) -> None:
-        """Records may be refused since the producer id is gone, or its transaction."""
+        """Check every record, since the producer has failed or its transaction has."""
         self._must_check = True
-
-    def _failed(self, error: KafkaError) -> None:
-        """The sender has ended by a bug: nothing is sent any more."""
-        self._must_check = True
-        self._appender.fail_all_held(error)
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Deliver what there is, abort an open transaction, close all connections (idempotent).
+        """Deliver all records, abort an open transaction, close all connections (idempotent).
 
         Args:
-            timeout_ms: how long to wait for acknowledgements; what is not acknowledged by then
-                fails with `ClientClosed`. None: as long as the records' own time limits allow.
+            timeout_ms: how long to wait for acknowledgements; records without one by then fail with
+                `ClientClosed`. None: as long as the records' own time limits allow.
         """
         if self._closing is not None:
             await asyncio.shield(self._closing)
@@ -331,7 +321,7 @@ class Producer(TransactionCalls):
             on_delivery: called on the event loop when it was acknowledged or has failed.
 
         Returns:
-            What became of it: await it, ask it, or forget it.
+            The delivery: await it, query it, or drop it.
 
         Raises:
             BufferFull: there is no room now; `await wait_for_room()`, then send it again.
@@ -361,7 +351,7 @@ class Producer(TransactionCalls):
     def _prepared(
         self, topic: str, value: object, key: object, headers: HeadersLike
     ) -> tuple[bytes | None, bytes | None, RecordHeaders]:
-        """Serialized and checked; touches nothing else, so that any thread may call it."""
+        """Serialize and check; any thread may call it, since it touches no state."""
         if self._key_serializer is not None and key is not None:
             key = serialized(self._key_serializer, topic, key, "key")
         if self._value_serializer is not None and value is not None:
@@ -409,8 +399,8 @@ class Producer(TransactionCalls):
         return await self._arrow.send(topic, data, partition)
 
     async def wait_for_room(self) -> None:
-        """Until `send_nowait` has room again: an eighth of `buffer.memory`. What the caller sends
-        before it awaits anything else is not refused because other calls wait behind it.
+        """Wait until `send_nowait` has room: an eighth of `buffer.memory`. Records that the caller
+        sends before it awaits anything else are not refused because other calls wait behind it.
 
         Raises:
             BufferFull: not within `max.block.ms`.
@@ -424,7 +414,7 @@ class Producer(TransactionCalls):
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until all records handed over so far were acknowledged or have failed.
 
-        They are sent at once, without waiting for `linger.ms`. Failures are told by the deliveries.
+        They are sent at once, without waiting for `linger.ms`. The deliveries report failures.
 
         Args:
             timeout_ms: None: as long as the records' own time limits allow.
@@ -452,6 +442,122 @@ class Producer(TransactionCalls):
         known = await self._client.topic(topic, timeout_ms=self.config.max_block_ms)
         return sorted(known.partitions)
 
+    # -- transactions ----------------------------------------------------------------------------
+
+    def transaction(self) -> TransactionContext:
+        """A transaction around a block: `async with producer.transaction(): …`.
+
+        Committed at the end of the block, aborted when the block raises or is cancelled. The first
+        one calls `init_transactions`. A transaction that was ended or prepared within the block is
+        left as it is.
+
+        Raises:
+            TransactionAbortable: at the end of the block: it could not be committed, and was
+                aborted; the next one may succeed.
+        """
+        return TransactionContext(self._of("transaction()"))
+
+    async def init_transactions(
+        self, *, keep_prepared_transaction: bool = False
+    ) -> PreparedTransaction | None:
+        """Fence every other producer of the transactional id, and get a producer id.
+
+        Args:
+            keep_prepared_transaction: do not abort a transaction that the previous producer left
+                prepared, but take it over (KIP-939): it is returned, and waits for
+                `complete_transaction`. Needs brokers that know two-phase commit, and
+                `transaction.two.phase.commit.enable`.
+
+        Raises:
+            TransactionalIdAuthorizationFailed: not permitted; may be called again.
+            UnsupportedByBroker: two-phase commit is not known to the brokers.
+        """
+        return await self._of("init_transactions()").initialize(
+            keep_prepared=keep_prepared_transaction
+        )
+
+    def begin_transaction(self) -> None:
+        """Open a transaction; everything sent from now on is part of it."""
+        self._of("begin_transaction()").begin()
+
+    async def commit_transaction(self) -> None:
+        """Flush, and make everything sent since `begin_transaction` visible, all at once.
+
+        Raises:
+            TransactionAbortable: a record or the offsets could not be written: abort.
+        """
+        await self._of("commit_transaction()").commit()
+
+    async def abort_transaction(self) -> None:
+        """Abort everything sent since `begin_transaction`; unsent records fail with
+        `TransactionAborted`.
+
+        Raises:
+            InvalidTransactionState: also after a commit whose outcome is unknown: commit again.
+        """
+        await self._of("abort_transaction()").abort()
+
+    async def send_offsets(
+        self,
+        offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: ConsumerGroupMetadata | str | None = None,
+    ) -> None:
+        """Commit a consumer's positions as part of the open transaction (KIP-447).
+
+        Args:
+            offsets: the consumer, whose positions and membership are used, so that one that has
+                lost its partitions cannot commit them; or the next offset to read per partition.
+            group: with offsets, `consumer.group_metadata()`, or a bare group id, which protects
+                from nothing.
+
+        Raises:
+            TransactionAbortable: the group has moved on (its code is ILLEGAL_GENERATION,
+                UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or STALE_MEMBER_EPOCH), or it is not
+                permitted.
+            TypeError, ValueError: a group without offsets, or offsets without a group.
+        """
+        await self._of("send_offsets()").send_offsets(offsets, group)
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        """Flush, and keep the transaction open for an outcome that is decided elsewhere (KIP-939).
+
+        It does not time out. Store what is returned together with the decision: after a crash
+        `init_transactions(keep_prepared_transaction=True)` and `complete_transaction` end it.
+
+        Raises:
+            InvalidTransactionState: also without `transaction.two.phase.commit.enable`.
+        """
+        return await self._of("prepare_transaction()").prepare()
+
+    async def hand_over_transaction(self) -> PreparedTransaction:
+        """Flush, and leave the transaction to another process, which ends it with
+        `Admin.end_transaction` before `transaction.timeout.ms` is over.
+
+        For applications that decide about the work of many producers at once, on brokers without
+        two-phase commit. Closing this producer leaves the transaction open; `complete_transaction`
+        would end it from here.
+        """
+        return await self._of("hand_over_transaction()").prepare(is_handed_over=True)
+
+    async def complete_transaction(self, prepared: PreparedTransaction) -> bool:
+        """End the prepared transaction: commit it if it is `prepared`, else abort it (KIP-939).
+
+        Args:
+            prepared: what was last stored with a decision to commit.
+
+        Returns:
+            Whether it was committed.
+        """
+        return await self._of("complete_transaction()").complete(prepared)
+
+    def _of(self, call: str) -> Transactions:
+        if self._transactions is None:
+            raise InvalidTransactionState(
+                f"{call}: this producer is not transactional; give it a transactional.id"
+            )
+        self._check_usable()
+        return self._transactions
+
     # -- checks ----------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
@@ -468,7 +574,7 @@ class Producer(TransactionCalls):
             raise KafkaError(f"the producer has failed: {self._sender.failure!r}")
 
     def _check(self) -> None:
-        """Raise if nothing may be appended now."""
+        """Raise if no record may be appended now."""
         self._check_usable()
         transactions = self._transactions
         if transactions is not None:
@@ -531,3 +637,33 @@ class Producer(TransactionCalls):
         if leaders:
             self._accumulator.set_leaders(topic, leaders)
             self._appender.topic_changed(topic)
+
+
+def _accumulator_settings(config: ProducerConfig, source: random.Random) -> AccumulatorSettings:
+    codec = Codec[config.compression_type.upper()]
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
+
+    def pause_ms(attempt_count: int) -> float:
+        return backoff_ms(
+            source, attempt_count, config.retry_backoff_ms, config.retry_backoff_max_ms
+        )
+
+    return AccumulatorSettings(
+        batch_size_bytes=config.batch_size,
+        linger_ms=config.linger_ms,
+        buffer_memory_bytes=config.buffer_memory,
+        max_request_size_bytes=config.max_request_size,
+        delivery_timeout_ms=config.delivery_timeout_ms,
+        max_block_ms=config.max_block_ms,
+        retries=config.retries,
+        max_in_flight=config.max_in_flight_requests_per_connection,
+        codec=codec,
+        compression_level=levels.get(codec),
+        backoff_ms=pause_ms,
+        adaptive=config.partitioner_adaptive_partitioning_enable,
+        availability_timeout_ms=config.partitioner_availability_timeout_ms,
+    )

@@ -1,7 +1,4 @@
-"""What is checked of a record before it is appended.
-
-Owns the words of what is wrong with it. Must not touch state: any thread may call this.
-"""
+"""Checks of a record before it is appended. They touch no state: any thread may call them."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ HeadersLike: TypeAlias = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes
 
 
 def check_partition(partition: int) -> None:
-    """Raise SerializationError for what cannot be a partition."""
+    """Raise SerializationError for a number that is no partition."""
     if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
         raise SerializationError(f"partition {partition!r}: partitions are numbered from 0")
 
 
 def check_timestamp(timestamp_ms: int) -> None:
-    """Raise SerializationError for what cannot be a timestamp."""
+    """Raise SerializationError for a number that is no timestamp."""
     if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 2**63:
         raise SerializationError(
             f"timestamp_ms {timestamp_ms!r}: milliseconds since 1970 are needed, from 0 on"
@@ -43,7 +40,7 @@ def check_bytes(key: object, value: object) -> None:
 def serialized(
     serialize: Callable[[str, Any], bytes], topic: str, value: object, what: str
 ) -> object:
-    """What a serializer makes of a value; its own exceptions become SerializationError."""
+    """Serialize a value; the serializer's exceptions become SerializationError."""
     try:
         return serialize(topic, value)
     except SerializationError:
@@ -55,7 +52,7 @@ def serialized(
 
 
 def checked_headers(headers: HeadersLike) -> RecordHeaders:
-    """Headers as pairs; raises SerializationError for what is none."""
+    """Headers as pairs. Raises SerializationError."""
     try:
         pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
     except TypeError:
@@ -76,7 +73,7 @@ def checked_headers(headers: HeadersLike) -> RecordHeaders:
 
 
 def unfit(error: Exception, key: object, value: object, headers: object) -> SerializationError:
-    """What to say of a record that cannot be encoded."""
+    """The error of a record that cannot be encoded."""
     try:
         check_bytes(key, value)
     except SerializationError as known:
@@ -89,7 +86,7 @@ def unfit(error: Exception, key: object, value: object, headers: object) -> Seri
 
 
 def check_topic(topic: str) -> None:
-    """Raise InvalidTopic for what cannot name a topic."""
+    """Raise InvalidTopic for an invalid name."""
     if not isinstance(topic, str):
         raise TypeError(f"the topic is {type(topic).__name__}: a str is needed")
     problem = topic_name_problem(topic)

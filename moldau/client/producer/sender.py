@@ -1,9 +1,10 @@
 """Takes batches to the leaders of their partitions, up to `max.in.flight` requests per node.
 
-Owns requests from drain to answer, and telling those who wait. Must not decide what an error means
-for a batch (`core/results.py`) nor what a transaction allows (`transactions.py`). Invariants: a
-batch that was drained comes back to `Results` exactly once, whatever happens to its request; until
-it is told to stop, there is always a next turn, or an answer or a caller that asks for one.
+Owns Produce requests from drain to answer, their messages and versions, and the notice to waiting
+callers. Must not decide what an error means for a batch (`core/results.py`) nor what a transaction
+allows (`transactions.py`). Invariants: a batch that was drained comes back to `Results` exactly
+once, also when its request fails or the answer leaves it out; until it is stopped, there is always
+a next turn, or an answer or a caller that asks for one.
 """
 
 from __future__ import annotations
@@ -11,19 +12,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple, cast
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.config import ProducerConfig
 from moldau.client.errors import KafkaError
+from moldau.client.producer.appender import Appender
 from moldau.client.producer.core.accumulator import NEVER, Accumulator
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
-from moldau.client.producer.core.partition_queue import PartitionQueue
+from moldau.client.producer.core.queues import PartitionQueue
 from moldau.client.producer.core.results import Results
-from moldau.client.producer.requests import ProduceCall, produce_call
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.messages.p00_produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from moldau.protocol.records import Codec
 from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
@@ -34,17 +45,16 @@ _LOG: Final = logging.getLogger("moldau.client.producer")
 UNWRITABLE_PAUSE_MS: Final = 2.0
 """When to look again at a connection that takes no more bytes (acks=0)."""
 
+FIRST_WITH_ZSTD: Final = 7
+FIRST_WITH_TOPIC_IDS: Final = 13
+
 
 class Sender:
-    """Works in turns of the loop, not in a task: one that sends a single request is the usual case.
+    """Works in turns of the loop, not in a task: usually a turn sends a single request.
     States: new → running → stopped, or failed by a bug.
 
     Args:
-        highest_version: the highest version of Produce that may be used, None for any.
-        before_step: called before each look at the accumulator with the time; returns when it
-            wants to be called again.
-        on_progress: called after batches have ended or memory was given back.
-        on_failure: called when a turn has failed by a bug, before the batches fail.
+        refusing: called when records may be refused from now on, since batches were failed.
     """
 
     def __init__(
@@ -53,11 +63,8 @@ class Sender:
         accumulator: Accumulator,
         config: ProducerConfig,
         clock: Clock,
-        *,
-        highest_version: Callable[[], int | None],
-        before_step: Callable[[float], float],
-        on_progress: Callable[[], object],
-        on_failure: Callable[[KafkaError], object],
+        appender: Appender,
+        refusing: Callable[[], object],
     ) -> None:
         self.results: Results = Results(accumulator)
         self.failure: BaseException | None = None
@@ -66,10 +73,9 @@ class Sender:
         self._config = config
         self._acks = config.required_acks
         self._clock = clock
-        self._highest_version = highest_version
-        self._before_step = before_step
-        self._on_progress = on_progress
-        self._on_failure = on_failure
+        self._appender = appender
+        appender.sender = self
+        self._refusing = refusing
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
         self._is_woken = False
@@ -91,7 +97,7 @@ class Sender:
         self.wake()
 
     async def stop(self) -> None:
-        """Send nothing more. What is on the wire is not waited for."""
+        """Send nothing more. Requests under way are not waited for."""
         self._is_stopping = True
         for connecting in list(self._connecting.values()):
             connecting.cancel()
@@ -99,31 +105,32 @@ class Sender:
         await asyncio.gather(*self._connecting.values(), return_exceptions=True)
 
     def _failed(self, failure: Exception) -> None:
-        """A bug, which must not leave anybody waiting."""
+        """Fail all batches after a bug, so that no caller waits forever."""
         self.failure = failure
         self._cancel_timer()
         _LOG.error("the producer has failed", exc_info=failure)
         error = KafkaError(f"the producer has failed: {failure!r}")
         error.__cause__ = failure
-        self._on_failure(error)
+        self._refusing()
+        self._appender.fail_all_held(error)
         self.results.fail_all(error)
         self.announce()
 
     # -- for the producer and its transactions ---------------------------------------------------
 
     def wake(self) -> None:
-        """Look at everything again, soon."""
+        """Look at all batches again, soon."""
         if not self._is_woken and self._loop is not None:
             self._is_woken = True
             self._loop.call_soon(self._turn)
 
     def wake_by(self, due_ms: float) -> None:
-        """Look at everything at that time at the latest."""
+        """Look at all batches at that time at the latest."""
         if due_ms < self._next_turn_ms:
             self.wake()
 
     async def flush(self) -> None:
-        """Send without waiting for `linger.ms` what there is, until it has ended, well or not."""
+        """Send all batches without waiting for `linger.ms`, and wait until they have ended."""
         accumulator = self._accumulator
         if not accumulator.incomplete or self.failure is not None:
             return
@@ -138,7 +145,11 @@ class Sender:
             self._flushes.remove(flush)
 
     def fail_waiting(self, error: KafkaError) -> None:
-        """Fail every batch that is not on the wire, those too that wait to be sent again."""
+        """Fail every record that is not on the wire, also those that wait to be sent again or for a
+        topic.
+        """
+        self._refusing()
+        self._appender.fail_all_held(error)
         self.results.fail_waiting(error)
         self.wake()
 
@@ -149,11 +160,11 @@ class Sender:
 
     @property
     def needs_new_epoch(self) -> bool:
-        """Whether some partition cannot go on under the producer's epoch of now."""
+        """Whether some partition cannot go on under the producer's current epoch."""
         return self._accumulator.needs_new_epoch
 
     async def in_flight_done(self) -> None:
-        """Until no request with batches awaits its answer."""
+        """Wait until no request with batches awaits its answer."""
         while self._accumulator.has_in_flight:
             landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._landings.append(landing)
@@ -167,16 +178,16 @@ class Sender:
 
     def _turn(self) -> None:
         self._is_woken = False
-        self._next_turn_ms = NEVER  # whoever asks during the turn gets another one
+        self._next_turn_ms = NEVER  # a call of `wake` during the turn gets another one
         if self._is_stopping or self.failure is not None:
             return
         try:
             self._plan(self._step(self._clock.monotonic_ms()))
-        except Exception as failure:  # noqa: BLE001 - whatever it is, somebody waits for batches
+        except Exception as failure:  # noqa: BLE001 - callers wait for batches
             self._failed(failure)
 
     def _plan(self, due_ms: float) -> None:
-        """The next turn is at that time, or sooner: a timer that runs already does it, too."""
+        """Plan the next turn for that time, or sooner when a timer runs already."""
         self._next_turn_ms = due_ms
         if due_ms >= self._timer_due_ms:
             return
@@ -198,7 +209,7 @@ class Sender:
 
     def _step(self, now_ms: float) -> float:
         accumulator = self._accumulator
-        next_ms = self._before_step(now_ms)
+        next_ms = self._appender.expire_held(now_ms)
         if accumulator.expiry_ms() <= now_ms:
             self.results.expire(now_ms)
         ready = accumulator.ready(now_ms)
@@ -211,7 +222,7 @@ class Sender:
         return next_ms
 
     def _serve(self, node_id: int, queues: list[PartitionQueue], now_ms: float) -> float:
-        """Send to a node what may go there; returns when to look at it again."""
+        """Send the batches that may go to a node; returns when to look at it again."""
         most = self._config.max_in_flight_requests_per_connection
         not_before_ms = self._not_before_ms.get(node_id, 0.0)
         if not_before_ms > now_ms:
@@ -223,7 +234,7 @@ class Sender:
                 self._connect(node_id)
                 break
             if self._acks == 0 and not connection.is_writable:
-                # Nothing else limits requests that have no answers.
+                # Nothing else limits requests without answers.
                 return now_ms + UNWRITABLE_PAUSE_MS
             batches = self._accumulator.drain(queues, self._config.max_request_size, now_ms)
             if not batches:
@@ -240,8 +251,8 @@ class Sender:
             self._connecting[node_id] = task
 
     async def _connected(self, node_id: int) -> None:
-        """Wait until a node takes requests. Whatever is in the way, the batches' own time limits
-        what they wait; an error that stays is theirs at once.
+        """Wait until a node takes requests. The batches wait within their own time limits; an error
+        that is not retriable fails them at once.
         """
         try:
             await self._client.connection(node_id)
@@ -262,14 +273,15 @@ class Sender:
         self, node_id: int, connection: Connection, batches: list[ProducerBatch], now_ms: float
     ) -> None:
         config = self._config
+        identity = self._accumulator.identity
         try:
-            call = produce_call(
+            call = _produce_call(
                 connection,
                 batches,
                 acks=self._acks,
                 timeout_ms=config.request_timeout_ms,
                 transactional_id=config.transactional_id,
-                highest_version=self._highest_version(),
+                highest_version=None if identity is None else identity.highest_produce_version,
                 topic_id=self._topic_id,
             )
             if self._acks == 0:
@@ -277,7 +289,7 @@ class Sender:
                 for batch in batches:
                     self.results.acknowledged(batch)
                 return
-            # A batch is written anew only after its answer, or after its connection's end.
+            # A batch is sent again only after its answer, or after its connection's end.
             answer = connection.submit(
                 call.request,
                 api_version=call.version,
@@ -302,7 +314,7 @@ class Sender:
             self.results.refused(batch, code, message, now_ms)
 
     def _answered(self, node_id: int, call: ProduceCall, answer: asyncio.Future[Message]) -> None:
-        """A request has been answered, or never will be."""
+        """Take over the answer to a request, or its loss."""
         self._in_flight[node_id] -= 1
         now_ms = self._clock.monotonic_ms()
         error = None if answer.cancelled() else answer.exception()
@@ -313,7 +325,7 @@ class Sender:
             self._refuse(call.batches.values(), code, str(error or "cancelled"), now_ms)
             self._client.request_update()
         else:
-            self._take_answer(node_id, call, answer.result(), now_ms)
+            self._take_answer(node_id, call, cast("ProduceResponse", answer.result()), now_ms)
         self.announce()
         if self._landings and not self._accumulator.has_in_flight:
             landings, self._landings = self._landings, []
@@ -323,13 +335,13 @@ class Sender:
         self.wake()
 
     def _take_answer(
-        self, node_id: int, call: ProduceCall, response: Message, now_ms: float
+        self, node_id: int, call: ProduceCall, response: ProduceResponse, now_ms: float
     ) -> None:
-        answers, leaders, throttle_time_ms = call.read(response)
-        if throttle_time_ms > 0:
-            self._client.throttled(node_id, throttle_time_ms)
+        answers, leaders = call.read(response)
+        if response.throttle_time_ms > 0:
+            self._client.throttled(node_id, response.throttle_time_ms)
         if leaders:
-            self._client.learn_leaders(leaders)
+            self._client.learn_leaders(leaders, response.node_endpoints)
         is_stale = False
         for answer in answers:
             if answer.code is ErrorCode.NONE:
@@ -357,7 +369,7 @@ class Sender:
     # -- telling ---------------------------------------------------------------------------------
 
     def announce(self) -> None:
-        """Tell those who wait what has ended."""
+        """Tell waiting callers which batches have ended."""
         accumulator = self._accumulator
         if not accumulator.finished and not accumulator.replaced:
             return
@@ -373,11 +385,11 @@ class Sender:
                     waiter(outcome, index)
                 except Exception:  # noqa: BLE001 - the application's callback; others still run
                     _LOG.exception("a delivery callback has failed")
-        self._on_progress()
+        self._appender.room_changed()
 
 
 class _Flush:
-    """What one call of `flush` waits for."""
+    """The outcomes that one call of `flush` waits for."""
 
     __slots__ = ("done", "left")
 
@@ -394,3 +406,131 @@ class _Flush:
         self.left.difference_update(finished)
         if not self.left and not self.done.done():
             self.done.set_result(None)
+
+
+# -- Produce requests (v3-v13) -------------------------------------------------------------------
+
+
+class BatchAnswer(NamedTuple):
+    """A broker's answer for one batch."""
+
+    batch: ProducerBatch
+    code: ErrorCode
+    message: str | None
+    base_offset: int
+    log_append_time_ms: int
+    record_errors: dict[int, str | None] | None
+
+
+@dataclass(slots=True)
+class ProduceCall:
+    """One request and the batches in it, by topic (name, or id from v13 on) and partition."""
+
+    request: ProduceRequest
+    version: int
+    batches: dict[tuple[str | UUID, int], ProducerBatch]
+
+    def read(
+        self, response: ProduceResponse
+    ) -> tuple[list[BatchAnswer], list[tuple[str, int, int, int]]]:
+        """The answer for each batch, and new leaders (KIP-951): topic, partition, leader, epoch."""
+        by_id = self.version >= FIRST_WITH_TOPIC_IDS
+        left = dict(self.batches)
+        answers: list[BatchAnswer] = []
+        leaders: list[tuple[str, int, int, int]] = []
+        for topic in response.responses:
+            topic_key: str | UUID = topic.topic_id if by_id else topic.name
+            for entry in topic.partition_responses:
+                batch = left.pop((topic_key, entry.index), None)
+                if batch is None:
+                    continue
+                answers.append(_answer(batch, entry))
+                leader = entry.current_leader
+                if leader.leader_id >= 0 and leader.leader_epoch >= 0:
+                    leaders.append(
+                        (batch.topic, batch.partition, leader.leader_id, leader.leader_epoch)
+                    )
+        for batch in left.values():
+            answers.append(
+                BatchAnswer(
+                    batch,
+                    ErrorCode.NETWORK_EXCEPTION,
+                    "the broker's answer does not mention the partition",
+                    -1,
+                    -1,
+                    None,
+                )
+            )
+        return answers, leaders
+
+
+def _answer(batch: ProducerBatch, entry: PartitionProduceResponse) -> BatchAnswer:
+    record_errors = None
+    if entry.record_errors:
+        record_errors = {
+            each.batch_index: each.batch_index_error_message for each in entry.record_errors
+        }
+    return BatchAnswer(
+        batch,
+        ErrorCode.of(entry.error_code),
+        entry.error_message,
+        entry.base_offset,
+        entry.log_append_time_ms,
+        record_errors,
+    )
+
+
+def _produce_call(
+    connection: Connection,
+    batches: Iterable[ProducerBatch],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None,
+    highest_version: int | None,
+    topic_id: Callable[[str], UUID | None],
+) -> ProduceCall:
+    """A request with one batch per partition, in the highest version that can express it.
+
+    Raises:
+        UnsupportedByPeer: the broker serves none.
+    """
+    version = connection.best_version(ApiKey.PRODUCE, ProduceRequest, max_version=highest_version)
+    by_topic: dict[str, list[ProducerBatch]] = {}
+    for batch in batches:
+        by_topic.setdefault(batch.topic, []).append(batch)
+        header = batch.header
+        if version < FIRST_WITH_ZSTD and header is not None and header.codec is Codec.ZSTD:
+            raise UnsupportedByPeer(
+                f"{connection.host}:{connection.port} takes no zstd: it serves Produce up to "
+                f"version {version}, {FIRST_WITH_ZSTD} is needed"
+            )
+    ids: dict[str, UUID] = {}
+    if version >= FIRST_WITH_TOPIC_IDS:
+        for topic in by_topic:
+            known = topic_id(topic)
+            if known is None:
+                version = FIRST_WITH_TOPIC_IDS - 1
+                break
+            ids[topic] = known
+    topics: list[TopicProduceData] = []
+    sent: dict[tuple[str | UUID, int], ProducerBatch] = {}
+    for topic, of_topic in by_topic.items():
+        data = TopicProduceData(
+            partition_data=[
+                PartitionProduceData(index=batch.partition, records=batch.encoded)
+                for batch in of_topic
+            ]
+        )
+        key: str | UUID = topic
+        if version >= FIRST_WITH_TOPIC_IDS:
+            key = data.topic_id = ids[topic]
+        else:
+            data.name = topic
+        for batch in of_topic:
+            sent[key, batch.partition] = batch
+        topics.append(data)
+    request = ProduceRequest(
+        transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
+    )
+    return ProduceCall(request, version, sent)

@@ -1,10 +1,10 @@
 """The task that brings a transaction forward, and the waiting for it.
 
-Owns the one driver task of a producer: it sends what the manager asks for, one request at a time,
-with pauses in between, and empties the accumulator of a transaction that failed. Must not decide
-what is sent. Invariants: the task is told to stop, never cancelled while it matters; whoever waits
-for a state may be cancelled without an effect on it; a request that may have been served is asked
-again until it is answered, for as long as the producer lives.
+Owns the one driver task of a producer: it sends the manager's requests, one at a time, with pauses
+in between, and empties the accumulator of a transaction that failed. Must not decide what is sent.
+Invariants: the task is told to stop and not cancelled while a request is under way; cancelling a
+caller that waits has no effect on the task; a request that may have been served is sent again until
+it is answered, for as long as the producer lives.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final
 
+from moldau.client.cluster.faults import backoff_ms
 from moldau.client.errors import (
     ClientClosed,
     InvalidTransactionState,
@@ -28,56 +29,27 @@ from moldau.client.producer.coordinator_link import (
     AnswerLost,
     CannotSay,
     CoordinatorFeatures,
+    CoordinatorLink,
     NotSent,
-    OnSending,
 )
-from moldau.client.producer.core.transaction_errors import RequestKind, Verdict, verdict_of
 from moldau.client.producer.core.transaction_manager import Pause, TransactionManager
-from moldau.client.producer.core.transaction_requests import Ask
+from moldau.client.producer.core.transaction_requests import (
+    Ask,
+    RequestKind,
+    Verdict,
+    verdict_of,
+)
 from moldau.client.producer.core.transaction_states import Problem, TransactionState
+from moldau.client.producer.sender import Sender
 from moldau.protocol.errors import ErrorCode
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
 SHORT_PAUSE_MS: Final = 20.0
-"""While the transaction before is being completed, which takes a few milliseconds."""
+"""While the previous transaction is being completed, which takes a few milliseconds."""
 
 _S = TransactionState
 _GIVEN_UP: Final = frozenset({_S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR})
-
-
-class Batches(Protocol):
-    """What the driver needs of the accumulator and the sender."""
-
-    def wake(self) -> None:
-        """Look again at what may be sent."""
-
-    async def flush(self) -> None:
-        """Wait until everything appended so far is acknowledged or has failed."""
-
-    def fail_waiting(self, error: KafkaError) -> None:
-        """Fail every batch that is not on the wire, those that wait for a retry too."""
-
-    @property
-    def has_in_flight(self) -> bool:
-        """Whether a batch is on the wire."""
-
-    async def in_flight_done(self) -> None:
-        """Wait until no batch is on the wire."""
-
-    @property
-    def needs_new_epoch(self) -> bool:
-        """Whether sequence numbers were left out somewhere."""
-
-
-class Link(Protocol):
-    """What the driver needs of the network; `CoordinatorLink` is the real one."""
-
-    async def ask(self, ask: Ask, sending: OnSending) -> Any:
-        """Send a request, calling `sending` just before, and return the response."""
-
-    def forget(self, ask: Ask) -> None:
-        """The coordinator that was asked is another one now."""
 
 
 class TransactionDriver:
@@ -93,12 +65,12 @@ class TransactionDriver:
     def __init__(
         self,
         manager: TransactionManager,
-        link: Link,
-        batches: Batches,
+        link: CoordinatorLink,
+        batches: Sender,
         *,
         source: random.Random,
-        retry_backoff_ms: float,
-        retry_backoff_max_ms: float,
+        retry_backoff_ms: int,
+        retry_backoff_max_ms: int,
     ) -> None:
         self.manager = manager
         self.refusal: Problem | None = None
@@ -118,7 +90,7 @@ class TransactionDriver:
     # -- life ------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """There may be something to send."""
+        """Look for a request to send."""
         if self._task is None and not self._stopping.is_set():
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name="moldau-producer-transactions"
@@ -132,7 +104,7 @@ class TransactionDriver:
         return self._stopping.is_set()
 
     async def stop(self, timeout_s: float) -> None:
-        """Let the request under way end, for so long; what is under way then is given up."""
+        """Let the request under way end, for so long; after that it is given up."""
         self._stopping.set()
         self._work.set()
         self.changed()
@@ -143,7 +115,7 @@ class TransactionDriver:
             await asyncio.wait({task})
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A mistake of this program must not leave anybody waiting."""
+        """Break off after a bug, so that no caller waits forever."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("the producer's transactions have ended", exc_info=error)
@@ -152,7 +124,7 @@ class TransactionDriver:
             self.changed()
 
     def changed(self) -> None:
-        """Tell everybody of the manager's state as it is now."""
+        """Apply the manager's state, and wake all callers that wait for it."""
         manager = self.manager
         if self._refused_in != (manager.state, manager.problem):
             self._refused_in = (manager.state, manager.problem)
@@ -167,18 +139,18 @@ class TransactionDriver:
     # -- errors ----------------------------------------------------------------------------------
 
     def caused_by(self, error: BaseException) -> None:
-        """What the next problem comes from, to be shown as its cause."""
+        """Remember the cause of the next problem."""
         if self.manager.problem is None:
             self._cause = error
 
     @property
     def _is_not_permitted(self) -> bool:
-        """An idempotent producer was refused an id; it asks again for the next record."""
+        """Whether an idempotent producer was refused an id; it asks again for the next record."""
         manager = self.manager
         return manager.state is _S.UNINITIALIZED and manager.problem is not None
 
     def forget_cause(self) -> None:
-        """Another transaction has begun."""
+        """Drop the cause, since another transaction has begun."""
         self._cause = None
 
     def error_of(self, problem: Problem) -> KafkaError:
@@ -206,7 +178,7 @@ class TransactionDriver:
         return error
 
     def _reason(self) -> KafkaError:
-        """Why batches that have not been sent never will be."""
+        """Why batches that have not been sent never will be sent."""
         problem = self.manager.problem
         if problem is None or self.manager.state is _S.ABORTING:
             return TransactionAborted(
@@ -218,7 +190,7 @@ class TransactionDriver:
     # -- waiting ---------------------------------------------------------------------------------
 
     async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Wait for a state. Raises ClientClosed when it cannot be reached any more."""
+        """Wait for a state. Raises ClientClosed when the producer is closed before."""
         while not is_reached():
             if self._stopping.is_set():
                 raise ClientClosed("the producer is closed")
@@ -230,7 +202,7 @@ class TransactionDriver:
                 self._watchers.discard(watcher)
 
     async def flushed(self, is_overtaken: Callable[[], bool]) -> None:
-        """Wait for the batches of the transaction, or until that has become pointless."""
+        """Wait for the batches of the transaction, or until they do not matter any more."""
         flush = asyncio.ensure_future(self._batches.flush())
         overtaken = asyncio.ensure_future(self.until(is_overtaken))
         try:
@@ -265,14 +237,21 @@ class TransactionDriver:
             self._batches.wake()
             if pause is Pause.BACK_OFF:
                 failure_count += 1
-                await self._pause(self._backoff_ms(failure_count))
+                await self._pause(
+                    backoff_ms(
+                        self._source,
+                        failure_count,
+                        self._retry_backoff_ms,
+                        self._retry_backoff_max_ms,
+                    )
+                )
             elif pause is Pause.SHORT:
                 await self._pause(SHORT_PAUSE_MS)
             else:
                 failure_count = 0
 
     async def _emptied(self) -> bool:
-        """Fail what has not been sent; True if something was on the wire and has to be awaited."""
+        """Fail unsent batches; True if batches were on the wire, whose answers have come now."""
         manager = self.manager
         self._batches.fail_waiting(self._reason())
         if self._batches.has_in_flight:
@@ -317,10 +296,6 @@ class TransactionDriver:
         if step.look_up:
             self._link.forget(ask)
         return step.pause
-
-    def _backoff_ms(self, failure_count: int) -> float:
-        full = self._retry_backoff_ms * 2.0 ** min(failure_count - 1, 20)
-        return min(full, self._retry_backoff_max_ms) * self._source.uniform(0.8, 1.2)
 
     async def _pause(self, pause_ms: float) -> None:
         try:

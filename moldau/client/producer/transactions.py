@@ -1,10 +1,10 @@
-"""What a producer's application asks of its transactions, and its sender of the producer id.
+"""A producer's transactions as its application and its sender use them.
 
-Owns what the calls (`transaction_calls`) wait for, and their time limits. Must not decide what a
-state allows (`core.transaction_manager`) or talk to brokers (`transaction_driver`). Invariant: a
-call that was cancelled or ran out of time leaves the producer so that the same call, or
-`abort_transaction`, is right: what has been asked of the cluster goes on behind it, and the call
-made again waits for how that ends.
+Owns what the application's calls wait for, their arguments and their time limits. Must not decide
+what a state allows (`core.transaction_manager`) or talk to brokers (`transaction_driver`).
+Invariant: after a call that was cancelled or ran out of time the same call, or `abort_transaction`,
+may be made: the request to the cluster goes on in the background, and the call made again waits for
+its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.config import ProducerConfig
@@ -27,13 +28,14 @@ from moldau.client.errors import (
 )
 from moldau.client.producer.coordinator_link import CoordinatorLink
 from moldau.client.producer.core.transaction_manager import TransactionManager
-from moldau.client.producer.core.transaction_requests import GroupMember, Position
 from moldau.client.producer.core.transaction_states import (
     Problem,
     ProducerIdAndEpoch,
     TransactionState,
 )
-from moldau.client.producer.transaction_driver import Batches, Link, TransactionDriver
+from moldau.client.producer.sender import Sender
+from moldau.client.producer.transaction_driver import TransactionDriver
+from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
@@ -42,15 +44,18 @@ logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
 _S = TransactionState
 
+_MAX_INT32: Final = 2**31 - 1
+_MAX_INT64: Final = 2**63 - 1
+
 _ENDING: Final = frozenset({_S.COMMITTING, _S.ABORTING})
 _TO_BE_ABORTED: Final = frozenset(
     {_S.IN_TRANSACTION, _S.PREPARING, _S.COMMITTING, _S.ABORTABLE_ERROR}
 )
-"""A transaction is open whose outcome is this producer's to say, and has not been said."""
+"""A transaction is open whose outcome this producer decides and has not decided."""
 
 
 class PreparedTransaction(ProducerIdAndEpoch):
-    """A transaction that waits for its outcome (KIP-939); what is to be stored beside the outcome.
+    """A transaction that waits for its outcome (KIP-939), to be stored beside that outcome.
 
     `str` and `parse` go from and to the text `PRODUCER_ID:PRODUCER_EPOCH`, as Apache Kafka's Java
     client writes it.
@@ -59,14 +64,23 @@ class PreparedTransaction(ProducerIdAndEpoch):
     __slots__ = ()
 
 
-class Transactions:
-    """Who the producer is, and the transaction it has open, if any.
+class OffsetsSource(Protocol):
+    """A consumer, which `send_offsets` takes instead of offsets."""
 
-    The sender's side of it is synchronous: `producer`, `admit`, `batch_failed`, `bump_epoch`.
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Its membership of its group."""
+
+    def positions(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """The positions after the records that it has handed out."""
+
+
+class Transactions:
+    """A producer's id and epoch, and its open transaction, if any.
+
+    The sender's side of it (`Identity` of the accumulator) is synchronous.
 
     Args:
-        config: the producer's.
-        batches: its accumulator and sender.
+        batches: the producer's sender.
         link: instead of the real one, for tests.
     """
 
@@ -74,11 +88,11 @@ class Transactions:
         self,
         client: ClusterClient,
         config: ProducerConfig,
-        batches: Batches,
+        batches: Sender,
         *,
         clock: Clock,
         source: random.Random,
-        link: Link | None = None,
+        link: CoordinatorLink | None = None,
     ) -> None:
         if config.transaction_two_phase_commit_enable and config.transactional_id is None:
             raise ConfigurationError("transaction.two.phase.commit.enable needs a transactional.id")
@@ -106,33 +120,25 @@ class Transactions:
 
     @property
     def refusal(self) -> KafkaError | None:
-        """Why no record may be appended now, as an exception of its own for each that asks."""
+        """Why no record may be appended now, as a new exception for each call."""
         problem = self._driver.refusal
         return None if problem is None else self._driver.error_of(problem)
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
-        """Under whose name batches are sent; NO_PRODUCER until known."""
         return self._manager.producer
 
     @property
     def transactional_id(self) -> str | None:
-        """None for a producer that is only idempotent."""
         return self._manager.transactional_id
 
     @property
-    def is_transactional(self) -> bool:
-        """Whether it has a transactional id."""
-        return self._manager.is_transactional
-
-    @property
     def highest_produce_version(self) -> int | None:
-        """The highest version of Produce that means what this producer means; None for any."""
         return self._manager.highest_produce_version
 
     @property
     def state(self) -> TransactionState:
-        """Where the producer is."""
+        """The state; see `transaction_states.TRANSITIONS`."""
         return self._manager.state
 
     def start(self) -> None:
@@ -142,9 +148,8 @@ class Transactions:
             self._driver.kick()
 
     def admit(self, topic: str, partition: int) -> bool:
-        """Whether a batch for the partition may be sent now.
-
-        If not, what is missing is being done, and `batches.wake` is called when to look again.
+        """Whether a batch for the partition may be sent now; if not, `batches.wake` is called when
+        to look again.
         """
         if self._manager.admit(TopicPartition(topic, partition)):
             return True
@@ -154,7 +159,6 @@ class Transactions:
     def batch_failed(
         self, topic: str, partition: int, error: Exception, *, may_be_written: bool
     ) -> None:
-        """A batch failed for good; not for those that `batches.fail_waiting` was told to fail."""
         self._driver.caused_by(error)
         code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         self._manager.batch_failed(
@@ -165,13 +169,12 @@ class Transactions:
         self._changed()
 
     def record_refused(self, error: KafkaError) -> None:
-        """A record of the open transaction was refused, so that it is not whole any more."""
+        """Note that a record was refused: the open transaction is incomplete without it."""
         self._driver.caused_by(error)
         self._manager.record_refused(Problem(error.code, str(error)))
         self._changed()
 
     def bump_epoch(self) -> None:
-        """Get another pair for a producer that is only idempotent (KIP-360)."""
         self._manager.bump_epoch()
         self._changed()
         self._batches.wake()
@@ -182,7 +185,7 @@ class Transactions:
         Args:
             timeout_ms: for all of it; a transaction that is left open then is aborted by the
                 cluster after `transaction.timeout.ms`, or by the next producer of its id. With 0
-                nobody is asked for anything.
+                no request is sent.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         manager = self._manager
@@ -207,7 +210,7 @@ class Transactions:
     # -- the application's side ------------------------------------------------------------------
 
     async def initialize(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
-        """See `TransactionCalls.init_transactions`."""
+        """See `Producer.init_transactions`."""
         self._check_transactional("init_transactions()")
         manager = self._manager
         if not (self._is_initialization_untold and manager.state is not _S.UNINITIALIZED):
@@ -224,7 +227,7 @@ class Transactions:
         return PreparedTransaction(*manager.prepared) if manager.prepared.is_known else None
 
     def begin(self) -> None:
-        """See `TransactionCalls.begin_transaction`."""
+        """See `Producer.begin_transaction`."""
         self._check_transactional("begin_transaction()")
         self._raise(self._manager.begin())
         self.begun_count += 1
@@ -232,7 +235,7 @@ class Transactions:
         self._changed()
 
     async def commit(self) -> None:
-        """See `TransactionCalls.commit_transaction`."""
+        """See `Producer.commit_transaction`."""
         self._check_transactional("commit_transaction()")
         manager = self._manager
         if manager.state is _S.READY and manager.untold_outcome is True:
@@ -248,7 +251,7 @@ class Transactions:
         manager.untold_outcome = None
 
     async def abort(self, timeout_ms: float | None = None) -> None:
-        """See `TransactionCalls.abort_transaction`."""
+        """See `Producer.abort_transaction`."""
         self._check_transactional("abort_transaction()")
         manager = self._manager
         if manager.state is _S.READY and manager.untold_outcome is False:
@@ -266,7 +269,7 @@ class Transactions:
         manager.untold_outcome = None
 
     async def prepare(self, *, is_handed_over: bool = False) -> PreparedTransaction:
-        """See `TransactionCalls.prepare_transaction` and `hand_over_transaction`."""
+        """See `Producer.prepare_transaction` and `hand_over_transaction`."""
         call = "hand_over_transaction()" if is_handed_over else "prepare_transaction()"
         self._check_transactional(call)
         manager = self._manager
@@ -278,7 +281,7 @@ class Transactions:
         return PreparedTransaction(*manager.prepared)
 
     async def complete(self, prepared: PreparedTransaction) -> bool:
-        """See `TransactionCalls.complete_transaction`."""
+        """See `Producer.complete_transaction`."""
         self._check_transactional("complete_transaction()")
         manager = self._manager
         is_open = manager.state in (_S.PREPARED, _S.COMMITTING, _S.ABORTING)
@@ -298,11 +301,27 @@ class Transactions:
         return is_commit
 
     async def send_offsets(
-        self, member: GroupMember, offsets: Mapping[TopicPartition, Position]
+        self,
+        offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: ConsumerGroupMetadata | str | None,
     ) -> None:
-        """See `TransactionCalls.send_offsets`."""
+        """See `Producer.send_offsets`."""
+        if not isinstance(offsets, Mapping):
+            if group is not None:
+                raise TypeError("send_offsets(): a consumer knows its group: leave `group` out")
+            group = offsets.group_metadata()
+            offsets = offsets.positions()
+        elif group is None:
+            raise TypeError("send_offsets(): offsets need `group`: group metadata or a group id")
+        if isinstance(group, str):
+            group = ConsumerGroupMetadata(group)
+        if not group.group_id:
+            raise ValueError(
+                "send_offsets(): offsets of no group cannot be committed: the group id is empty"
+            )
+        positions = _positions(offsets)
         self._check_transactional("send_offsets()")
-        commit = self._manager.add_offsets(member, offsets)
+        commit = self._manager.add_offsets(group, positions)
         if isinstance(commit, Problem):
             raise self._driver.error_of(commit)
         self._changed()
@@ -314,7 +333,7 @@ class Transactions:
             self._raise(commit.problem)
 
     async def enter(self) -> None:
-        """Begin a transaction, after whatever is left of the one before and of the start."""
+        """Begin a transaction, after the previous one has ended and the producer is initialized."""
         self._check_transactional("transaction()")
         manager = self._manager
         if manager.state in (_S.UNINITIALIZED, _S.INITIALIZING):
@@ -334,7 +353,7 @@ class Transactions:
         manager = self._manager
         if error is None:
             if manager.state in (_S.READY, _S.PREPARED):
-                # Ended within the block, or prepared: then somebody else says how it ends.
+                # Ended within the block, or prepared: then its outcome is decided elsewhere.
                 return
             try:
                 await self.commit()
@@ -342,7 +361,7 @@ class Transactions:
                 await self._abort_because_of(None)
                 raise
             except BaseException as reason:
-                # Cancelled, or out of time: nobody has been told to commit unless it was asked.
+                # Cancelled, or out of time: abort it unless a coordinator was told to commit.
                 if self._is_to_be_aborted:
                     await self._abort_because_of(reason)
                 raise
@@ -350,7 +369,7 @@ class Transactions:
             await self._abort_because_of(error)
 
     async def _abort_because_of(self, error: BaseException | None) -> None:
-        """An abort that fails must not hide what it was for."""
+        """Abort; an abort that fails does not hide its reason."""
         try:
             await self.abort()
         except KafkaError as problem:
@@ -404,8 +423,56 @@ class Transactions:
             raise self._driver.error_of(problem)
 
 
+class TransactionContext:
+    """`async with producer.transaction():` see `Producer.transaction`."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._number = 0
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether no transaction has been begun since this one."""
+        return self._number == self._transactions.begun_count
+
+    async def __aenter__(self) -> None:
+        await self._transactions.enter()
+        self._number = self._transactions.begun_count
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._transactions.leave(value)
+
+
+def _positions(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    found = {}
+    for partition, each in offsets.items():
+        topic, index = partition
+        if not (isinstance(topic, str) and isinstance(index, int) and 0 <= index <= _MAX_INT32):
+            raise TypeError(
+                f"send_offsets(): {partition!r} is no TopicPartition(topic: str, partition: int)"
+            )
+        if isinstance(each, int) and each >= 0:
+            each = OffsetAndMetadata(each)
+        if not isinstance(each, OffsetAndMetadata):
+            raise TypeError(
+                f"send_offsets(): {topic}-{index} needs an offset, as a number that is not "
+                f"negative or as OffsetAndMetadata(offset), not {each!r}"
+            )
+        if not isinstance(each.metadata, str) or not each.offset <= _MAX_INT64:
+            raise ValueError(f"send_offsets(): {topic}-{index}: {each!r} cannot be committed")
+        found[TopicPartition(topic, index)] = each
+    return found
+
+
 def _overtaken(call: str) -> Problem:
-    """Two tasks have asked for the two outcomes of one transaction."""
+    """The problem of a call when another task has asked for the other outcome."""
     return Problem(
         ErrorCode.INVALID_TXN_STATE, f"{call}: the transaction was aborted by another call"
     )

@@ -22,7 +22,7 @@ from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
 from moldau.client.producer.record_checks import check_partition, check_timestamp
-from moldau.client.producer.transaction_calls import OffsetsSource, TransactionContext
+from moldau.client.producer.transactions import OffsetsSource, TransactionContext
 from moldau.client.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,

@@ -1,8 +1,8 @@
 """TLS contexts of clients, from PEM and PKCS12 stores on disk or inline (KIP-651).
 
 Owns the reading of stores and the wording of what TLS does not accept. Invariant: private keys
-never stay on disk: where Python's `ssl` wants a file, it is one that only this user can read, for
-the moment of loading.
+never stay on disk: where Python's `ssl` needs a file, only this user can read it, and it is removed
+as soon as it is loaded.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from moldau.runtime.authentication.errors import SecuritySettingError, TlsError
-from moldau.runtime.authentication.pkcs12 import read_pkcs12
+from moldau.runtime.authentication import SecuritySettingError, TlsError
 
 PEM_MARK: Final = b"-----BEGIN "
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
@@ -53,7 +52,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """What a TLS client needs."""
+    """Certificates, key and rules of a client's TLS connections."""
 
     trust: Store = field(default_factory=lambda: Store("ssl.truststore"))
     own: Store = field(default_factory=lambda: Store("ssl.keystore"))
@@ -74,7 +73,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     context.check_hostname = settings.checks_hostname
     _set_versions(context, settings.enabled_protocols)
     _set_ciphers(context, settings.cipher_suites)
-    # As in Java, whatever certificate is in the store is trusted by itself, also one that another
+    # As in Java, every certificate in the store is trusted by itself, also one that another
     # authority has signed.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.trust.is_given:
@@ -177,7 +176,7 @@ def _contents(store: Store) -> tuple[str | None, str | None]:
             "-importkeystore -deststoretype pkcs12, or into PEM"
         )
     if kind == "PKCS12":
-        return read_pkcs12(data, store.password, where)
+        return _read_pkcs12(data, store.password, where)
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:
@@ -191,6 +190,34 @@ def _kind_of(data: bytes) -> str:
     if PEM_MARK in data:
         return "PEM"
     return "PKCS12" if data[:1] == b"\x30" else "PEM"
+
+
+def _read_pkcs12(data: bytes, password: str | None, where: str) -> tuple[str | None, str | None]:
+    """As `_contents`; `cryptography` (the extra `tls`) is loaded only when a store is read."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise SecuritySettingError(
+            f"{where} is a PKCS12 store, which needs the package cryptography: install "
+            "moldau[tls], or turn it into PEM with openssl pkcs12 -nodes"
+        ) from None
+    try:
+        store = pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
+    except ValueError as error:
+        raise SecuritySettingError(
+            f"{where}: the PKCS12 store cannot be opened ({error}); is the password right?"
+        ) from None
+    encoding = serialization.Encoding.PEM
+    certificates: list[Any] = [] if store.cert is None else [store.cert.certificate]
+    certificates += [each.certificate for each in store.additional_certs]
+    chain = "".join(each.public_bytes(encoding).decode() for each in certificates)
+    key: str | None = None
+    if store.key is not None:
+        key = store.key.private_bytes(
+            encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ).decode()
+    return chain or None, key
 
 
 def _split_pem(text: str, where: str) -> tuple[str | None, str | None]:

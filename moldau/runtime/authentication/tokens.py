@@ -1,21 +1,222 @@
-"""What an OAUTHBEARER token is. Must not know where tokens come from."""
+"""OAUTHBEARER tokens and where they come from: the user's function, a file, or a token endpoint.
+
+Owns the cache of one token, which all connections of a client share, and the client credentials
+grant (KIP-768, KIP-1139). Invariant: a token is not used after it has expired, and no other one is
+requested before `window_factor` of its lifetime is over.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import json
+import random
+import ssl
+import urllib.parse
+import urllib.request
+from base64 import b64encode, urlsafe_b64decode
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, urlsplit
+from urllib.request import url2pathname
+
+from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.clock import Clock
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+"""What is read of a token endpoint's answer, and of a token file."""
+
+DEFAULT_HTTP_TIMEOUT_MS: Final = 10_000
+TRY_COUNT: Final = 5
+"""Tries of one token before the connection's attempt fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearerToken:
-    """A token and what is known of it (KIP-255).
+    """A token (KIP-255).
 
     Attributes:
-        value: as it goes to the broker, "a.b.c" where it is a JWT.
-        expires_at_ms: when it ends, in ms since 1970; None when it does not say. For a JWT that is
-            given as text it is read off the token.
+        value: as the broker gets it, "a.b.c" for a JWT.
+        expires_at_ms: in ms since 1970; None when unknown. For a JWT that is given as text it is
+            read off the token.
         extensions: further SASL extensions by name (KIP-342).
     """
 
     value: str = field(repr=False)
     expires_at_ms: float | None = None
     extensions: tuple[tuple[str, str], ...] = ()
+
+
+TokenSource: TypeAlias = Callable[[], Awaitable[OAuthBearerToken]]
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRules:
+    """`sasl.login.refresh.*`: when a token counts as used up."""
+
+    window_factor: float = 0.8
+    window_jitter: float = 0.05
+    min_period_seconds: int = 60
+    buffer_seconds: int = 300
+
+
+class CachedTokens:
+    """Gives the same token until it is time for another. Call it as a `TokenSource`."""
+
+    def __init__(
+        self, source: TokenSource, clock: Clock, dice: random.Random, rules: RefreshRules
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._random = dice
+        self._rules = rules
+        self._token: OAuthBearerToken | None = None
+        self._until_ms = 0.0
+        self._lock = asyncio.Lock()
+
+    async def __call__(self) -> OAuthBearerToken:
+        """A token that is still good."""
+        async with self._lock:
+            if self._token is None or self._clock.now_ms() >= self._until_ms:
+                self._token = None
+                token = await self._source()
+                self._until_ms = self._refresh_at_ms(token)
+                self._token = token
+            return self._token
+
+    def _refresh_at_ms(self, token: OAuthBearerToken) -> float:
+        if token.expires_at_ms is None:
+            return 0.0  # each connection asks, wherever the clock is set to
+        now_ms = self._clock.now_ms()
+        left_ms = token.expires_at_ms - now_ms
+        if left_ms <= 0:
+            raise AuthenticationError("OAUTHBEARER: the token that was got has expired already")
+        rules = self._rules
+        at_ms = now_ms + left_ms * (
+            rules.window_factor + self._random.uniform(0, rules.window_jitter)
+        )
+        # Neither too late nor too often; where both do not go together they are left out (KIP-255).
+        earliest_ms = now_ms + rules.min_period_seconds * 1000
+        latest_ms = token.expires_at_ms - rules.buffer_seconds * 1000
+        if earliest_ms <= latest_ms:
+            at_ms = min(max(at_ms, earliest_ms), latest_ms)
+        return at_ms
+
+
+def from_function(function: Callable[[], Any]) -> TokenSource:
+    """A plain or an async function that returns a token or its text."""
+
+    async def source() -> OAuthBearerToken:
+        given = function()
+        if inspect.isawaitable(given):
+            given = await given
+        if isinstance(given, OAuthBearerToken):
+            return given if given.expires_at_ms is not None else token_of(given.value, given)
+        if isinstance(given, str) and given:
+            return token_of(given)
+        raise AuthenticationError(
+            f"sasl_oauthbearer_token_provider returned a {type(given).__name__}; an "
+            "OAuthBearerToken or its text is needed"
+        )
+
+    return source
+
+
+def token_of(value: str, like: OAuthBearerToken | None = None) -> OAuthBearerToken:
+    """A token from its text; the end of a JWT is read off it (nothing of it is verified)."""
+    extensions = () if like is None else like.extensions
+    return OAuthBearerToken(value.strip(), _jwt_end_ms(value), extensions)
+
+
+def _jwt_end_ms(value: str) -> float | None:
+    parts = value.strip().split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return float(claims["exp"]) * 1000
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEndpoint:
+    """A token endpoint, or a file that another program keeps up to date (`file:` URL).
+
+    Attributes:
+        urlencodes_header: whether id and secret are URL-encoded before they are joined.
+        context: for https; None for the system's authorities.
+    """
+
+    url: str
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scope: str | None = None
+    urlencodes_header: bool = False
+    timeout_ms: int = DEFAULT_HTTP_TIMEOUT_MS
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    context: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        scheme = urlsplit(self.url).scheme.lower()
+        key = "sasl.oauthbearer.token.endpoint.url"
+        if scheme not in ("http", "https", "file"):
+            raise SecuritySettingError(f"{key}={self.url}: an https:, http: or file: URL")
+        if scheme != "file" and (not self.client_id or not self.client_secret):
+            raise SecuritySettingError(
+                f"{key}: sasl.oauthbearer.client.credentials.client.id and .client.secret are "
+                "needed with it"
+            )
+
+    async def __call__(self) -> OAuthBearerToken:
+        """Request a token, in a thread. Faults of the network and of the server are retried."""
+        if urlsplit(self.url).scheme.lower() == "file":
+            return token_of(await asyncio.to_thread(self._read))
+        pause_ms = self.retry_backoff_ms
+        for left in reversed(range(TRY_COUNT)):
+            try:
+                return await asyncio.to_thread(self._ask)
+            except OSError as error:
+                status = getattr(error, "code", 500)
+                if not left or 400 <= status < 500:
+                    raise AuthenticationError(f"token endpoint {self.url}: {error}") from error
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, self.retry_backoff_max_ms)
+        raise AssertionError("the last try either returns or raises")
+
+    def _read(self) -> str:
+        path = url2pathname(urlsplit(self.url).path)
+        try:
+            with open(path, encoding="ascii") as opened:
+                return opened.read(MAX_ANSWER_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            raise AuthenticationError(f"token file {path}: {error}") from error
+
+    def _ask(self) -> OAuthBearerToken:
+        client_id, secret = self.client_id or "", self.client_secret or ""
+        if self.urlencodes_header:
+            client_id, secret = quote(client_id, safe=""), quote(secret, safe="")
+        form = {"grant_type": "client_credentials"}
+        if self.scope:
+            form["scope"] = self.scope
+        request = urllib.request.Request(
+            self.url,
+            data=urllib.parse.urlencode(form).encode(),
+            headers={
+                "Accept": "application/json",
+                "Authorization": "Basic " + b64encode(f"{client_id}:{secret}".encode()).decode(),
+            },
+        )
+        with urllib.request.urlopen(
+            request, timeout=self.timeout_ms / 1000, context=self.context
+        ) as response:
+            body = response.read(MAX_ANSWER_BYTES)
+        try:
+            value = json.loads(body)["access_token"]
+        except (ValueError, KeyError, TypeError):
+            value = None
+        if not isinstance(value, str) or not value:
+            raise AuthenticationError(f"token endpoint {self.url}: no access_token in its answer")
+        return token_of(value)

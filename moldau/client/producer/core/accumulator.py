@@ -1,8 +1,8 @@
 """Records waiting to be sent, batch by batch: the producer's memory.
 
 Owns every batch from its first record to its outcome and the bytes of `buffer.memory`. Must not
-send, wait, read a clock or raise what brokers say: it is asked what may go out now and told what
-became of it (`results`).
+send, wait or read a clock: the sender asks it which batches may go out now, and `results` applies
+the answers to them.
 
 Invariants:
 1. The batches of `incomplete` are exactly those without an outcome.
@@ -15,45 +15,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
-from moldau.client.producer.core.identity import DeliveryErrors, Identity
-from moldau.client.producer.core.partition_queue import MAX_NUMBERED_IN_FLIGHT, PartitionQueue
-from moldau.client.producer.core.settings import AccumulatorSettings
-from moldau.client.producer.core.topic_queues import RandRange, TopicQueues
+from moldau.client.producer.core.queues import (
+    MAX_NUMBERED_IN_FLIGHT,
+    AccumulatorSettings,
+    PartitionQueue,
+    RandRange,
+    TopicQueues,
+)
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.records import BATCH_HEADER_SIZE, BatchHeader, Codec, RecordBuffer
 
 RESERVE_BYTES: Final = 4096
-"""What a batch takes of `buffer.memory` at first when there is little left; doubled as it grows."""
+"""A batch's first share of `buffer.memory` when there is little left; doubled as it grows."""
 PLENTY_RESERVE_BYTES: Final = 32_768
 """The same, at most, while there is enough for many batches."""
 PLENTY_BATCHES: Final = 16
-"""How many more of that size must find room."""
+"""How many batches of that size must still find room."""
 FORGOTTEN_MS: Final = 600_000.0
-"""Brokers keep what they know of an idle producer at least this long (a day by default)."""
+"""Brokers remember an idle producer at least this long (a day by default)."""
 NEVER: Final = float("inf")
 
 
 class Room(Enum):
-    """What came of asking for room for a record."""
+    """The outcome of a request for room for a record."""
 
     MADE = "made"
     BATCH_CLOSED = "batch closed"
-    """The batch was full. Ask again, and choose the partition anew if the choice is free."""
+    """The batch was full. Ask again, after choosing the partition again if the choice is free."""
     NO_MEMORY = "no memory"
     """`buffer.memory` is used up."""
 
 
 class Ready(NamedTuple):
-    """What could be sent.
+    """The batches that could be sent.
 
     Attributes:
-        by_leader: partitions with something to send, by leader; those of one node go out together
-            as soon as one of them is `due`.
-        due: leaders that should get a request now.
-        leaderless: topics with something due for a partition without leader.
+        by_leader: partitions with batches to send, by leader; those of one node go out together as
+            soon as one of them is `due`.
+        due: leaders that get a request now.
+        leaderless: topics with a due batch for a partition without leader.
         next_ms: when to ask again if nothing happens before.
     """
 
@@ -63,17 +66,45 @@ class Ready(NamedTuple):
     next_ms: float
 
 
+class Identity(Protocol):
+    """A producer's id, epoch and transactions (KIP-98), which `transactions.Transactions` decides;
+    absent when idempotence is off. Everything is synchronous.
+    """
+
+    @property
+    def producer(self) -> ProducerIdAndEpoch:
+        """The current producer id and epoch; NO_PRODUCER until there is one."""
+
+    @property
+    def transactional_id(self) -> str | None:
+        """None for a producer that is only idempotent."""
+
+    @property
+    def highest_produce_version(self) -> int | None:
+        """The highest version of Produce that may be used, None for any."""
+
+    def admit(self, topic: str, partition: int) -> bool:
+        """Whether a batch of the partition may go out now; if not, what is missing is requested."""
+
+    def batch_failed(
+        self, topic: str, partition: int, error: Exception, *, may_be_written: bool
+    ) -> None:
+        """Note that a batch has failed for good; not for batches failed by `fail_waiting`."""
+
+    def bump_epoch(self) -> None:
+        """Ask for a new epoch (KIP-360) for a producer that is only idempotent."""
+
+
 class Accumulator:
     """Batches by topic and partition.
 
     Args:
-        identity: producer id and transactions; None without idempotence.
-        errors: makes what failed batches carry.
         randrange: the dice of the sticky partitioner.
 
     Attributes:
+        identity: producer id and transactions; None without idempotence.
         finished, replaced: outcomes since the owner last took them, and those that were split.
-        hurries: while it is not 0 nothing waits for `linger.ms`.
+        hurries: while it is not 0 no batch waits for `linger.ms`.
         slow_since_ms: nodes that take no request at the moment, and since when.
     """
 
@@ -81,13 +112,11 @@ class Accumulator:
         self,
         settings: AccumulatorSettings,
         *,
-        identity: Identity | None,
-        errors: DeliveryErrors,
+        identity: Identity | None = None,
         randrange: RandRange,
     ) -> None:
         self.settings = settings
         self.identity = identity
-        self.errors = errors
         self.topics: dict[str, TopicQueues] = {}
         self.free_bytes: int = settings.buffer_memory_bytes
         self.incomplete: dict[Outcome, None] = {}
@@ -119,7 +148,7 @@ class Accumulator:
             del self.topics[topic]
 
     def sticky_queue(self, topic: TopicQueues, now_ms: float) -> PartitionQueue:
-        """Where a record without a key goes."""
+        """The partition for records without a key."""
         return topic.sticky or topic.choose_sticky(self._randrange, self.slow_since_ms, now_ms)
 
     # -- filling ---------------------------------------------------------------------------------
@@ -127,9 +156,10 @@ class Accumulator:
     def make_room(
         self, queue: PartitionQueue, record_bytes: int, now_ms: float, *, forced: bool = False
     ) -> Room:
-        """See to it that the next append of a record of at most `record_bytes` succeeds.
+        """Make room for the next append of a record of at most `record_bytes`.
 
-        `forced`: the caller has given back as much memory just now.
+        Args:
+            forced: the caller has just given back as much memory.
         """
         settings = self.settings
         batch = queue.filling
@@ -143,7 +173,7 @@ class Accumulator:
                 self.close_batch(queue)
                 self.topics[queue.topic].filled(queue)
                 return Room.BATCH_CLOSED
-            # Never so much at once that a record larger than a request may be would fit unseen.
+            # Never so much at once that a record larger than a request would fit unnoticed.
             step = min(2 * batch.reserved_bytes, size_bytes + settings.max_request_size_bytes)
             granted = self._reserve(
                 min(limit, max(needed, step)), needed, batch.reserved_bytes, forced=forced
@@ -170,7 +200,7 @@ class Accumulator:
     def append_encoded(
         self, queue: PartitionQueue, encoded: bytearray, header: BatchHeader, now_ms: float
     ) -> ProducerBatch | None:
-        """Take a batch that was made elsewhere, behind all records so far; None: no room.
+        """Append a batch that was made elsewhere, behind all records so far; None without room.
 
         Args:
             encoded: 61 bytes of space and the records, compressed as the header says.
@@ -189,7 +219,7 @@ class Accumulator:
         return batch
 
     def close_batch(self, queue: PartitionQueue) -> None:
-        """The batch being filled takes no more records."""
+        """Close the batch being filled: it takes no more records."""
         batch = queue.close_filling()
         buffer = batch.buffer
         assert buffer is not None
@@ -200,11 +230,11 @@ class Accumulator:
         self.topics[queue.topic].count(queue, size_bytes)
 
     def reserve(self, size_bytes: int) -> bool:
-        """Take memory for something that is no batch yet."""
+        """Take memory for records without a batch."""
         return self._reserve(size_bytes, size_bytes, 0, forced=False) > 0
 
     def _reserve(self, wanted: int, needed: int, held: int, *, forced: bool) -> int:
-        """Take memory so that it is `wanted` in all, or at least `needed`; 0 if there is none."""
+        """Raise reserved memory from `held` to `wanted`, or at least `needed`; 0 without room."""
         if wanted - held <= self.free_bytes:
             granted = wanted
         elif needed - held <= self.free_bytes or forced:
@@ -225,7 +255,7 @@ class Accumulator:
     # -- going out -------------------------------------------------------------------------------
 
     def ready(self, now_ms: float) -> Ready:
-        """What could be sent now, and when to look again."""
+        """The batches that could be sent now, and when to ask again."""
         by_leader: dict[int, list[PartitionQueue]] = {}
         due: set[int] = set()
         leaderless: set[str] = set()
@@ -256,7 +286,7 @@ class Accumulator:
         return Ready(by_leader, due, leaderless, next_ms)
 
     def _due_ms(self, queue: PartitionQueue) -> float:
-        """When the queue's next batch shall go out; NEVER while something else must happen."""
+        """When the queue's next batch goes out; NEVER while something else must happen first."""
         if queue.wants_new_pair():
             self._renew_numbers(queue)
         if queue.outstanding and queue.is_retrying():
@@ -278,11 +308,11 @@ class Accumulator:
         most = min(self.settings.max_in_flight, MAX_NUMBERED_IN_FLIGHT)
         if queue.may_start_another(max_outstanding=most):
             return True
-        # A hole, but the numbering may start anew: the transaction with the hole is over.
+        # A hole, but the numbering may start over: the transaction with the hole has ended.
         return not queue.outstanding and queue.pair != identity.producer
 
     def _renew_numbers(self, queue: PartitionQueue) -> None:
-        """See to another epoch for a partition whose numbers lead nowhere (KIP-360)."""
+        """Ask for another epoch for a partition whose numbers cannot go on (KIP-360)."""
         identity = self.identity
         assert identity is not None
         if identity.transactional_id is not None:
@@ -301,8 +331,8 @@ class Accumulator:
     def drain(
         self, queues: Sequence[PartitionQueue], max_bytes: int, now_ms: float
     ) -> list[ProducerBatch]:
-        """Batches for one request: one of each partition at most, `max_bytes` together (but one at
-        least). They are on the wire from now on.
+        """Take the batches for one request: at most one of each partition, and `max_bytes` together
+        (but at least one). They are on the wire from now on.
         """
         drained: list[ProducerBatch] = []
         size_bytes = 0
@@ -364,7 +394,7 @@ class Accumulator:
                 topic.compressed(batch.uncompressed_bytes, batch.size_bytes)
 
     def node_ready(self, node_id: int, is_ready: bool, now_ms: float) -> None:
-        """Whether a node takes requests, for `partitioner.availability.timeout.ms`."""
+        """Note whether a node takes requests, for `partitioner.availability.timeout.ms`."""
         if is_ready:
             self.slow_since_ms.pop(node_id, None)
         else:
@@ -379,7 +409,7 @@ class Accumulator:
 
     @property
     def needs_new_epoch(self) -> bool:
-        """Whether some partition cannot go on under the producer id and epoch of now."""
+        """Whether some partition cannot go on under the current producer id and epoch."""
         identity = self.identity
         return identity is not None and any(
             queue.pair == identity.producer and (queue.has_hole or queue.is_broken)
@@ -390,11 +420,11 @@ class Accumulator:
     # -- bookkeeping for `results` ---------------------------------------------------------------
 
     def active_queues(self) -> list[PartitionQueue]:
-        """Those with batches."""
+        """The queues with batches."""
         return list(self._active)
 
     def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
-        """Where a batch belongs."""
+        """The queue of a batch's partition."""
         return self.topics[batch.topic].queues[batch.partition]
 
     def release(self, outcome: Outcome, reserved_bytes: int) -> None:
@@ -404,7 +434,7 @@ class Accumulator:
         self.incomplete.pop(outcome, None)
 
     def replace(self, batch: ProducerBatch, parts: Iterable[ProducerBatch]) -> None:
-        """A batch was split: its parts are incomplete instead, and reserve what they need."""
+        """Replace a batch that was split by its parts, which reserve what they need."""
         self.free_bytes += batch.reserved_bytes
         self.incomplete.pop(batch)
         self.forget_part(batch)
@@ -416,7 +446,7 @@ class Accumulator:
             self._split_parts[part] = None
 
     def forget_part(self, batch: ProducerBatch) -> None:
-        """A part of a split batch, if it is one, has its outcome."""
+        """Note the outcome of a batch that may be a part of a split one."""
         self._split_parts.pop(batch, None)
 
     def expiry_ms(self) -> float:

@@ -1,9 +1,9 @@
 """One batch of a producer, from its first record to its outcome.
 
-Owns the encoded records of a batch, its numbering and who waits for it. Must not know queues,
-memory limits or nodes. Invariants: a batch has one outcome, set once; when it was split (or its
-records went elsewhere) its own outcome is never set, and `locate` leads to the parts; records keep
-their order and their number whatever happens to the batch.
+Owns the encoded records of a batch, its numbering and the waiters for its outcome. Must not know
+queues, memory limits or nodes. Invariants: a batch has one outcome, set once; when it was split (or
+its records went elsewhere) its own outcome is never set, and `locate` leads to the parts; records
+keep their order and their number, also when a batch is split.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from moldau.protocol.records.header import (
 )
 
 Waiter: TypeAlias = Callable[["Outcome", int], object]
-"""Called once with what a record came to lie in, and its index there, when that is done."""
+"""Called once when a record is done, with its batch and its index there."""
 
 SEQUENCE_COUNT: Final = 2**31
 """Sequence numbers wrap to 0 after 2**31 - 1; here they are counted on without wrapping."""
@@ -42,10 +42,10 @@ UNNUMBERED: Final = -1
 
 
 class Outcome:
-    """What becomes of a run of records: open → done (base offset or error), or → parts.
+    """The outcome of a run of records: open → done (base offset or error), or → parts.
 
     Attributes:
-        base_offset: of the first record; -1 when nobody said (acks=0, or a duplicate).
+        base_offset: of the first record; -1 when the broker did not say it (acks=0, a duplicate).
         log_append_time_ms: the broker's timestamp for all of them, -1 where records keep theirs.
         error_of: makes the error of a record by its index, where records have their own (KIP-467).
     """
@@ -79,11 +79,11 @@ class Outcome:
         return self._parts is not None
 
     def parts(self) -> list[Outcome]:
-        """Where the records went; empty while they are here."""
+        """The batches that have the records now; empty while they are here."""
         return [part for _, part, _ in self._parts or ()]
 
     def locate(self, index: int) -> tuple[Outcome, int]:
-        """Where record `index` is now."""
+        """The batch that has record `index` now, and its index there."""
         outcome = self
         while outcome._parts is not None:
             place = bisect_right(outcome._parts, index, key=_start_of) - 1
@@ -94,11 +94,11 @@ class Outcome:
     def when_done(self, index: int, waiter: Waiter) -> None:
         """Call `waiter` once record `index` has its outcome, which it must not have yet."""
         outcome, index = self.locate(index)
-        assert not outcome.is_done, "nobody waits for what is done"
+        assert not outcome.is_done, "a record that is done has no waiters"
         outcome._waiters.append((index, waiter))
 
     def replace(self, parts: list[tuple[int, Outcome, int]]) -> None:
-        """Records from each start on are in that part now, from that index on; waiters follow."""
+        """Move the records from each start on to that part, from that index on; waiters follow."""
         assert not self.is_done
         assert self._parts is None
         self._parts = parts
@@ -113,7 +113,7 @@ class Outcome:
         log_append_time_ms: int = NO_TIMESTAMP,
         error: Exception | None = None,
     ) -> None:
-        """Set the outcome."""
+        """Set the outcome, once."""
         assert not self.is_done, "an outcome is set once"
         self.is_done = True
         self.base_offset = base_offset
@@ -121,7 +121,7 @@ class Outcome:
         self.error = error
 
     def take_waiters(self) -> list[tuple[int, Waiter]]:
-        """Those who wait, once."""
+        """Remove and return the waiters."""
         waiters, self._waiters = self._waiters, []
         return waiters
 
@@ -134,13 +134,13 @@ class ProducerBatch(Outcome):
     """Records of one partition. States: filling → closed → (sent, back) … → done or split.
 
     Attributes:
-        reserved_bytes: what it takes of `buffer.memory`.
+        reserved_bytes: its share of `buffer.memory`.
         base_sequence: of the first record, not wrapped; `UNNUMBERED` before the first sending.
         pair: producer id and epoch under which it is numbered.
         ordinal: how many batches of its partition were numbered before it.
         attempt_count: how often it came back from the wire.
         is_on_wire: whether a request with it awaits its response.
-        may_be_written: whether some attempt may have reached a log without our knowing.
+        may_be_written: whether some attempt may have reached a log without an acknowledgement.
     """
 
     __slots__ = (
@@ -218,20 +218,20 @@ class ProducerBatch(Outcome):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in a request: of the encoded batch, or the bound while not compressed."""
+        """Its size in a request: of the encoded batch, or the bound while not compressed."""
         if self.encoded is not None:
             return len(self.encoded)
         return self.uncompressed_bytes if self.buffer is None else self.buffer.size_bytes
 
     def uncompressed_section_bytes(self) -> int:
-        """Size of the batch without compression, for one made elsewhere as it really is."""
+        """Size of the batch without compression."""
         if self.encoded is None or self.header is None or not self.header.is_compressed:
             return self.uncompressed_bytes
         section = records_section(self.encoded, 0, self.header)
         return BATCH_HEADER_SIZE + len(section)
 
     def close(self, codec: Codec, level: int | None) -> None:
-        """Take no more records, and compress those there are."""
+        """Take no more records, and compress the batch."""
         buffer = self.buffer
         if buffer is None:
             return
@@ -259,12 +259,12 @@ class ProducerBatch(Outcome):
         self.encoded = encoded
 
     def number(self, pair: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Give it (other) sequence numbers, not wrapped."""
+        """Set the sequence numbers, not wrapped."""
         self.pair = pair
         self.base_sequence = base_sequence
 
     def prepare(self, *, is_transactional: bool) -> None:
-        """Write its numbering into the bytes that go out; a closed batch only."""
+        """Write the numbering of a closed batch into its bytes."""
         header, encoded = self.header, self.encoded
         assert header is not None
         assert encoded is not None
@@ -288,8 +288,8 @@ class ProducerBatch(Outcome):
             write_header(encoded, header)
 
     def split(self, target_bytes: int, codec: Codec, level: int | None) -> list[ProducerBatch]:
-        """The same records in smaller batches of at most `target_bytes` before compression (a
-        larger record has one of its own), closed, numbered on where this one is.
+        """Make smaller batches of the records, of at most `target_bytes` before compression (a
+        larger record has a batch of its own), closed and numbered as this one.
         """
         assert self.encoded is not None
         self.prepare(is_transactional=False)

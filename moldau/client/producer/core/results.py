@@ -1,8 +1,8 @@
-"""What becomes of batches: acknowledged, sent again, split, failed, expired.
+"""Outcomes of batches: acknowledged, sent again, split, failed, expired.
 
-Owns the meaning of error codes for batches without or with sequence numbers (KIP-98, KIP-360).
-Must not pick what is sent next, that is the queue's business. Invariant: a batch that comes back
-from the wire is confirmed, given up, split or left to be sent again, and never anything else.
+Owns the meaning of error codes for batches without or with sequence numbers (KIP-98, KIP-360), and
+the exceptions of failed records. Must not pick what is sent next, which the queues do. Invariant: a
+batch that comes back from the wire is confirmed, given up, split or left to be sent again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from moldau.client.errors import DeliveryTimeout, InvalidRecord, KafkaError, error_for
 from moldau.client.producer.core.accumulator import Accumulator
 from moldau.client.producer.core.batch import ProducerBatch
-from moldau.client.producer.core.partition_queue import PartitionQueue
+from moldau.client.producer.core.queues import PartitionQueue
 from moldau.protocol.errors import ErrorCode
 
 _E = ErrorCode
@@ -20,7 +21,7 @@ _E = ErrorCode
 SEQUENCE_ERRORS: Final = frozenset(
     {_E.OUT_OF_ORDER_SEQUENCE_NUMBER, _E.UNKNOWN_PRODUCER_ID, _E.INVALID_PRODUCER_EPOCH}
 )
-"""The broker knows another next number, another producer epoch or nothing at all."""
+"""The broker expects another number or producer epoch, or does not know the producer."""
 
 NEVER_WRITTEN: Final = SEQUENCE_ERRORS | {
     _E.MESSAGE_TOO_LARGE,
@@ -43,8 +44,8 @@ NEVER_WRITTEN: Final = SEQUENCE_ERRORS | {
     _E.INVALID_TXN_STATE,
     _E.POLICY_VIOLATION,
 }
-"""Refused before the append. Everything else may come after it: a leader that loses its place while
-it waits for the other replicas says NOT_LEADER_OR_FOLLOWER of a batch that is in its log."""
+"""Refused before the append. All other codes may come after it: a leader that loses its leadership
+while it waits for the other replicas answers NOT_LEADER_OR_FOLLOWER for a batch in its log."""
 
 
 class Results:
@@ -59,7 +60,7 @@ class Results:
     def acknowledged(
         self, batch: ProducerBatch, *, base_offset: int = -1, log_append_time_ms: int = -1
     ) -> None:
-        """The batch is where `acks` wants it to be; -1 where nobody said the offset."""
+        """Finish a batch that is acknowledged; the offset is -1 where the broker did not say it."""
         accumulator = self._accumulator
         assert batch.is_on_wire
         batch.is_on_wire = False
@@ -78,15 +79,16 @@ class Results:
         *,
         record_errors: Mapping[int, str | None] | None = None,
     ) -> None:
-        """A broker answered with an error, or (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) none did.
+        """Apply a broker's error, or the loss of its answer (NETWORK_EXCEPTION, REQUEST_TIMED_OUT).
 
-        `record_errors`: which records were the reason, by index (KIP-467).
+        Args:
+            record_errors: the records that were the reason, by index (KIP-467).
         """
         accumulator = self._accumulator
         queue = accumulator.queue_of(batch)
         assert batch.is_on_wire
         if code is _E.DUPLICATE_SEQUENCE_NUMBER and batch.is_numbered:
-            # It came twice, the first time successfully; the log has forgotten at which offset.
+            # The broker got it twice, first successfully; the log has forgotten its offset.
             self.acknowledged(batch)
             return
         batch.is_on_wire = False
@@ -95,7 +97,7 @@ class Results:
         if code not in NEVER_WRITTEN and not queue.is_broken:
             batch.may_be_written = True
         if batch.is_done:
-            # Its time was over while it was on the wire.
+            # It expired while it was on the wire.
             queue.give_up(batch)
             self._forget(batch)
         elif code is _E.MESSAGE_TOO_LARGE and batch.record_count > 1 and _may_be_split(batch):
@@ -103,11 +105,10 @@ class Results:
         elif self._may_retry(queue, batch, code):
             batch.not_before_ms = now_ms + self._settings.backoff_ms(batch.attempt_count)
         else:
-            error = accumulator.errors.refused(code, message, batch.topic, batch.partition)
+            error = error_for(code, message, f"a record for {batch.topic}-{batch.partition}")
             if record_errors:
                 named = dict(record_errors)
-                errors = accumulator.errors
-                batch.error_of = lambda index: errors.record_refused(
+                batch.error_of = lambda index: _record_error(
                     error, index in named, named.get(index)
                 )
             self._fail(queue, batch, error)
@@ -119,7 +120,7 @@ class Results:
         if identity is None or code not in SEQUENCE_ERRORS or not batch.is_numbered:
             return code.retriable
         if queue.outstanding[0] is not batch and code is _E.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Something before it was not written yet, and will be sent again before it.
+            # A batch before it was not written yet, and is sent again before it.
             return True
         if identity.transactional_id is not None:
             return False
@@ -127,7 +128,7 @@ class Results:
         return True
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Too large for the broker: the same records in smaller batches, in its place."""
+        """Replace a batch that is too large for the broker by smaller ones with its records."""
         settings = self._settings
         self._accumulator.topics[batch.topic].too_large()
         target = batch.uncompressed_section_bytes() // 2
@@ -140,8 +141,8 @@ class Results:
     # -- without the wire ------------------------------------------------------------------------
 
     def expire(self, now_ms: float) -> None:
-        """Fail what has not been acknowledged within `delivery.timeout.ms`. What is on the wire
-        meanwhile keeps its place, and its memory, until it comes back.
+        """Fail the batches that are not acknowledged within `delivery.timeout.ms`. One that is on
+        the wire keeps its place and its memory until it comes back.
         """
         accumulator = self._accumulator
         before_ms = now_ms - self._settings.delivery_timeout_ms
@@ -156,13 +157,20 @@ class Results:
 
     def _expire_one(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         count = batch.record_count or (batch.buffer.record_count if batch.buffer else 0)
-        error = self._accumulator.errors.expired(
-            batch.topic, batch.partition, count, batch.last_code
+        last = batch.last_code
+        reason = (
+            "no broker has answered about them"
+            if last is None
+            else f"the last attempt ended with {last.name}"
+        )
+        error = DeliveryTimeout(
+            f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within "
+            f"delivery.timeout.ms={self._settings.delivery_timeout_ms}: {reason}"
         )
         self._fail(queue, batch, error)
 
     def fail_waiting(self, error: Exception) -> None:
-        """Fail everything that is not on the wire, because the other side decided so."""
+        """Fail every batch that is not on the wire, by a decision of the transaction."""
         accumulator = self._accumulator
         for queue in accumulator.active_queues():
             if queue.filling is not None:
@@ -172,7 +180,7 @@ class Results:
                     self._finish(queue, batch, error)
 
     def fail_all(self, error: Exception) -> None:
-        """Fail everything, also what is on the wire: the producer ends."""
+        """Fail every batch, also those on the wire: the producer ends."""
         self.fail_waiting(error)
         for queue in self._accumulator.active_queues():
             for batch in list(queue.outstanding):
@@ -180,7 +188,7 @@ class Results:
                     self._finish(queue, batch, error)
 
     def fail_node(self, node_id: int, error: Exception) -> None:
-        """Fail what is for a node that will never take it (it refuses us, for instance)."""
+        """Fail the batches for a node that will never take them, since it refuses this client."""
         for queue in self._accumulator.active_queues():
             if queue.leader_id != node_id:
                 continue
@@ -222,11 +230,20 @@ class Results:
 
 
 def _may_be_split(batch: ProducerBatch) -> bool:
-    """Whether the log would recognise what it may have of a batch already. It knows batches by
-    their first and last number:
+    """Whether the log would recognise the parts of a batch that it may have already. It knows
+    batches by their first and last number:
         1. the batch is written, and its acknowledgement lost
-        2. it comes again and is too large by now, for the limit was lowered
+        2. it is sent again and is too large, since the limit was lowered
         3. its parts have other numbers than the batch in the log: they are out of order, and
            would be written again under a new epoch
     """
     return not (batch.is_numbered and batch.may_be_written)
+
+
+def _record_error(error: KafkaError, is_named: bool, message: str | None) -> InvalidRecord:
+    """The error of a record that the broker names as the reason, or of another one (KIP-467)."""
+    if not is_named:
+        return InvalidRecord(
+            f"not written, since other records of its batch are invalid: {error}", code=error.code
+        )
+    return InvalidRecord(f"the broker refuses the record: {message or error}", code=error.code)

@@ -1,20 +1,22 @@
-"""The requests of a producer to its coordinators, and how their answers are read.
+"""The requests of a producer to its coordinators, how their answers are read, what errors mean.
 
-Owns the messages and which versions of them a transaction version allows (KIP-890). Decides
-nothing. Invariant: a request says who the producer was when it was made; an answer is read against
-the request it belongs to.
+Owns the messages, the versions of them that a transaction version allows (KIP-890), and the one
+table of verdicts (KIP-1050). Decides nothing and knows no states. Invariants: a request has the
+producer id and epoch of the time when it was made; an answer is read against its request; every
+error code has a verdict for every request, also those of later releases of Kafka (they count as
+UNKNOWN_SERVER_ERROR).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final
 
-from moldau.client.producer.core.transaction_errors import RequestKind
 from moldau.client.producer.core.transaction_states import Problem, ProducerIdAndEpoch
+from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, by_topic
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p24_add_partitions_to_txn as adding
 from moldau.protocol.messages import p28_txn_offset_commit as committing
@@ -24,12 +26,14 @@ from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.schema import Message
 from moldau.protocol.types import TopicPartition
 
+_E = ErrorCode
+
 TRANSACTION_VERSION_2: Final = 2
 """The level of the feature `transaction.version` from which on brokers add partitions by
 themselves, and every transaction has an epoch of its own (KIP-890)."""
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
-"""What a producer with two-phase commit says: its transactions wait for their outcome."""
+"""The timeout of a producer with two-phase commit: its transactions wait for their outcome."""
 
 MAX_PARTITIONS_PER_REQUEST: Final = 5_000
 """More partitions than this are added in several requests."""
@@ -47,38 +51,149 @@ LAST_ADD_PARTITIONS_OF_CLIENTS: Final = 3
 LAST_PRODUCE_IN_VERSION_1: Final = 11
 
 
+# -- verdicts ------------------------------------------------------------------------------------
+
+
+class Verdict(Enum):
+    """What follows from an error."""
+
+    RETRY = "retry"
+    """The same request again, after a pause."""
+    LOOK_UP = "look up"
+    """The same request again, after the coordinator has been found again."""
+    RESTART = "restart"
+    """Initialization failed and may be tried again by the application, when it was permitted."""
+    ABORT = "abort"
+    """The transaction can only be aborted; the producer goes on with the next one."""
+    ABORT_AND_BUMP = "abort and bump"
+    """The same, and sequence numbers cannot go on under this producer epoch (KIP-360)."""
+    FENCED = "fenced"
+    """Another producer has the transactional id now. Fatal."""
+    FATAL = "fatal"
+    """This producer cannot go on; the next one of its id aborts its open transaction."""
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether asking again makes sense."""
+        return self in (Verdict.RETRY, Verdict.LOOK_UP)
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the producer cannot go on."""
+        return self in (Verdict.FENCED, Verdict.FATAL)
+
+
+class RequestKind(Enum):
+    """Which request an error answers."""
+
+    INITIALIZE = "get a producer id"
+    ADD_PARTITIONS = "add partitions to the transaction"
+    ADD_OFFSETS = "add the group's offsets to the transaction"
+    COMMIT_OFFSETS = "commit offsets in the transaction"
+    END = "end the transaction"
+    PRODUCE = "produce"
+
+
+_ABORTABLE: Final = frozenset(
+    {
+        _E.TRANSACTION_ABORTABLE,
+        # Something in it is wrong or not permitted; the next transaction may be without it.
+        _E.TOPIC_AUTHORIZATION_FAILED,
+        _E.GROUP_AUTHORIZATION_FAILED,
+        _E.INVALID_TOPIC_EXCEPTION,
+        _E.INVALID_GROUP_ID,
+        _E.GROUP_ID_NOT_FOUND,
+        _E.OFFSET_METADATA_TOO_LARGE,
+        _E.INVALID_COMMIT_OFFSET_SIZE,
+        _E.OPERATION_NOT_ATTEMPTED,
+        _E.MESSAGE_TOO_LARGE,
+        _E.RECORD_LIST_TOO_LARGE,
+        _E.INVALID_TIMESTAMP,
+        _E.INVALID_RECORD,
+        # The consumer whose offsets they are has lost its partitions (KIP-447).
+        _E.ILLEGAL_GENERATION,
+        _E.UNKNOWN_MEMBER_ID,
+        _E.FENCED_INSTANCE_ID,
+        _E.FENCED_MEMBER_EPOCH,
+        _E.STALE_MEMBER_EPOCH,
+        _E.REBALANCE_IN_PROGRESS,
+    }
+)
+
+_DEFAULT_VERDICTS: Final[Mapping[ErrorCode, Verdict]] = MappingProxyType(
+    {
+        **{code: Verdict.RETRY if code.retriable else Verdict.FATAL for code in ErrorCode},
+        **dict.fromkeys(_ABORTABLE, Verdict.ABORT),
+        _E.NOT_COORDINATOR: Verdict.LOOK_UP,
+        _E.COORDINATOR_NOT_AVAILABLE: Verdict.LOOK_UP,
+        _E.UNKNOWN_PRODUCER_ID: Verdict.ABORT_AND_BUMP,
+        _E.INVALID_PRODUCER_ID_MAPPING: Verdict.ABORT_AND_BUMP,
+        _E.PRODUCER_FENCED: Verdict.FENCED,
+        _E.INVALID_PRODUCER_EPOCH: Verdict.FENCED,
+    }
+)
+
+_FATAL_TO_PRODUCE: Final = frozenset(
+    {
+        _E.CLUSTER_AUTHORIZATION_FAILED,
+        _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        _E.UNSUPPORTED_VERSION,
+        _E.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+
+_VERDICTS: Final[Mapping[RequestKind, Mapping[ErrorCode, Verdict]]] = MappingProxyType(
+    {
+        RequestKind.INITIALIZE: MappingProxyType(
+            {
+                **_DEFAULT_VERDICTS,
+                _E.CLUSTER_AUTHORIZATION_FAILED: Verdict.RESTART,
+                _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Verdict.RESTART,
+                _E.UNSUPPORTED_VERSION: Verdict.RESTART,
+                _E.SASL_AUTHENTICATION_FAILED: Verdict.RESTART,
+                _E.UNSUPPORTED_SASL_MECHANISM: Verdict.RESTART,
+                # There is no transaction yet that could be aborted.
+                **dict.fromkeys(_ABORTABLE, Verdict.FATAL),
+                _E.TRANSACTION_ABORTABLE: Verdict.RETRY,
+                _E.UNKNOWN_PRODUCER_ID: Verdict.FENCED,
+                _E.INVALID_PRODUCER_ID_MAPPING: Verdict.FENCED,
+            }
+        ),
+        RequestKind.ADD_PARTITIONS: _DEFAULT_VERDICTS,
+        RequestKind.ADD_OFFSETS: _DEFAULT_VERDICTS,
+        RequestKind.COMMIT_OFFSETS: _DEFAULT_VERDICTS,
+        RequestKind.END: _DEFAULT_VERDICTS,
+        # A batch that failed for good, after all its retries: the transaction is incomplete without
+        # it. A leader's INVALID_PRODUCER_EPOCH need not mean that there is another producer: the
+        # end of the transaction will show it.
+        RequestKind.PRODUCE: MappingProxyType(
+            {
+                **dict.fromkeys(ErrorCode, Verdict.ABORT),
+                **dict.fromkeys(_FATAL_TO_PRODUCE, Verdict.FATAL),
+                _E.PRODUCER_FENCED: Verdict.FENCED,
+                _E.INVALID_PRODUCER_EPOCH: Verdict.ABORT_AND_BUMP,
+                _E.UNKNOWN_PRODUCER_ID: Verdict.ABORT_AND_BUMP,
+                _E.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.ABORT_AND_BUMP,
+            }
+        ),
+    }
+)
+
+
+def verdict_of(kind: RequestKind, code: ErrorCode) -> Verdict:
+    """What `code`, which is not NONE, means in an answer to a request of that kind."""
+    return _VERDICTS[kind][code]
+
+
+# -- requests ------------------------------------------------------------------------------------
+
+
 class Destination(Enum):
-    """Whom to ask."""
+    """Which broker a request is for."""
 
     ANY_BROKER = "any broker"
     TRANSACTION_COORDINATOR = "transaction coordinator"
     GROUP_COORDINATOR = "group coordinator"
-
-
-class GroupMember(NamedTuple):
-    """Whose offsets are committed: what the consumer's `group_metadata()` says (KIP-447).
-
-    Attributes:
-        generation_id: or the member epoch (KIP-848); -1 for somebody who is no member.
-    """
-
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-    @property
-    def is_member(self) -> bool:
-        """Whether there is more than the group's name, which brokers before 2.5 cannot check."""
-        return self.generation_id >= 0 or self.member_id != "" or self.group_instance_id is not None
-
-
-class Position(NamedTuple):
-    """What is committed for one partition."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,14 +201,14 @@ class OffsetsCommit:
     """Offsets that are to become part of the transaction.
 
     Attributes:
-        offsets: those that no coordinator has taken yet.
-        problem: why they will not be taken.
+        offsets: those that no coordinator has accepted yet.
+        problem: why they will not be accepted.
     """
 
-    member: GroupMember
-    offsets: dict[TopicPartition, Position]
+    member: ConsumerGroupMetadata
+    offsets: dict[TopicPartition, OffsetAndMetadata]
     problem: Problem | None = None
-    is_done: bool = field(default=False)
+    is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,11 +216,10 @@ class Ask:
     """One request that is to be sent.
 
     Attributes:
-        key: the transactional id or the group whose coordinator is asked; empty for any broker.
-        lowest_version, highest_version: those that can say it.
-        partitions: what it is about, of those that name some.
-        commit: of COMMIT_OFFSETS.
-        is_commit: of END.
+        key: the transactional id or the group of the coordinator; empty for any broker.
+        lowest_version, highest_version: those that can express it.
+        partitions: of requests that name some.
+        commit: of ADD_OFFSETS and COMMIT_OFFSETS.
     """
 
     kind: RequestKind
@@ -117,14 +231,6 @@ class Ask:
     highest_version: int
     partitions: tuple[TopicPartition, ...] = ()
     commit: OffsetsCommit | None = None
-    is_commit: bool = False
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, index in partitions:
-        topics[topic].append(index)
-    return topics
 
 
 def initialize(
@@ -135,7 +241,7 @@ def initialize(
     two_phase: bool,
     keep_prepared: bool,
 ) -> Ask:
-    """InitProducerId; `producer` is who it is so far, if its epoch is to be bumped (KIP-360)."""
+    """InitProducerId; `producer` is the pair so far, if its epoch is to be raised (KIP-360)."""
     is_new = two_phase or keep_prepared
     lowest = FIRST_WITH_EPOCH_BUMP if producer.is_known else InitProducerIdRequest.MIN_VERSION
     return Ask(
@@ -171,7 +277,7 @@ def add_partitions(
             v3_and_below_producer_epoch=producer.producer_epoch,
             v3_and_below_topics=[
                 adding.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-                for topic, indexes in _by_topic(partitions).items()
+                for topic, indexes in by_topic(partitions).items()
             ],
         ),
         producer,
@@ -210,7 +316,7 @@ def commit_offsets(
     if adds_group:
         lowest = FIRST_COMMIT_OFFSETS_IN_VERSION_2
     else:
-        lowest = FIRST_WITH_GROUP_METADATA if member.is_member else kind.MIN_VERSION
+        lowest = FIRST_WITH_GROUP_METADATA if _is_member(member) else kind.MIN_VERSION
     return Ask(
         RequestKind.COMMIT_OFFSETS,
         Destination.GROUP_COORDINATOR,
@@ -231,7 +337,7 @@ def commit_offsets(
                         for index in indexes
                     ],
                 )
-                for topic, indexes in _by_topic(commit.offsets).items()
+                for topic, indexes in by_topic(commit.offsets).items()
             ],
         ),
         producer,
@@ -242,17 +348,22 @@ def commit_offsets(
     )
 
 
-def _offset(index: int, position: Position) -> committing.TxnOffsetCommitRequestPartition:
+def _is_member(group: ConsumerGroupMetadata) -> bool:
+    """Whether there is more than the group's name, which brokers before 2.5 cannot check."""
+    return group.generation_id >= 0 or group.member_id != "" or group.group_instance_id is not None
+
+
+def _offset(index: int, committed: OffsetAndMetadata) -> committing.TxnOffsetCommitRequestPartition:
     return committing.TxnOffsetCommitRequestPartition(
         partition_index=index,
-        committed_offset=position.offset,
-        committed_leader_epoch=position.leader_epoch,
-        committed_metadata=position.metadata,
+        committed_offset=committed.offset,
+        committed_leader_epoch=-1 if committed.leader_epoch is None else committed.leader_epoch,
+        committed_metadata=committed.metadata,
     )
 
 
 def end(transactional_id: str, producer: ProducerIdAndEpoch, version: int, is_commit: bool) -> Ask:
-    """EndTxn; `version` is the transaction version. Its v5 says who goes on (KIP-890)."""
+    """EndTxn; `version` is the transaction version. v5 answers with the next epoch (KIP-890)."""
     has_bump = version >= TRANSACTION_VERSION_2
     return Ask(
         RequestKind.END,
@@ -267,7 +378,6 @@ def end(transactional_id: str, producer: ProducerIdAndEpoch, version: int, is_co
         producer,
         FIRST_END_IN_VERSION_2 if has_bump else EndTxnRequest.MIN_VERSION,
         EndTxnRequest.MAX_VERSION if has_bump else FIRST_END_IN_VERSION_2 - 1,
-        is_commit=is_commit,
     )
 
 
@@ -275,21 +385,30 @@ def added_partitions(
     ask: Ask, response: adding.AddPartitionsToTxnResponse
 ) -> Mapping[TopicPartition, ErrorCode]:
     """The answer for each partition asked for; one that was left out is UNKNOWN_SERVER_ERROR."""
-    answered = {
-        TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.partition_error_code)
-        for topic in response.results_by_topic_v3_and_below
-        for each in topic.results_by_partition
-    }
-    return {each: answered.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in ask.partitions}
+    return _codes(
+        ask,
+        (
+            (topic.name, each.partition_index, each.partition_error_code)
+            for topic in response.results_by_topic_v3_and_below
+            for each in topic.results_by_partition
+        ),
+    )
 
 
 def committed_offsets(
     ask: Ask, response: committing.TxnOffsetCommitResponse
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """The answer for each partition asked for; one that was left out is UNKNOWN_SERVER_ERROR."""
-    answered = {
-        TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.error_code)
-        for topic in response.topics
-        for each in topic.partitions
-    }
+    """As `added_partitions`."""
+    return _codes(
+        ask,
+        (
+            (topic.name, each.partition_index, each.error_code)
+            for topic in response.topics
+            for each in topic.partitions
+        ),
+    )
+
+
+def _codes(ask: Ask, answers: Iterable[tuple[str, int, int]]) -> Mapping[TopicPartition, ErrorCode]:
+    answered = {TopicPartition(topic, index): ErrorCode.of(code) for topic, index, code in answers}
     return {each: answered.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in ask.partitions}

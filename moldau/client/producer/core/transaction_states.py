@@ -1,8 +1,4 @@
-"""The states of a producer that has a producer id, and which of them may follow which.
-
-Owns the names and the one transition table. Knows no requests. Invariant: FATAL_ERROR is left by
-nobody.
-"""
+"""Producer id and epoch, and the states of a producer that has them, with their transitions."""
 
 from __future__ import annotations
 
@@ -17,18 +13,18 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 
 LAST_PRODUCER_EPOCH: Final = 2**15 - 1
-"""Behind it only another producer id helps."""
+"""After it the producer needs another producer id."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who a producer is; the greater epoch of the same id fences the smaller."""
+    """A producer's identity; the greater epoch of the same id fences the smaller."""
 
     producer_id: int
     producer_epoch: int
 
     @property
     def is_known(self) -> bool:
-        """Whether it is anybody."""
+        """Whether it is not NO_PRODUCER."""
         return self.producer_id != NO_PRODUCER_ID
 
     def __str__(self) -> str:
@@ -56,17 +52,17 @@ NO_PRODUCER: Final[ProducerIdAndEpoch] = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_P
 class TransactionState(Enum):
     """What a producer is doing.
 
-    A producer that is only idempotent knows the first three, and FATAL_ERROR.
+    A producer that is only idempotent has the first three, and FATAL_ERROR.
     """
 
     UNINITIALIZED = "uninitialized"
     INITIALIZING = "initializing"
-    """A producer id has been asked for."""
+    """It has requested a producer id."""
     READY = "ready"
     """It has a producer id, and no transaction is open."""
     IN_TRANSACTION = "in a transaction"
     PREPARING = "preparing a transaction"
-    """The records of a transaction are being flushed, whose outcome somebody else will say."""
+    """The records of a transaction are being flushed; its outcome is decided elsewhere."""
     PREPARED = "prepared"
     """A transaction waits for its outcome (KIP-939)."""
     COMMITTING = "committing"
@@ -88,7 +84,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = Map
         ),
         _S.PREPARING: frozenset({_S.PREPARED, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
         _S.PREPARED: frozenset({_S.COMMITTING, _S.ABORTING, _S.FATAL_ERROR}),
-        # COMMITTING → ABORTING: nobody has been told to commit yet.
+        # COMMITTING → ABORTING: no coordinator has been told to commit yet.
         _S.COMMITTING: frozenset({_S.READY, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
         _S.ABORTING: frozenset({_S.READY, _S.FATAL_ERROR}),
         _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.FATAL_ERROR}),
@@ -106,7 +102,7 @@ OPEN_STATES: Final[frozenset[TransactionState]] = frozenset(
         _S.ABORTABLE_ERROR,
     }
 )
-"""A transaction has begun and has not come to its end."""
+"""A transaction has begun and has not ended."""
 
 
 class Problem(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 
 from moldau.client import AdminConfig, ConfigurationError, ConsumerConfig, ProducerConfig
 from moldau.client.config import AdminSettings, ClientConfig, ConsumerSettings, ProducerSettings
-from moldau.client.config.foreign_keys import REFUSED, UNUSED
+from moldau.client.config.settings import REFUSED, UNUSED
 
 
 class JavaKey(NamedTuple):

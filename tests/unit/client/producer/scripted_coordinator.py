@@ -17,8 +17,7 @@ from moldau.client.producer.coordinator_link import (
     NotSent,
     OnSending,
 )
-from moldau.client.producer.core.transaction_errors import RequestKind
-from moldau.client.producer.core.transaction_requests import Ask
+from moldau.client.producer.core.transaction_requests import Ask, RequestKind
 from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
 from moldau.client.producer.transactions import Transactions
 from moldau.protocol.errors import ErrorCode

@@ -24,9 +24,9 @@ from moldau.client.errors import (
     TransactionAbortable,
     TransactionalIdAuthorizationFailed,
 )
-from moldau.client.producer.core.transaction_errors import RequestKind
+from moldau.client.producer.core.transaction_requests import RequestKind
 from moldau.client.producer.core.transaction_states import TransactionState
-from moldau.client.producer.transaction_calls import TransactionCalls
+from moldau.client.producer.producer import Producer
 from moldau.client.producer.transactions import PreparedTransaction, Transactions
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.protocol.errors import ErrorCode
@@ -40,8 +40,8 @@ S = TransactionState
 P0, P1, _ = PARTITIONS
 
 
-class ScriptedProducer(TransactionCalls):
-    """The calls, without the rest of a producer."""
+class ScriptedProducer(Producer):
+    """The calls about transactions, without the rest of a producer."""
 
     def _check_usable(self) -> None:
         """There is nothing to start."""
@@ -402,7 +402,7 @@ async def test_closing_ends_in_time_with_a_coordinator_that_is_gone() -> None:
     assert producer.link.coordinator.is_ongoing
 
 
-def every_call(producer: TransactionCalls) -> list[Callable[[], Coroutine[Any, Any, Any]]]:
+def every_call(producer: ScriptedProducer) -> list[Callable[[], Coroutine[Any, Any, Any]]]:
     async def begin() -> None:
         producer.begin_transaction()
 

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from moldau.runtime.authentication.errors import SecuritySettingError
+from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context, tls_error
 
 

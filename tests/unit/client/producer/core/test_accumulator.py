@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from moldau.client.errors import DeliveryTimeout, KafkaError
 from moldau.client.producer.core.accumulator import (
     FORGOTTEN_MS,
     PLENTY_RESERVE_BYTES,
@@ -19,9 +20,6 @@ from moldau.protocol.records import BATCH_HEADER_SIZE, Codec, RecordBuffer, reco
 from tests.unit.client.producer.core.world import (
     DELIVERY_TIMEOUT_MS,
     TOPIC,
-    Errors,
-    Expired,
-    Refused,
     World,
 )
 
@@ -31,7 +29,7 @@ def test_a_record_may_take_all_memory_there_is(missing_bytes: int, expected: Roo
     bound = record_size_bound(None, bytes(10))
     memory_bytes = BATCH_HEADER_SIZE + bound - missing_bytes
     settings = replace(World("plain").settings, buffer_memory_bytes=memory_bytes)
-    accumulator = Accumulator(settings, identity=None, errors=Errors(), randrange=lambda count: 0)
+    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     assert accumulator.make_room(queue, bound, 0.0) is expected
     assert accumulator.free_bytes == (0 if expected is Room.MADE else memory_bytes)
@@ -47,7 +45,7 @@ def test_a_batch_made_elsewhere_is_taken_whole_or_not_at_all(missing_bytes: int)
     assert made.header is not None
     memory_bytes = len(made.encoded) - missing_bytes
     settings = replace(World("plain").settings, buffer_memory_bytes=memory_bytes)
-    accumulator = Accumulator(settings, identity=None, errors=Errors(), randrange=lambda count: 0)
+    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     batch = accumulator.append_encoded(queue, made.encoded, made.header, 0.0)
     assert (batch is None) == queue.is_empty == (missing_bytes > 0)
@@ -115,8 +113,8 @@ def test_an_expired_batch_says_how_many_records_it_had() -> None:
         world.append(0, 10)
     world.results.expire(DELIVERY_TIMEOUT_MS)
     (error,) = {error for error, _ in announced(world)}
-    assert isinstance(error, Expired)
-    assert error.record_count == 3
+    assert isinstance(error, DeliveryTimeout)
+    assert str(error).startswith("3 records for flights-0 were not acknowledged within")
 
 
 def announced(world: World) -> list[tuple[Exception | None, int]]:
@@ -153,7 +151,7 @@ def test_a_batch_that_grows_reserves_twice_as_much(max_request_bytes: int) -> No
         buffer_memory_bytes=1 << 20,
         max_request_size_bytes=max_request_bytes,
     )
-    accumulator = Accumulator(settings, identity=None, errors=Errors(), randrange=lambda count: 0)
+    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     bound = record_size_bound(None, bytes(1_000))
     reserved = []
@@ -228,7 +226,7 @@ def test_a_compressed_batch_that_is_too_large_is_halved_as_it_is_without_compres
     assert made.header is not None
     assert len(made.encoded) < 1_000
     settings = replace(World("plain").settings, batch_size_bytes=1 << 16, codec=Codec.LZ4)
-    accumulator = Accumulator(settings, identity=None, errors=Errors(), randrange=lambda count: 0)
+    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     assert accumulator.append_encoded(queue, made.encoded, made.header, 0.0) is not None
     (batch,) = accumulator.drain([queue], 1 << 16, 0.0)
@@ -239,7 +237,7 @@ def test_a_compressed_batch_that_is_too_large_is_halved_as_it_is_without_compres
 def test_a_batch_is_sent_again_as_often_as_it_may_be() -> None:
     world = World("plain")
     settings = replace(world.settings, retries=2)
-    accumulator = Accumulator(settings, identity=None, errors=Errors(), randrange=lambda count: 0)
+    accumulator = Accumulator(settings, identity=None, randrange=lambda count: 0)
     queue = accumulator.set_leaders("t", [(1, 0)]).queues[0]
     assert accumulator.make_room(queue, 100, 0.0) is Room.MADE
     queue.appender.append(0, None, b"value", ())
@@ -249,5 +247,6 @@ def test_a_batch_is_sent_again_as_often_as_it_may_be() -> None:
         assert not batch.is_done, attempt
         Results(accumulator).refused(batch, ErrorCode.NOT_ENOUGH_REPLICAS, None, now_ms)
         now_ms = batch.not_before_ms
-    assert isinstance(batch.error, Refused)
+    assert isinstance(batch.error, KafkaError)
+    assert batch.error.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert queue.is_empty

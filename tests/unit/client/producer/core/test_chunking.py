@@ -12,7 +12,7 @@ from moldau.client.producer.core.accumulator import Accumulator, Room
 from moldau.client.producer.core.results import Results
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec, Record, RecordHeaders, decode_records, record_size_bound
-from tests.unit.client.producer.core.world import Errors, Identity, World
+from tests.unit.client.producer.core.world import Identity, World
 
 HEADERS = st.lists(
     st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=10)), max_size=2
@@ -54,7 +54,7 @@ def test_the_same_records_whatever_the_batch_boundaries(
         backoff_ms=lambda attempt: 0.0,
     )
     accumulator = Accumulator(
-        chosen, identity=Identity(transactional=False), errors=Errors(), randrange=lambda count: 0
+        chosen, identity=Identity(transactional=False), randrange=lambda count: 0
     )
     results = Results(accumulator)
     topic = accumulator.set_leaders("t", [(1, 0)])

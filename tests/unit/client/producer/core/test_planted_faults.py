@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from moldau.client.producer.core.accumulator import Accumulator
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
-from moldau.client.producer.core.partition_queue import PartitionQueue
+from moldau.client.producer.core.queues import PartitionQueue
 from moldau.client.producer.core.results import Results
 from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
 from moldau.protocol.errors import ErrorCode

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from moldau.client.producer.core.transaction_answers import Step
-from moldau.client.producer.core.transaction_errors import RequestKind, Verdict, verdict_of
 from moldau.client.producer.core.transaction_manager import (
     MAX_WAITING_COMMITS,
     Pause,
+    Step,
     TransactionManager,
 )
 from moldau.client.producer.core.transaction_requests import (
     MAX_PARTITIONS_PER_REQUEST,
     Ask,
-    GroupMember,
     OffsetsCommit,
-    Position,
+    RequestKind,
+    Verdict,
+    verdict_of,
 )
 from moldau.client.producer.core.transaction_states import (
     LAST_PRODUCER_EPOCH,
@@ -28,6 +28,8 @@ from moldau.client.producer.core.transaction_states import (
     ProducerIdAndEpoch,
     TransactionState,
 )
+from moldau.client.records import ConsumerGroupMetadata as GroupMember
+from moldau.client.records import OffsetAndMetadata as Position
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p28_txn_offset_commit as committing
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdResponse
@@ -270,7 +272,7 @@ def test_the_end_is_asked_again_as_the_same_producer_until_it_is_answered() -> N
     settle(manager)
     for _ in range(3):
         asked = ask(manager, K.END)
-        assert (asked.producer, asked.is_commit) == (PAIR, True)
+        assert (asked.producer, asked.request.committed) == (PAIR, True)
         assert manager.unanswered(asked).look_up
     problem = manager.abort()
     assert problem is not None, "it may have been committed"
@@ -284,7 +286,7 @@ def test_a_commit_that_has_not_been_asked_for_may_become_an_abort() -> None:
     manager.commit()
     assert manager.abort() is None
     settle(manager)
-    assert ask(manager, K.END).is_commit is False
+    assert ask(manager, K.END).request.committed is False
 
 
 def test_version_1_bumps_its_epoch_after_a_batch_of_unknown_fate() -> None:
@@ -408,7 +410,7 @@ def test_a_transaction_is_prepared_when_everything_is_settled() -> None:
     assert (manager.state, manager.prepared) == (S.PREPARED, PAIR)
     assert manager.next_ask() is None
     manager.abort()
-    assert ask(manager, K.END).is_commit is False
+    assert ask(manager, K.END).request.committed is False
 
 
 def test_prepare_needs_two_phase_commit() -> None:

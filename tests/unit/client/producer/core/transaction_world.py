@@ -15,9 +15,8 @@ from random import Random
 from typing import Any
 
 from moldau.client.producer.core import transaction_requests as requests
-from moldau.client.producer.core.transaction_errors import RequestKind
 from moldau.client.producer.core.transaction_manager import Pause, TransactionManager
-from moldau.client.producer.core.transaction_requests import Ask, GroupMember, Position
+from moldau.client.producer.core.transaction_requests import Ask, RequestKind
 from moldau.client.producer.core.transaction_states import (
     NO_PRODUCER,
     OPEN_STATES,
@@ -25,6 +24,8 @@ from moldau.client.producer.core.transaction_states import (
     ProducerIdAndEpoch,
     TransactionState,
 )
+from moldau.client.records import ConsumerGroupMetadata as GroupMember
+from moldau.client.records import OffsetAndMetadata as Position
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p24_add_partitions_to_txn as adding
 from moldau.protocol.messages import p28_txn_offset_commit as committing
@@ -192,17 +193,25 @@ class Coordinator:
     def _end(self, ask: Ask) -> Any:
         is_repeated = ask.producer == self.ended_by and self.version >= 2
         if is_repeated:
-            error = ErrorCode.NONE if self.outcome is ask.is_commit else ErrorCode.INVALID_TXN_STATE
+            error = (
+                ErrorCode.NONE
+                if self.outcome is ask.request.committed
+                else ErrorCode.INVALID_TXN_STATE
+            )
         elif ask.producer != self.pair:
             error = ErrorCode.PRODUCER_FENCED
-        elif self.is_ongoing or (self.version >= 2 and not ask.is_commit):
+        elif self.is_ongoing or (self.version >= 2 and not ask.request.committed):
             self.ended_by = ask.producer
-            self._decide(ask.is_commit)
+            self._decide(ask.request.committed)
             if self.version >= 2:
                 self._bump()
             error = ErrorCode.NONE
         else:
-            error = ErrorCode.NONE if self.outcome is ask.is_commit else ErrorCode.INVALID_TXN_STATE
+            error = (
+                ErrorCode.NONE
+                if self.outcome is ask.request.committed
+                else ErrorCode.INVALID_TXN_STATE
+            )
         if error is not ErrorCode.NONE:
             return EndTxnResponse(error_code=error)
         told = self.pair if self.version >= 2 else NO_PRODUCER
@@ -396,9 +405,9 @@ class World:
     def _check_end(self, ask: Ask) -> None:
         if self.batches:
             raise Violation(f"the end is asked for with {self.batches} under way")
-        if not ask.is_commit and self.commit_may_be_served:
+        if not ask.request.committed and self.commit_may_be_served:
             raise Violation("the abort of a transaction whose commit may have been served")
-        if ask.is_commit:
+        if ask.request.committed:
             self.commit_may_be_served = True
             missing = [each for each in self.told.promised if not each.is_done]
             if missing:

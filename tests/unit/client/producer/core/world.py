@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from moldau.client.errors import DeliveryTimeout
 from moldau.client.producer.core.accumulator import Accumulator, Room
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
-from moldau.client.producer.core.partition_queue import MAX_NUMBERED_IN_FLIGHT
+from moldau.client.producer.core.queues import MAX_NUMBERED_IN_FLIGHT, AccumulatorSettings
 from moldau.client.producer.core.results import Results
-from moldau.client.producer.core.settings import AccumulatorSettings
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import BATCH_HEADER_SIZE, Codec, read_batch_header, record_size_bound
@@ -29,44 +29,8 @@ LINGER_MS = 5.0
 BACKOFF_MS = 50.0
 
 
-class Refused(Exception):
-    """A batch failed with a code."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
-        self.code = code
-
-
-class Expired(Exception):
-    """A batch ran out of time."""
-
-    def __init__(self, record_count: int) -> None:
-        super().__init__(f"{record_count} records")
-        self.record_count = record_count
-
-
 class Given(Exception):
     """A batch failed because somebody said so."""
-
-
-class Errors:
-    """Makes the errors above."""
-
-    def refused(
-        self, code: ErrorCode, message: str | None, topic: str, partition: int
-    ) -> Exception:
-        return Refused(code)
-
-    def expired(
-        self, topic: str, partition: int, record_count: int, last: ErrorCode | None
-    ) -> Exception:
-        return Expired(record_count)
-
-    def record_refused(self, error: Exception, is_named: bool, message: str | None) -> Exception:
-        return error
-
-    def unknown_topic(self, topic: str, partition: int | None) -> Exception:
-        return Given(topic)
 
 
 class Identity:
@@ -144,7 +108,7 @@ class World:
             backoff_ms=lambda attempt: BACKOFF_MS * min(attempt, 4),
         )
         self.accumulator = Accumulator(
-            self.settings, identity=self.identity, errors=Errors(), randrange=lambda count: 0
+            self.settings, identity=self.identity, randrange=lambda count: 0
         )
         self.results = Results(self.accumulator)
         self.logs = [LogModel() for _ in range(PARTITIONS)]
@@ -329,8 +293,9 @@ class World:
         for outcome in finished:
             waiters = outcome.take_waiters()
             # A transaction's other batches end with the error of the first one.
-            if isinstance(outcome.error, Expired) and self.mode != "transactional":
-                assert outcome.error.record_count == len(waiters), "said to be of so many records"
+            if isinstance(outcome.error, DeliveryTimeout) and self.mode != "transactional":
+                record_count = int(str(outcome.error).split()[0])
+                assert record_count == len(waiters), "said to be of so many records"
             for index, waiter in waiters:
                 waiter(outcome, index)
 
@@ -433,5 +398,5 @@ class World:
         assert not self.accumulator.incomplete, "something never ends"
         assert set(self.ended) == set(range(self.record_count)), "a record without an end"
         assert self.accumulator.free_bytes == BUFFER_MEMORY
-        expired = [n for n, (error, _) in self.ended.items() if isinstance(error, Expired)]
+        expired = [n for n, (error, _) in self.ended.items() if isinstance(error, DeliveryTimeout)]
         assert not (expired and self.now_ms < DELIVERY_TIMEOUT_MS)

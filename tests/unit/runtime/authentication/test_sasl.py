@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.runtime.authentication.errors import AuthenticationError
-from moldau.runtime.authentication.scram import ScramClient
+from moldau.runtime.authentication import AuthenticationError
+from moldau.runtime.authentication.sasl import ScramClient
 
 VECTORS = {
     # RFC 5802, section 5

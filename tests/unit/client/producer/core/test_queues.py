@@ -10,10 +10,9 @@ import pytest
 
 from moldau.client.producer.core.accumulator import Accumulator, Room
 from moldau.client.producer.core.batch import ProducerBatch
-from moldau.client.producer.core.settings import AccumulatorSettings
-from moldau.client.producer.core.topic_queues import TopicQueues
+from moldau.client.producer.core.queues import AccumulatorSettings, TopicQueues
 from moldau.protocol.records import Codec
-from tests.unit.client.producer.core.world import Errors, World
+from tests.unit.client.producer.core.world import World
 
 SETTINGS = World("plain").settings
 
@@ -85,9 +84,7 @@ def sticky_runs(accumulator: Accumulator, count: int, batch_bytes: int) -> list[
 def test_the_choice_stays_until_a_batch_is_full() -> None:
     turns = iter([0, 1, 2] * 20)
     settings = replace(SETTINGS, buffer_memory_bytes=1 << 20)
-    accumulator = Accumulator(
-        settings, identity=None, errors=Errors(), randrange=lambda count: next(turns)
-    )
+    accumulator = Accumulator(settings, identity=None, randrange=lambda count: next(turns))
     # Two records of 60 bytes and their headers fill a batch of 200.
     assert sticky_runs(accumulator, 8, 60) == [0, 0, 1, 1, 2, 2, 0, 0]
 

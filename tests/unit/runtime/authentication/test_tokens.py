@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from moldau.runtime.authentication.errors import AuthenticationError, SecuritySettingError
-from moldau.runtime.authentication.mechanisms import OAuthBearerExchange
-from moldau.runtime.authentication.token_sources import (
+from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication.sasl import OAuthBearerExchange
+from moldau.runtime.authentication.tokens import (
     CachedTokens,
+    OAuthBearerToken,
     RefreshRules,
     TokenEndpoint,
     from_function,
     token_of,
 )
-from moldau.runtime.authentication.tokens import OAuthBearerToken
 from moldau.runtime.clock import ManualClock
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.runtime.authentication.errors import SecuritySettingError
-from moldau.runtime.authentication.jaas import parse_jaas
+from moldau.client.cluster.security import parse_jaas
+from moldau.runtime.authentication import SecuritySettingError
 
 
 @pytest.mark.parametrize(

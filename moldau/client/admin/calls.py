@@ -1,0 +1,301 @@
+"""How the admin client asks: one node with retries, the leaders of partitions, every broker.
+
+Owns the ways to ask and the errors of single items. Must not know what requests mean. Invariants: a
+call that raises `TypeError` has sent nothing; where a call has an outcome per item, every item ends
+with exactly one value or one error, independent of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from moldau.client.cluster.cluster_client import ClusterClient, Versions
+from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.errors import (
+    BrokerError,
+    KafkaError,
+    NoBrokerAvailable,
+    UnsupportedByBroker,
+    error_for,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.schema import Message
+from moldau.protocol.types import TopicPartition
+from moldau.runtime.connection import UnsupportedByPeer
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+OPERATION_TIMEOUT_MS: Final = 30_000
+"""How long a broker may work on one request."""
+
+PARTITIONS_PER_REQUEST: Final = 500
+"""How many partitions one response is about at most: each may have thousands of producers."""
+
+MOVED: Final = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    )
+)
+"""Answers of a broker that does not lead a partition (yet, or any more)."""
+
+
+class AdminCalls:
+    """The client behind all calls of `Admin`, and the ways to ask."""
+
+    _client: ClusterClient
+    _coordinators: Coordinators
+
+    async def _ask_any(
+        self,
+        request: Message,
+        read: Callable[[Any], Value],
+        what: str,
+        timeout_ms: float | None,
+    ) -> Value:
+        """Ask any node until `read` makes a value of the response instead of raising an error that
+        is retriable.
+        """
+
+        async def attempt() -> Value:
+            return read(await self._client.ask_any(request))
+
+        return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
+
+    async def _ask_controller(
+        self,
+        request: Message,
+        read: Callable[[Any], Value],
+        what: str,
+        timeout_ms: float | None,
+        versions: Versions | None = None,
+    ) -> Value:
+        """As `_ask_any`, but ask the controller."""
+
+        async def attempt() -> Value:
+            return read(await self._client.ask_controller(request, versions=versions))
+
+        return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
+
+    async def _ask_every_broker(
+        self,
+        request: Message,
+        read: Callable[[int, Any], list[Value]],
+        *,
+        what: str,
+        timeout_ms: float | None,
+        versions: Versions | None = None,
+    ) -> list[Value]:
+        """The values of all brokers, in one go: what a broker that goes away had, others take over.
+
+        Args:
+            versions: the lowest and the highest version that can express the request.
+
+        Raises:
+            UnsupportedByBroker: a broker serves none of `versions`.
+            KafkaError: a broker did not answer within the time.
+        """
+        client = self._client
+
+        async def ask(broker_id: int) -> list[Value]:
+            return read(broker_id, await client.ask_node(broker_id, request, versions=versions))
+
+        async def attempt() -> list[Value]:
+            await client.refresh_metadata([])
+            lists = await asyncio.gather(*(ask(each) for each in sorted(client.metadata.brokers)))
+            return [each for values in lists for each in values]
+
+        return await client.retry(attempt, what=what, timeout_ms=timeout_ms)
+
+    async def _ask_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        request: Callable[[list[TopicPartition]], Message],
+        read: Callable[[TopicPartition, Any], Value],
+        *,
+        what: str,
+        timeout_ms: float | None,
+    ) -> dict[TopicPartition, Value]:
+        """Ask each leader for its partitions; `read` makes a value of each entry, or raises."""
+
+        async def ask(leader_id: int, some: list[TopicPartition]) -> dict[TopicPartition, Value]:
+            response = await self._client.ask_node(leader_id, request(some))
+            return {each: read(each, entry) for each, entry in partition_entries(response.topics)}
+
+        async def attempt() -> dict[TopicPartition, Value]:
+            by_leader = await self._by_leader(partitions)
+            return await gathered(ask(*group) for group in by_leader.items())
+
+        return await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
+
+    async def _by_leader(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[int, list[TopicPartition]]:
+        metadata = await self._client.refresh_metadata({each.topic for each in partitions})
+        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in partitions:
+            if metadata.leader(*partition) is None:
+                error = metadata.problem(*partition)
+                if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    # Raised at once, although its code counts as retriable for producers.
+                    raise error_for(error, None, f"topic {partition}", final=True)
+            by_leader[await self._client.leader_of(*partition)].append(partition)
+        return by_leader
+
+    async def _try_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        request: Callable[[list[TopicPartition]], Message],
+        read: Callable[[Any], Value],
+        *,
+        what: str,
+        timeout_ms: float | None,
+        broker_id: int | None = None,
+    ) -> dict[TopicPartition, Value | KafkaError]:
+        """As `_ask_leaders`, but with an outcome for each partition. Leaders are followed as they
+        move; a partition that does not exist or has no leader is an error at once.
+
+        Args:
+            broker_id: ask this broker instead of the leaders.
+        """
+        outcome: dict[TopicPartition, Value | KafkaError] = {}
+        passing: dict[TopicPartition, KafkaError] = {}
+
+        async def ask(node_id: int, some: list[TopicPartition]) -> None:
+            where = f"broker {node_id}"
+            try:
+                response = await self._client.ask_node(node_id, request(some))
+            except UnsupportedByPeer as error:
+                outcome.update(dict.fromkeys(some, UnsupportedByBroker(f"{where}: {error}")))
+                return
+            except PASSING_FAULTS as fault:
+                problem = NoBrokerAvailable(f"{where}: {describe_fault(fault)}")
+                passing.update(dict.fromkeys(some, problem))
+                return
+            entries = dict(partition_entries(response.topics))
+            for partition in some:
+                entry = entries.get(partition)
+                code = ErrorCode.UNKNOWN_SERVER_ERROR if entry is None else entry.error_code
+                if code == ErrorCode.NONE:
+                    outcome[partition] = read(entry)
+                    continue
+                is_passing = ErrorCode.of(code) in MOVED
+                message = getattr(entry, "error_message", None)
+                (passing if is_passing else outcome)[partition] = error_for(
+                    code, message, f"{what} {partition} on {where}", final=not is_passing
+                )
+
+        async def attempt() -> None:
+            left = [partition for partition in partitions if partition not in outcome]
+            passing.clear()
+            groups = await self._leaders(left, outcome) if broker_id is None else {broker_id: left}
+            await asyncio.gather(
+                *(
+                    ask(node_id, group[first : first + PARTITIONS_PER_REQUEST])
+                    for node_id, group in groups.items()
+                    for first in range(0, len(group), PARTITIONS_PER_REQUEST)
+                )
+            )
+            if passing:
+                raise next(iter(passing.values()))
+
+        try:
+            await self._client.retry(attempt, what=what, timeout_ms=timeout_ms)
+        except KafkaError as error:
+            for partition in partitions:
+                if partition not in outcome:
+                    outcome[partition] = passing.get(partition, error)
+        return {partition: outcome[partition] for partition in partitions}
+
+    async def _leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        outcome: dict[TopicPartition, Value | KafkaError],
+    ) -> dict[int, list[TopicPartition]]:
+        """Partitions by leader; the errors of those without one go into the outcome."""
+        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        if partitions:
+            await self._client.refresh_metadata({partition.topic for partition in partitions})
+        metadata = self._client.metadata
+        for partition in partitions:
+            leader_id = metadata.leader(*partition)
+            if leader_id is not None:
+                by_leader[leader_id].append(partition)
+                continue
+            problem = metadata.problem(*partition)
+            outcome[partition] = error_for(problem, None, str(partition), final=True)
+        return by_leader
+
+    async def _try_items(
+        self,
+        call: CoordinatorCall[dict[Key, int]],
+        group_id: str,
+        items: Collection[Key],
+        what: Callable[[Key], str],
+        timeout_ms: float | None,
+    ) -> dict[Key, KafkaError | None]:
+        """Ask one group's coordinator about several items; None for each without an error."""
+        answer = (await self._coordinators.ask(call, [group_id], timeout_ms=timeout_ms))[group_id]
+        if isinstance(answer, KafkaError):
+            return dict.fromkeys(items, answer)
+        codes = {each: answer.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in items}
+        return {
+            each: problem_of(code, None, what(each), final=True) for each, code in codes.items()
+        }
+
+
+def check_several(*collections: object) -> None:
+    """Refuse one name, or one partition (a named tuple), where a collection of them is needed.
+
+    Both are iterable in Python: the topics named by `"qrs"` would be q, r and s.
+
+    Raises:
+        TypeError: an argument is not a collection; None passes, where it means everything.
+    """
+    for given in collections:
+        is_named_tuple = isinstance(given, tuple) and hasattr(given, "_fields")
+        if isinstance(given, str | bytes | bytearray) or is_named_tuple:
+            raise TypeError(
+                f"this call takes several, in a list or another collection: [{given!r}], "
+                f"not {given!r}"
+            )
+
+
+def problem_of(
+    error_code: int, message: str | None, what: str, *, final: bool = False
+) -> BrokerError | None:
+    """The error of one item, None for success."""
+    if error_code == ErrorCode.NONE:
+        return None
+    return error_for(error_code, message, what, final=final)
+
+
+def problem_told_by_controller(
+    error_code: int, message: str | None, what: str, *, final: bool = False
+) -> BrokerError | None:
+    """As `problem_of`, but NOT_CONTROLLER is raised, so that the whole request is retried."""
+    if error_code == ErrorCode.NOT_CONTROLLER:
+        raise error_for(error_code, message, what)
+    return problem_of(error_code, message, what, final=final)
+
+
+def partition_entries(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
+    """Each entry of a response's topics, with the partition it is about."""
+    for topic in topics:
+        for entry in topic.partitions:
+            yield TopicPartition(topic.name, entry.partition_index), entry
+
+
+async def gathered(asks: Iterable[Awaitable[Mapping[Key, Value]]]) -> dict[Key, Value]:
+    """All answers in one mapping."""
+    answers = await asyncio.gather(*asks)
+    return {key: value for answer in answers for key, value in answer.items()}

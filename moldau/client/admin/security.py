@@ -1,0 +1,474 @@
+"""Admin calls about access control lists, client quotas, SCRAM credentials and delegation tokens.
+
+Passwords are salted here and never sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+from moldau.client.admin.calls import (
+    AdminCalls,
+    check_several,
+    problem_of,
+    problem_told_by_controller,
+)
+from moldau.client.admin.types import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+    DelegationToken,
+    QuotaEntity,
+    ScramCredentialInfo,
+    ScramDeletion,
+    ScramMechanism,
+    ScramUpsertion,
+)
+from moldau.client.errors import BrokerError, InvalidRequest, KafkaError, raise_for
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p48_describe_client_quotas as described_quotas
+from moldau.protocol.messages import p49_alter_client_quotas as altered_quotas
+from moldau.protocol.messages import p50_describe_user_scram_credentials as described_scram
+from moldau.protocol.messages import p51_alter_user_scram_credentials as altered_scram
+from moldau.protocol.messages.p29_describe_acls import DescribeAclsRequest
+from moldau.protocol.messages.p30_create_acls import AclCreation, CreateAclsRequest
+from moldau.protocol.messages.p31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from moldau.protocol.messages.p38_create_delegation_token import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
+)
+from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenRequest
+from moldau.protocol.messages.p40_expire_delegation_token import ExpireDelegationTokenRequest
+from moldau.protocol.messages.p41_describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+)
+from moldau.protocol.schema import Message
+
+LEAST_ITERATIONS: Final = 4_096
+MOST_ITERATIONS: Final = 16_384
+
+_HASH: Final = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+
+class SecurityCalls(AdminCalls):
+    """The part of `Admin` that deals with access, quotas and credentials."""
+
+    # -- access control lists (KIP-140) -----------------------------------------------------------
+
+    async def describe_acls(
+        self, acl_filter: AclFilter | None = None, *, timeout_ms: float | None = None
+    ) -> list[AclBinding]:
+        """The ACLs that match a filter; all of them without one.
+
+        Raises:
+            BrokerError: SECURITY_DISABLED where the brokers have no authorizer.
+        """
+        request = DescribeAclsRequest(**_filter(acl_filter or AclFilter()))
+
+        def read(response: Any) -> list[AclBinding]:
+            raise_for(response.error_code, response.error_message, "describe ACLs")
+            return [
+                _binding(resource, acl) for resource in response.resources for acl in resource.acls
+            ]
+
+        return await self._ask_any(request, read, "describe ACLs", timeout_ms)
+
+    async def create_acls(
+        self, bindings: Collection[AclBinding], *, timeout_ms: float | None = None
+    ) -> None:
+        """Add ACLs; those that exist already stay as they are.
+
+        Raises:
+            BrokerError: the first that could not be added; the others have been.
+        """
+        check_several(bindings)
+        wanted = list(bindings)
+        for each in wanted:
+            _refuse_open(each)
+        request = CreateAclsRequest(
+            creations=[
+                AclCreation(
+                    resource_type=each.resource_type,
+                    resource_name=each.resource_name,
+                    resource_pattern_type=each.pattern_type,
+                    principal=each.principal,
+                    host=each.host,
+                    operation=each.operation,
+                    permission_type=each.permission,
+                )
+                for each in wanted
+            ]
+        )
+
+        def read(response: Any) -> None:
+            _raise_first(
+                problem_of(result.error_code, result.error_message, f"create {binding}")
+                for binding, result in zip(wanted, response.results, strict=True)
+            )
+
+        await self._ask_controller(request, read, "create ACLs", timeout_ms)
+
+    async def delete_acls(
+        self, filters: Collection[AclFilter], *, timeout_ms: float | None = None
+    ) -> list[AclBinding]:
+        """Delete the ACLs that match any of the filters; returns the deleted ones.
+
+        Raises:
+            BrokerError: of the first filter or ACL that failed; the others are done.
+        """
+        check_several(filters)
+        request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(each)) for each in filters])
+        gone: dict[AclBinding, None] = {}
+
+        def read(response: Any) -> list[AclBinding]:
+            problems = []
+            for result in response.filter_results:
+                problems.append(problem_of(result.error_code, result.error_message, "delete ACLs"))
+                for acl in result.matching_acls:
+                    binding = _binding(acl, acl)
+                    problems.append(
+                        problem_of(acl.error_code, acl.error_message, f"delete {binding}")
+                    )
+                    if acl.error_code == ErrorCode.NONE:
+                        gone[binding] = None
+            _raise_first(problems)
+            return list(gone)
+
+        return await self._ask_controller(request, read, "delete ACLs", timeout_ms)
+
+    # -- quotas (KIP-546) -------------------------------------------------------------------------
+
+    async def describe_client_quotas(
+        self,
+        entity: Mapping[str, str | None] | None = None,
+        *,
+        any_of: Collection[str] = (),
+        strict: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Quotas by entity and key: producer_byte_rate and consumer_byte_rate in bytes per second,
+        request_percentage, controller_mutation_rate, connection_creation_rate.
+
+        Args:
+            entity: only quotas of these, such as {"user": "alice"}; None names the default.
+            any_of: types that must be there, with any name.
+            strict: only quotas for exactly these types.
+        """
+        check_several(any_of)
+        components = [
+            described_quotas.ComponentData(
+                entity_type=kind, match_type=_DEFAULT if name is None else _EXACT, match=name
+            )
+            for kind, name in (entity or {}).items()
+        ]
+        components += [
+            described_quotas.ComponentData(entity_type=kind, match_type=_ANY, match=None)
+            for kind in any_of
+        ]
+        request = described_quotas.DescribeClientQuotasRequest(components=components, strict=strict)
+
+        def read(response: Any) -> dict[QuotaEntity, dict[str, float]]:
+            raise_for(response.error_code, response.error_message, "describe client quotas")
+            return {
+                _entity(entry): {value.key: value.value for value in entry.values}
+                for entry in response.entries or ()
+            }
+
+        return await self._ask_any(request, read, "describe client quotas", timeout_ms)
+
+    async def alter_client_quotas(
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: float | None = None,
+    ) -> dict[QuotaEntity, BrokerError | None]:
+        """Set quotas, or delete them with None; the outcome by entity.
+
+        Args:
+            changes: such as {(("user", "alice"),): {"producer_byte_rate": 1e6}}.
+            validate_only: only check them.
+        """
+        request = altered_quotas.AlterClientQuotasRequest(
+            entries=[
+                altered_quotas.EntryData(
+                    entity=[
+                        altered_quotas.EntityData(entity_type=kind, entity_name=name)
+                        for kind, name in entity
+                    ],
+                    ops=[
+                        altered_quotas.OpData(key=key, value=value or 0.0, remove=value is None)
+                        for key, value in values.items()
+                    ],
+                )
+                for entity, values in changes.items()
+            ],
+            validate_only=validate_only,
+        )
+
+        def read(response: Any) -> dict[QuotaEntity, BrokerError | None]:
+            outcome = {}
+            for entry in response.entries:
+                entity = _entity(entry)
+                outcome[entity] = problem_told_by_controller(
+                    entry.error_code, entry.error_message, f"quotas of {entity}"
+                )
+            return outcome
+
+        return await self._ask_controller(request, read, "alter client quotas", timeout_ms)
+
+    # -- SCRAM credentials (KIP-554) --------------------------------------------------------------
+
+    async def describe_user_scram_credentials(
+        self, users: Collection[str] | None = None, *, timeout_ms: float | None = None
+    ) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
+        """SCRAM credentials of these users, or of all users that have any; for a user without one
+        an error (RESOURCE_NOT_FOUND).
+        """
+        check_several(users)
+        request = described_scram.DescribeUserScramCredentialsRequest(
+            users=None if users is None else [described_scram.UserName(name=name) for name in users]
+        )
+
+        def read(response: Any) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
+            raise_for(response.error_code, response.error_message, "describe SCRAM credentials")
+            outcome: dict[str, list[ScramCredentialInfo] | KafkaError] = {}
+            for result in response.results:
+                what = f"SCRAM credentials of {result.user}"
+                problem = problem_of(result.error_code, result.error_message, what)
+                outcome[result.user] = problem or [
+                    ScramCredentialInfo(_known(ScramMechanism, info.mechanism), info.iterations)
+                    for info in result.credential_infos
+                ]
+            return outcome
+
+        return await self._ask_controller(request, read, "describe SCRAM credentials", timeout_ms)
+
+    async def alter_user_scram_credentials(
+        self,
+        alterations: Collection[ScramUpsertion | ScramDeletion],
+        *,
+        timeout_ms: float | None = None,
+    ) -> dict[str, BrokerError | None]:
+        """Set and delete SCRAM credentials; the outcome by user.
+
+        Raises:
+            InvalidRequest: iterations outside of 4096 to 16384, or an empty name or password.
+        """
+        check_several(alterations)
+        upsertions = [each for each in alterations if isinstance(each, ScramUpsertion)]
+        for each in upsertions:
+            if not LEAST_ITERATIONS <= each.iterations <= MOST_ITERATIONS:
+                raise InvalidRequest(
+                    f"{each.user}: iterations={each.iterations}; from {LEAST_ITERATIONS} to "
+                    f"{MOST_ITERATIONS}"
+                )
+            if not each.user or not each.password:
+                raise InvalidRequest(f"{each.user!r}: a user and a password are needed")
+        request = altered_scram.AlterUserScramCredentialsRequest(
+            deletions=[
+                altered_scram.ScramCredentialDeletion(name=each.user, mechanism=each.mechanism)
+                for each in alterations
+                if isinstance(each, ScramDeletion)
+            ],
+            upsertions=await asyncio.to_thread(lambda: [_salted(each) for each in upsertions]),
+        )
+
+        def read(response: Any) -> dict[str, BrokerError | None]:
+            return {
+                result.user: problem_told_by_controller(
+                    result.error_code, result.error_message, f"SCRAM credentials of {result.user}"
+                )
+                for result in response.results
+            }
+
+        return await self._ask_controller(request, read, "alter SCRAM credentials", timeout_ms)
+
+    # -- delegation tokens (KIP-48) ---------------------------------------------------------------
+
+    async def create_delegation_token(
+        self,
+        *,
+        renewers: Collection[str] = (),
+        max_lifetime_ms: int = -1,
+        owner: str | None = None,
+        timeout_ms: float | None = None,
+    ) -> DelegationToken:
+        """Create a token for the principal of this client, or for another one (KIP-48, KIP-373).
+
+        Args:
+            renewers: principals that may renew it besides its owner, "User:bob".
+            max_lifetime_ms: -1 for the brokers' `delegation.token.max.lifetime.ms`.
+            owner: needs permission to create tokens for that user.
+        """
+        check_several(renewers)
+        owner_type, owner_name = (None, None) if owner is None else _principal(owner)
+        pairs = [_principal(each) for each in renewers]
+        request = CreateDelegationTokenRequest(
+            owner_principal_type=owner_type,
+            owner_principal_name=owner_name,
+            renewers=[
+                CreatableRenewers(principal_type=kind, principal_name=name) for kind, name in pairs
+            ],
+            max_lifetime_ms=max_lifetime_ms,
+        )
+        what = "create delegation token"
+
+        def read(response: Any) -> DelegationToken:
+            raise_for(response.error_code, None, what)
+            made_for = f"{response.principal_type}:{response.principal_name}"
+            requester = response.token_requester_principal_name
+            return DelegationToken(
+                response.token_id,
+                bytes(response.hmac),
+                made_for,
+                f"{response.token_requester_principal_type}:{requester}" if requester else made_for,
+                tuple(renewers),
+                response.issue_timestamp_ms,
+                response.expiry_timestamp_ms,
+                response.max_timestamp_ms,
+            )
+
+        versions = None if owner is None else (3, 3)
+        return await self._ask_controller(request, read, what, timeout_ms, versions)
+
+    async def renew_delegation_token(
+        self, hmac: bytes, *, renew_period_ms: int = -1, timeout_ms: float | None = None
+    ) -> int:
+        """Prolong a token; returns its new end in ms since 1970. -1: the brokers' default."""
+        request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=renew_period_ms)
+        return await self._token_end(request, "renew delegation token", timeout_ms)
+
+    async def expire_delegation_token(
+        self, hmac: bytes, *, expiry_period_ms: int = -1, timeout_ms: float | None = None
+    ) -> int:
+        """End a token so many ms from now, at once when negative; returns its end."""
+        request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=expiry_period_ms)
+        return await self._token_end(request, "expire delegation token", timeout_ms)
+
+    async def _token_end(self, request: Message, what: str, timeout_ms: float | None) -> int:
+        def read(response: Any) -> int:
+            raise_for(response.error_code, None, what)
+            return int(response.expiry_timestamp_ms)
+
+        return await self._ask_controller(request, read, what, timeout_ms)
+
+    async def describe_delegation_tokens(
+        self, owners: Collection[str] | None = None, *, timeout_ms: float | None = None
+    ) -> list[DelegationToken]:
+        """The tokens that this client may see: all, or those of some principals."""
+        check_several(owners)
+        request = DescribeDelegationTokenRequest(
+            owners=None
+            if owners is None
+            else [
+                DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+                for kind, name in map(_principal, owners)
+            ]
+        )
+
+        def read(response: Any) -> list[DelegationToken]:
+            raise_for(response.error_code, None, "describe delegation tokens")
+            return [
+                DelegationToken(
+                    token.token_id,
+                    bytes(token.hmac),
+                    f"{token.principal_type}:{token.principal_name}",
+                    f"{token.token_requester_principal_type}:{token.token_requester_principal_name}",
+                    tuple(
+                        f"{each.principal_type}:{each.principal_name}" for each in token.renewers
+                    ),
+                    token.issue_timestamp,
+                    token.expiry_timestamp,
+                    token.max_timestamp,
+                )
+                for token in response.tokens
+            ]
+
+        return await self._ask_any(request, read, "describe delegation tokens", timeout_ms)
+
+
+def _filter(wanted: AclFilter) -> dict[str, Any]:
+    """The fields of a filter, as DescribeAcls and DeleteAcls name them."""
+    return {
+        "resource_type_filter": wanted.resource_type,
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": wanted.pattern_type,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }
+
+
+def _binding(resource: Any, acl: Any) -> AclBinding:
+    return AclBinding(
+        _known(AclResourceType, resource.resource_type),
+        resource.resource_name,
+        acl.principal,
+        _known(AclOperation, acl.operation),
+        _known(AclPermission, acl.permission_type),
+        acl.host,
+        _known(AclPatternType, resource.pattern_type),
+    )
+
+
+def _known(kind: type[IntEnum], number: int) -> int:
+    """The member, or the number of one that is newer than this release."""
+    try:
+        return kind(number)
+    except ValueError:
+        return number
+
+
+def _refuse_open(binding: AclBinding) -> None:
+    open_ended = (
+        binding.resource_type == AclResourceType.ANY
+        or binding.operation == AclOperation.ANY
+        or binding.permission == AclPermission.ANY
+        or binding.pattern_type in (AclPatternType.ANY, AclPatternType.MATCH)
+    )
+    if open_ended:
+        raise InvalidRequest(f"{binding}: ANY and MATCH are for filters", final=True)
+
+
+def _raise_first(answers: Iterable[BrokerError | None]) -> None:
+    """Raise the first error that is not retriable, which ends the retries, else the first one."""
+    problems = [problem for problem in answers if problem is not None]
+    if problems:
+        raise next((each for each in problems if not each.retriable), problems[0])
+
+
+def _entity(entry: Any) -> QuotaEntity:
+    return tuple((each.entity_type, each.entity_name) for each in entry.entity)
+
+
+def _salted(each: ScramUpsertion) -> altered_scram.ScramCredentialUpsertion:
+    salt = each.salt or secrets.token_bytes(32)
+    salted = hashlib.pbkdf2_hmac(
+        _HASH[each.mechanism], each.password.encode(), salt, each.iterations
+    )
+    return altered_scram.ScramCredentialUpsertion(
+        name=each.user,
+        mechanism=each.mechanism,
+        iterations=each.iterations,
+        salt=salt,
+        salted_password=salted,
+    )
+
+
+def _principal(text: str) -> tuple[str, str]:
+    kind, separator, name = text.partition(":")
+    if not separator or not kind or not name:
+        raise InvalidRequest(f"{text!r} is no principal; they look like User:alice")
+    return kind, name
