@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.client.consumer.core.classic_member import ClassicMember
-from moldau.client.consumer.core.classic_states import TRANSITIONS, ClassicState
+from moldau.client.consumer.core.classic_member import TRANSITIONS, ClassicMember, ClassicState
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
     Backoff,

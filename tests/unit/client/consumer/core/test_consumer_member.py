@@ -7,8 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from moldau.client.consumer.core.consumer_member import ConsumerMember, Wish
-from moldau.client.consumer.core.consumer_states import TRANSITIONS, ConsumerState
+from moldau.client.consumer.core.consumer_member import (
+    TRANSITIONS,
+    ConsumerMember,
+    ConsumerState,
+    Wish,
+)
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
     Backoff,
