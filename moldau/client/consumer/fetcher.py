@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -104,20 +104,18 @@ class _Outcome:
     leaders: list[tuple[str, int, int, int]] | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Plan:
     """What to ask one broker for."""
 
-    __slots__ = ("asked", "held_back", "hungry", "next_ms", "wanted")
-
-    def __init__(self) -> None:
-        self.wanted: dict[TopicPartition, Wanted] = {}
-        self.asked: dict[TopicPartition, _Asked] = {}
-        #: Partitions that hold enough for now.
-        self.held_back: int = 0
-        #: Whether the broker is known to have more of a wanted partition.
-        self.hungry: bool = False
-        #: When a partition in back-off may be asked for again; None without one.
-        self.next_ms: float | None = None
+    wanted: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    asked: dict[TopicPartition, _Asked] = field(default_factory=dict)
+    #: Partitions that hold enough for now.
+    held_back: int = 0
+    #: Whether the broker is known to have more of a wanted partition.
+    hungry: bool = False
+    #: When a partition in back-off may be asked for again; None without one.
+    next_ms: float | None = None
 
 
 class Fetcher:

@@ -30,6 +30,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -184,40 +185,20 @@ class ThreadPortal:
         self._loop.stop()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Call(Generic[Result]):
     """Work that one thread waits for. `run` belongs to the thread, `start` to the loop."""
 
-    __slots__ = (
-        "_arguments",
-        "_begun",
-        "_bell",
-        "_callers",
-        "_error",
-        "_inbox",
-        "_keywords",
-        "_result",
-        "_task",
-        "_work",
-    )
-
-    _result: Result
-
-    def __init__(
-        self,
-        work: Callable[..., Coroutine[Any, Any, Result]],
-        arguments: tuple[Any, ...],
-        keywords: Mapping[str, Any],
-        callers: Callers | None = None,
-    ) -> None:
-        self._callers = callers
-        self._work = work
-        self._arguments = arguments
-        self._keywords = keywords
-        self._inbox: deque[Errand | None] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        self._task: asyncio.Task[None] | None = None
-        self._begun = False
-        self._error: BaseException | None = None
+    _work: Callable[..., Coroutine[Any, Any, Result]]
+    _arguments: tuple[Any, ...]
+    _keywords: Mapping[str, Any]
+    _callers: Callers | None = None
+    _inbox: deque[Errand | None] = field(default_factory=deque)
+    _bell: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    _task: asyncio.Task[None] | None = None
+    _begun: bool = False
+    _result: Result = field(init=False)
+    _error: BaseException | None = None
 
     def start(self) -> None:
         """Begin the work. On the loop."""
@@ -299,6 +280,7 @@ class Call(Generic[Result]):
         self._bell.put(None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Kept(Generic[Result]):
     """Holds what a call takes out of its client, until the user has it.
 
@@ -319,23 +301,14 @@ class Kept(Generic[Result]):
         call: `ThreadPortal.call`.
     """
 
-    __slots__ = ("_call", "_is_refused", "_take", "_take_back", "result")
-
-    result: Result
-
-    def __init__(
-        self,
-        take: Callable[..., Coroutine[Any, Any, Result]],
-        take_back: Callable[[Result], object],
-        call: Callable[..., object],
-    ) -> None:
-        self._call = call
-        self._take = take
-        self._take_back = take_back
-        self._is_refused = False
+    _take: Callable[..., Coroutine[Any, Any, Result]]
+    _take_back: Callable[[Result], object]
+    _call: Callable[..., object]
+    _is_refused: bool = False
+    result: Result = field(init=False)
 
     async def run(self, *arguments: Any) -> None:
-        """On the loop."""
+        """Take the result. On the loop."""
         self.result = await self._take(*arguments)
         if self._is_refused:
             self._take_back(self.result)

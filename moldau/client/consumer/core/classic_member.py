@@ -96,8 +96,6 @@ class ClassicMember:
         heartbeat_interval_ms: `heartbeat.interval.ms`.
         session_timeout_ms: `session.timeout.ms`: after so long without an answer the coordinator
             is looked up again.
-        poll_watch: the user's polls.
-        backoff: pauses after failures.
         on_attention: called when a poll has something to do.
 
     Attributes:
@@ -188,13 +186,20 @@ class ClassicMember:
 
     def next_step(self, now_ms: float) -> Step | None:
         """What a poll has to do now; None for nothing, or for waiting for the group."""
+        step = self._step()
+        if isinstance(step, Fail) and self.state is not ClassicState.FATAL:
+            self._failure = None
+        return step
+
+    def has_step(self) -> bool:
+        """Whether `next_step` has one."""
+        return self._step() is not None
+
+    def _step(self) -> Step | None:
         if self._failure is not None:
-            failure = self._failure
-            if self.state is not ClassicState.FATAL:
-                self._failure = None
-            elif self.owned:
+            if self.state is ClassicState.FATAL and self.owned:
                 return Lose(self.owned)
-            return failure
+            return self._failure
         if self._is_lost and self.owned:
             return Lose(self.owned)
         if not self._subscribed:
@@ -207,23 +212,6 @@ class ClassicMember:
         if self._rejoin_wanted and self.state in (ClassicState.OUT, ClassicState.STABLE):
             return Revoke(self._to_give_up_before_joining())
         return None
-
-    def has_step(self) -> bool:
-        """Whether `next_step` has one."""
-        return (
-            self._failure is not None
-            or (self._is_lost and bool(self.owned))
-            or (
-                self._subscribed
-                and (
-                    self._assignment is not None
-                    or (
-                        self._rejoin_wanted
-                        and self.state in (ClassicState.OUT, ClassicState.STABLE)
-                    )
-                )
-            )
-        )
 
     @property
     def is_settled(self) -> bool:

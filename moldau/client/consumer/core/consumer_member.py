@@ -127,13 +127,11 @@ class ConsumerMember:
     """One member's life in one group. Legal transitions: `TRANSITIONS`.
 
     Args:
-        group_id: the group.
         member_id: chosen by the client for its whole life (KIP-1082).
         group_instance_id: the static name, or None.
         rack_id: `client.rack`, or None.
         server_assignor: `group.remote.assignor`, None for the broker's choice.
         poll_watch: the user's polls; its interval is the member's rebalance timeout too.
-        backoff: pauses after failures.
         name_of: the name of a topic id, None when it is not known (yet).
         on_attention: called when a poll has something to do.
 

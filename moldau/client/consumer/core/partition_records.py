@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeAlias
 
@@ -87,14 +87,12 @@ class ReadOptions:
     deserialize: Deserialize | None = None
 
 
+@dataclass(slots=True, eq=False)
 class FetchedFrame:
     """The bytes of one response, which stay in memory as long as one of its chunks is held."""
 
-    __slots__ = ("chunk_count", "size_bytes")
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes: int = size_bytes
-        self.chunk_count: int = 0
+    size_bytes: int
+    chunk_count: int = 0
 
 
 class Chunk:
@@ -204,48 +202,25 @@ class OpenBatch:
             self.cursor.skip_before(position)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PartitionRecords:
-    """The fetched records of one partition. Every chunk that is held counts in `memory`."""
+    """The fetched records of one partition. Every chunk that is held counts in `_memory`."""
 
-    __slots__ = (
-        "_aborted_producers",
-        "_batches",
-        "_chunks",
-        "_maker",
-        "_maker_for",
-        "_memory",
-        "_options",
-        "_position",
-        "_position_epoch",
-        "_run",
-        "_run_iterator",
-        "_visible",
-        "fetch_offset",
-        "held_bytes",
-        "topic_partition",
-    )
-
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        options: ReadOptions,
-        memory: FrameMemory,
-    ) -> None:
-        self.topic_partition: TopicPartition = topic_partition
-        self._position_epoch = _UNKNOWN_EPOCH
-        self.fetch_offset: int = 0
-        self.held_bytes: int = 0
-        self._options = options
-        self._memory = memory
-        self._chunks: deque[Chunk] = deque()
-        self._batches: deque[OpenBatch] = deque()
-        self._visible: BatchHeader | None = None
-        self._aborted_producers: set[int] = set()
-        self._position = 0
-        self._run: list[ConsumerRecord] = []
-        self._run_iterator: Iterator[ConsumerRecord] | None = None
-        self._maker: RecordMaker[ConsumerRecord] | None = None
-        self._maker_for: tuple[int, int] | None = None
+    topic_partition: TopicPartition
+    _options: ReadOptions
+    _memory: FrameMemory
+    fetch_offset: int = 0
+    held_bytes: int = 0
+    _position: int = 0
+    _position_epoch: int = _UNKNOWN_EPOCH
+    _chunks: deque[Chunk] = field(default_factory=deque)
+    _batches: deque[OpenBatch] = field(default_factory=deque)
+    _visible: BatchHeader | None = None
+    _aborted_producers: set[int] = field(default_factory=set)
+    _run: list[ConsumerRecord] = field(default_factory=list)
+    _run_iterator: Iterator[ConsumerRecord] | None = None
+    _maker: RecordMaker[ConsumerRecord] | None = None
+    _maker_for: tuple[int, int] | None = None
 
     # -- positions ------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ another place than the position.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Self
 from uuid import UUID
@@ -85,13 +85,14 @@ class FetchState(Enum):
     FETCHING = "records are fetched"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PartitionState:
     """One assigned partition. Any state may follow any other: a seek leads to FETCHING or
     VALIDATING from anywhere, another topic of the same name to INITIALIZING or RESETTING.
 
     Attributes:
         records: what was fetched; its `position` is the consumer's.
-        state: see `FetchState`.
+        on_unsettled: called when there is something to find out before fetching.
         reset: by which strategy, in RESETTING.
         generation: see the module's invariant.
         paused: by the user; what is buffered stays.
@@ -106,52 +107,30 @@ class PartitionState:
             offset up to which it is served.
     """
 
-    __slots__ = (
-        "_on_unsettled",
-        "generation",
-        "high_watermark",
-        "is_ready",
-        "last_stable_offset",
-        "leader_epoch",
-        "leader_id",
-        "log_start_offset",
-        "paused",
-        "pending_listener",
-        "pending_revocation",
-        "preferred_node_id",
-        "preferred_until_ms",
-        "records",
-        "reset",
-        "retry_at_ms",
-        "state",
-        "topic_id",
-        "topic_partition",
-        "turn_end",
-    )
+    records: PartitionRecords
+    on_unsettled: Callable[[], None]
+    topic_partition: TopicPartition = field(init=False)
+    state: FetchState = FetchState.INITIALIZING
+    reset: OffsetReset | None = None
+    generation: int = 0
+    paused: bool = False
+    pending_revocation: bool = False
+    pending_listener: bool = False
+    topic_id: UUID = ZERO_UUID
+    leader_id: int = NO_NODE
+    leader_epoch: int = UNKNOWN_EPOCH
+    preferred_node_id: int = NO_NODE
+    preferred_until_ms: float = 0.0
+    retry_at_ms: float = 0.0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    is_ready: bool = False
+    turn_end: int = NO_TURN
 
-    def __init__(self, records: PartitionRecords, on_unsettled: Callable[[], None]) -> None:
-        """`on_unsettled` is called when there is something to find out before fetching."""
-        self.topic_partition: TopicPartition = records.topic_partition
-        self.records: PartitionRecords = records
-        self.state: FetchState = FetchState.INITIALIZING
-        self._on_unsettled = on_unsettled
-        on_unsettled()
-        self.reset: OffsetReset | None = None
-        self.generation: int = 0
-        self.paused: bool = False
-        self.pending_revocation: bool = False
-        self.pending_listener: bool = False
-        self.topic_id: UUID = ZERO_UUID
-        self.leader_id: int = NO_NODE
-        self.leader_epoch: int = UNKNOWN_EPOCH
-        self.preferred_node_id: int = NO_NODE
-        self.preferred_until_ms: float = 0.0
-        self.retry_at_ms: float = 0.0
-        self.high_watermark: int = -1
-        self.last_stable_offset: int = -1
-        self.log_start_offset: int = -1
-        self.is_ready: bool = False
-        self.turn_end: int = NO_TURN
+    def __post_init__(self) -> None:
+        self.topic_partition = self.records.topic_partition
+        self.on_unsettled()
 
     @property
     def has_position(self) -> bool:
@@ -268,4 +247,4 @@ class PartitionState:
     def _become(self, state: FetchState) -> None:
         self.state = state
         if state is not FetchState.FETCHING:
-            self._on_unsettled()
+            self.on_unsettled()
