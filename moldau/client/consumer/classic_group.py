@@ -119,10 +119,10 @@ class ClassicGroup:
         self._led_wanted: frozenset[str] = frozenset()
         self._led_topics: Topics | None = None
 
-    def subscribe(self, topics: frozenset[str], pattern: str | None, *, anew: bool) -> None:
+    def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
         """What to subscribe to from now on; this client has matched the pattern itself."""
         self._topics = topics
-        self.member.subscribe(topics, anew=anew)
+        self.member.subscribe(topics, is_new=is_new)
 
     def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
         """Leave. Returns what was owned, and whether it was lost already."""

@@ -243,7 +243,7 @@ class GroupCoordinator:
             self._client.want_all()
             self._pattern_is_known = False
             return
-        self._membership.subscribe(self._subscription.topics, pattern, anew=True)
+        self._membership.subscribe(self._subscription.topics, pattern, is_new=True)
 
     async def _learn_topics(self, timeout_ms: float) -> None:
         """Have all topics known once, before a pattern can be matched here."""
@@ -254,9 +254,9 @@ class GroupCoordinator:
             await self._wait(min(timeout_ms, self._config.retry_backoff_ms))
             return
         self._pattern_is_known = True
-        self._match(anew=True)
+        self._match(is_new=True)
 
-    def _match(self, *, anew: bool) -> None:
+    def _match(self, *, is_new: bool) -> None:
         assert self._pattern is not None
         topics = frozenset(
             name
@@ -264,15 +264,15 @@ class GroupCoordinator:
             if self._pattern.fullmatch(name)
             and not (topic.is_internal and self._config.exclude_internal_topics)
         )
-        if anew or topics != self._subscription.matched_topics:
+        if is_new or topics != self._subscription.matched_topics:
             self._subscription.matched_topics = topics
-            self._membership.subscribe(topics, None, anew=anew)
+            self._membership.subscribe(topics, None, is_new=is_new)
 
     def _metadata_changed(self) -> None:
         if self._closed or not self._membership.is_subscribed:
             return
         if self._pattern is not None and self._pattern_is_known:
-            self._match(anew=False)
+            self._match(is_new=False)
         self._membership.metadata_changed()
 
     def _stop_being_member(self, reason: str) -> None:

@@ -109,12 +109,12 @@ class Membership:
 
     # -- what polls do --------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str], pattern: str | None, *, anew: bool) -> None:
+    def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
         """What to consume; begins the task. `pattern` is for the broker to match (KIP-848);
-        `anew`: the user has just subscribed.
+        `is_new`: the user has just subscribed.
         """
         self.is_subscribed = True
-        self.group.subscribe(topics, pattern, anew=anew)
+        self.group.subscribe(topics, pattern, is_new=is_new)
         if self._task is None and not self._stopping:
             self._task = asyncio.create_task(self._run())
         self._signal.set()
@@ -325,9 +325,9 @@ class ConsumerGroup:
             on_attention=on_attention,
         )
 
-    def subscribe(self, topics: frozenset[str], pattern: str | None, *, anew: bool) -> None:
+    def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
         """What to subscribe to from now on."""
-        self.member.subscribe(Wish(topics, pattern), anew=anew)
+        self.member.subscribe(Wish(topics, pattern), is_new=is_new)
 
     def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
         """Leave; heartbeats carry no reason."""

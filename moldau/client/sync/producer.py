@@ -212,7 +212,7 @@ class Producer(BlockingClient):
 
     def wait_for_room(self) -> None:
         """Return when there is room; at once if there is now. The calling thread's next
-        `send_nowait` has room then, whatever other threads send meanwhile.
+        `send_nowait` has room then, whatever other threads send in between.
 
         Raises:
             BufferFull: not within `max.block.ms`.

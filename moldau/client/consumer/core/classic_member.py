@@ -154,13 +154,13 @@ class ClassicMember:
 
     # -- the user's side ------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str], *, anew: bool = False) -> None:
+    def subscribe(self, topics: frozenset[str], *, is_new: bool = False) -> None:
         """What to consume from now on; another set than before leads to a rebalance.
 
         Args:
-            anew: the user has just subscribed: after a fatal error the member joins again.
+            is_new: the user has just subscribed: after a fatal error the member joins again.
         """
-        if self.state is ClassicState.FATAL and anew:
+        if self.state is ClassicState.FATAL and is_new:
             self._reset(forget_member=True)
         begins = not self._subscribed
         if begins or topics != self._topics:

@@ -185,9 +185,9 @@ class ConsumerMember:
 
     # -- the user's side ------------------------------------------------------------------------
 
-    def subscribe(self, wish: Wish, *, anew: bool = False) -> None:
-        """What to consume from now on. `anew`: the user has just subscribed."""
-        if self.state is ConsumerState.FATAL and anew:
+    def subscribe(self, wish: Wish, *, is_new: bool = False) -> None:
+        """What to consume from now on. `is_new`: the user has just subscribed."""
+        if self.state is ConsumerState.FATAL and is_new:
             self._move(ConsumerState.UNSUBSCRIBED)
             self._failure = None
         changed = wish != self._wish

@@ -61,7 +61,7 @@ class FetchBuffer:
         """At most `max_records`, partition by partition.
 
         Raises: a partition's fault, when nothing comes before it. What is buffered of that
-        partition is dropped and fetched anew, as the fault may have been the transport's.
+        partition is dropped and fetched again, as the fault may have been the transport's.
         """
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = max_records

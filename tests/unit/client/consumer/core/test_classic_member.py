@@ -162,7 +162,7 @@ def test_fenced_for_good_until_the_user_subscribes_anew() -> None:
         step = script.member.next_step(script.now_ms)
         assert isinstance(step, Fail)
         assert step.code is ErrorCode.FENCED_INSTANCE_ID
-    script.member.subscribe(frozenset({"t"}), anew=True)
+    script.member.subscribe(frozenset({"t"}), is_new=True)
     script.prepare()
     script.send(GroupRequest.JOIN)
 
