@@ -22,7 +22,8 @@ test: setup lint ## Everything: lint, types, import contracts, all tests, the si
 slow: setup ## Only what `make test` leaves out for its minutes, most of it with Spark
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-fmt: setup ## Format the code and fix what can be fixed mechanically
+fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client
+	PYTHONPATH=. $(BIN)/python tools/blocking_admin.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 

@@ -218,7 +218,7 @@ async def _read_slowly(order: MemoryOrder, outcome: MemoryOutcome) -> None:
                 await asyncio.sleep(SAMPLE_S / 4)
 
         await read(MIB)
-        async with sampled(outcome, lambda: consumer._parts.buffer.memory.pinned_bytes):
+        async with sampled(outcome, lambda: consumer._buffer.memory.pinned_bytes):
             await read(order.total_bytes)
 
 

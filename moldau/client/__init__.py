@@ -63,7 +63,7 @@ from moldau.client.config import (
     UnusedSetting,
 )
 from moldau.client.consumer.consumer import Consumer
-from moldau.client.consumer.rebalance_listener import RebalanceListener
+from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,

@@ -1,8 +1,7 @@
 """Arrow batches to record columns and back. pyarrow is imported when it is first used."""
 
-from moldau.client.arrow.delivery import ArrowDelivery
 from moldau.client.arrow.library import ArrowMissing
-from moldau.client.arrow.slices import ArrowArray, ArrowData, ArrowStream
+from moldau.client.arrow.sending import ArrowArray, ArrowData, ArrowDelivery, ArrowStream
 from moldau.client.arrow.to_arrow import polled_schema
 
 __all__ = [

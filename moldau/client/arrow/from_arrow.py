@@ -1,17 +1,20 @@
 """Arrow record batches to the columns that the record codec takes.
 
-Owns the names and types that a batch to be sent may have (those of Spark's Kafka sink), and their
-meaning. Must not know topics' partitions, nor send. Invariant: keys, values and headers are not
-copied where Arrow's layout is the codec's own, and never touched row by row in Python.
+Owns the names and types that a batch to be sent may have (those of Spark's Kafka sink) and their
+meaning, and what the layouts of Arrow's string-like types have in common (offsets of 32 or 64 bits,
+fixed widths, views, dictionaries, slices). Must not know topics' partitions, nor send. Invariants:
+row i of a column is row i of the array, whatever slice of whichever buffers it was; keys, values
+and headers are not copied where Arrow's layout is the codec's own, and never touched row by row in
+Python.
 """
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
-from moldau.client.arrow.strings import bytes_column
 from moldau.client.errors import SerializationError
 from moldau.protocol.records import BytesColumn, RecordColumns
 
@@ -24,7 +27,11 @@ SENT_COLUMNS: Final[tuple[str, ...]] = (
     "topic",
 )
 IGNORED_COLUMNS: Final[tuple[str, ...]] = ("offset", "timestampType")
-"""What `poll_arrow` gives besides: the broker decides these anew."""
+"""Columns of `poll_arrow` that the broker decides again."""
+
+INT32_BYTES: Final = 4
+MAX_COLUMN_BYTES: Final = 2**31 - 1
+"""What 32-bit offsets reach; batches are cut so that they stay below."""
 
 _MILLIS_PER: Final[dict[str, int]] = {"s": 1000, "ms": 1}
 _PER_MILLI: Final[dict[str, int]] = {"us": 1000, "ns": 1_000_000}
@@ -66,8 +73,8 @@ def read_rows(batch: Any, now_ms: int) -> ArrowRows:
         batch.num_rows,
         None,
         None if timestamps is None else _timestamps_ms(timestamps, now_ms),
-        BytesColumn() if keys is None else bytes_column("key", keys),
-        bytes_column("value", found["value"]),
+        BytesColumn() if keys is None else _bytes_column("key", keys),
+        _bytes_column("value", found["value"]),
     )
     headers = found.get("headers")
     if headers is not None:
@@ -183,8 +190,8 @@ def _add_headers(columns: RecordColumns, values: Any) -> None:
     if header_keys.null_count:
         raise SerializationError("column 'headers' has a header without a key")
     columns.header_offsets = offsets
-    columns.header_keys = bytes_column("headers.key", header_keys)
-    columns.header_values = bytes_column(
+    columns.header_keys = _bytes_column("headers.key", header_keys)
+    columns.header_values = _bytes_column(
         "headers.value", entries.field(item.get_field_index("value"))
     )
 
@@ -239,3 +246,88 @@ def _flat_lists(values: Any) -> tuple[Any, Any]:
     except pa.ArrowInvalid as error:
         raise SerializationError(f"column 'headers' has too many headers: {error}") from error
     return ends.buffers()[1].slice(4 * ends.offset, 4 * (count + 1)), entries
+
+
+def _bytes_column(name: str, values: Any) -> BytesColumn:
+    """The column of an array of binary, string, or anything laid out like them.
+
+    Views (binary_view, string_view) and dictionaries are copied into one piece, everything else is
+    used where it lies.
+
+    Raises:
+        SerializationError: a type that holds no bytes, or more than 2 GB.
+    """
+    pa = pyarrow()
+    kind = values.type
+    if pa.types.is_null(kind):
+        return BytesColumn()
+    if pa.types.is_dictionary(kind):
+        values = values.dictionary_decode()
+        kind = values.type
+    if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+        values = values.cast(pa.binary())
+        kind = values.type
+    if pa.types.is_fixed_size_binary(kind):
+        return _fixed_size(values)
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        return _large(name, values)
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        _, offsets, data = values.buffers()
+        return BytesColumn(
+            _int32_offsets(offsets, values.offset, len(values)), _validity_of(values), _data(data)
+        )
+    raise SerializationError(
+        f"column {name!r} is {kind}: binary or string is needed; cast it, or encode its values"
+    )
+
+
+def _validity_of(values: Any) -> Any:
+    """The bitmap of what is not null, from its first bit on; None when nothing is null."""
+    if not values.null_count:
+        return None
+    bitmap = values.buffers()[0]
+    first, bits = divmod(values.offset, 8)
+    if not bits:
+        return bitmap.slice(first, (len(values) + 7) // 8)
+    # A slice may begin in the middle of a byte: shifted as one long number, lowest bit first.
+    stop = (values.offset + len(values) + 7) // 8
+    number = int.from_bytes(memoryview(bitmap)[first:stop], "little") >> bits
+    return number.to_bytes(stop - first, "little")
+
+
+def _int32_offsets(offsets: Any, start: int, count: int) -> Any:
+    if offsets is None or not offsets.size:
+        return bytes(INT32_BYTES * (count + 1))  # an empty array may come without
+    return offsets.slice(INT32_BYTES * start, INT32_BYTES * (count + 1))
+
+
+def _data(data: Any) -> Any:
+    return b"" if data is None else data
+
+
+def _fixed_size(values: Any) -> BytesColumn:
+    """Rows one behind the other, nulls too: the offsets are the multiples of the width."""
+    width = values.type.byte_width
+    count = len(values)
+    data = values.buffers()[1]
+    if count * width > MAX_COLUMN_BYTES:
+        raise SerializationError(f"{count} values of {width} bytes are more than 2 GB")
+    offsets = array("i", range(0, (count + 1) * width, width) if width else [0] * (count + 1))
+    content = b"" if data is None else data.slice(values.offset * width, count * width)
+    return BytesColumn(offsets.tobytes(), _validity_of(values), content)
+
+
+def _large(name: str, values: Any) -> BytesColumn:
+    """64-bit offsets made 32-bit ones, from the slice's first byte on; the bytes stay."""
+    pa, pc = pyarrow(), pyarrow_compute()
+    count = len(values)
+    _, buffer, data = values.buffers()
+    if not count or buffer is None:
+        return BytesColumn(bytes(INT32_BYTES * (count + 1)), _validity_of(values), b"")
+    offsets = pa.Array.from_buffers(pa.int64(), count + 1, [None, buffer], 0, values.offset)
+    first, last = offsets[0].as_py(), offsets[count].as_py()
+    if last - first > MAX_COLUMN_BYTES:
+        raise SerializationError(f"column {name!r} has a piece of {last - first} bytes: over 2 GB")
+    narrow = pc.subtract(offsets, first).cast(pa.int32())
+    content = b"" if data is None else data.slice(first, last - first)
+    return BytesColumn(narrow.buffers()[1], _validity_of(values), content)

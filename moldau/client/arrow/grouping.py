@@ -1,6 +1,6 @@
 """Rows sorted by topic and partition, as lists of row numbers.
 
-Owns which row goes where: by its topic, its partition, its key's hash, in this order. Must not copy
+Owns where a row goes: by its topic, its partition, its key's hash, in this order. Must not copy
 rows, nor know batches. Invariant: every row is in exactly one group, and rows of one group keep
 their order.
 """
@@ -38,12 +38,12 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """The number of rows."""
         return self.stop - self.start
 
 
 def rows_by_topic(rows: ArrowRows, topic: str | None) -> list[tuple[str, Rows]]:
-    """Which rows go to which topic: all to `topic` when it is given, whatever their column says.
+    """The rows by topic: all to `topic` when it is given, whatever their column says.
 
     Raises:
         SerializationError: a row without a topic.
@@ -76,7 +76,7 @@ def rows_by_partition(
     ignore_keys: bool = False,
     partitioner: RowPartitioner | None = None,
 ) -> list[tuple[int, Rows]]:
-    """Which of the chosen rows go to which partition, `ANY_PARTITION` where that is free.
+    """The chosen rows by partition; `ANY_PARTITION` for rows that may go to any.
 
     Args:
         partitioner: decides for rows without a partition of their own; None: the key's hash does,
@@ -97,7 +97,7 @@ def rows_by_partition(
     highest = pyarrow_compute().max(places).as_py()
     if highest is not None and highest >= partition_count:
         raise LookupError(highest)
-    if partition_count == 1:  # those that are free have no choice, and stay among the others
+    if partition_count == 1:  # rows without a partition stay among the others
         return [(0, chosen)] if chosen.count else []
     numbers, bounds = group_rows(_int32_buffer(places), partition_count)
     if len(bounds) == 1:

@@ -1,8 +1,7 @@
 """Where pyarrow comes from: an optional library, imported when it is first needed.
 
-Owns the one import and the error of its absence. Everything else of this package asks here, so that
-a client without Arrow neither needs nor loads it. Invariant: importing `moldau.client.arrow` never
-imports pyarrow.
+Owns the one import, through which the whole package goes, and the error of its absence. Invariant:
+importing `moldau.client.arrow` never imports pyarrow.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from moldau.client.errors import KafkaError
 
 
 class ArrowMissing(KafkaError, ImportError):
-    """A call that takes or gives Arrow data, and pyarrow is not installed."""
+    """A call takes or returns Arrow data, and pyarrow is not installed."""
 
 
 def pyarrow() -> Any:

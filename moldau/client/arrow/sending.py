@@ -1,21 +1,22 @@
 """From an Arrow table to acknowledged record batches.
 
-Owns one `send_arrow`: it goes through the data slice by slice, encodes one batch at a time when
-there is room for it, and collects what the brokers say. Must not keep rows or encoded bytes longer
-than the producer's memory does. Invariants: rows of one partition are appended in their order, and
-behind every record sent to it before; never more than one encoded batch is outside
-`buffer.memory`; when a batch fails nothing more is appended, and the error is raised only when all
-others have ended.
+Owns what `send_arrow` accepts and one such call: it goes through the data slice by slice (large
+batches are cut, runs of small ones put together), encodes one record batch at a time when there is
+room for it, and collects what the brokers say. Must not keep rows or encoded bytes longer than the
+producer's memory does. Invariants: every row is sent once; rows of one partition are appended in
+their order, and behind every record sent to it before; at most about `SLICE_BYTES` of small batches
+are gathered; never more than one encoded batch is outside `buffer.memory`; when a batch fails
+nothing more is appended, and the error is raised only when all others have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from moldau.client.arrow.delivery import ArrowDelivery, DeliveryLedger
 from moldau.client.arrow.from_arrow import ArrowRows, read_rows
 from moldau.client.arrow.grouping import (
     ANY_PARTITION,
@@ -24,7 +25,7 @@ from moldau.client.arrow.grouping import (
     rows_by_partition,
     rows_by_topic,
 )
-from moldau.client.arrow.slices import ArrowData, slices
+from moldau.client.arrow.library import pyarrow
 from moldau.client.errors import KafkaError, RecordTooLarge, SerializationError
 from moldau.client.producer.appender import Appender
 from moldau.client.producer.core.accumulator import Accumulator
@@ -44,15 +45,50 @@ from moldau.runtime.clock import Clock
 BUFFER_SHARE: Final = 4
 """A batch takes at most this part of `buffer.memory`, so that several can be on their way."""
 
+SLICE_BYTES: Final = 16 * 1024 * 1024
+"""How much is grouped by partition at once, and read ahead of a stream."""
+SMALL_BYTES: Final = 2 * 1024 * 1024
+"""Smaller batches are put together: each by itself would make small record batches."""
+MAX_SLICE_ROWS: Final = 2**20
 
-class TopicSource(Protocol):
-    """Where topics become known."""
 
-    async def __call__(self, topic: str, partition_count: int = 1, /) -> TopicQueues:
-        """The topic's queues, as soon as it has that many partitions.
+@runtime_checkable
+class ArrowStream(Protocol):
+    """A table, or a stream of batches, of any library that speaks Arrow's PyCapsule interface."""
 
-        Raises: what `send` raises for a topic or partition that does not come up in time.
-        """
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """See Arrow's documentation."""
+
+
+@runtime_checkable
+class ArrowArray(Protocol):
+    """One record batch of any library that speaks Arrow's PyCapsule interface."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """See Arrow's documentation."""
+
+
+ArrowData: TypeAlias = ArrowStream | ArrowArray
+"""`pyarrow.Table`, `RecordBatch`, `RecordBatchReader`, a polars or pandas frame, and so on."""
+
+TopicSource: TypeAlias = Callable[[str, int], Awaitable[TopicQueues]]
+"""(topic, partition count) → the topic's queues, as soon as it has that many partitions. Raises
+what `send` raises for a topic or partition that does not come up in time."""
+
+
+@dataclass(slots=True)
+class ArrowDelivery:
+    """Where the rows of one `send_arrow` are.
+
+    Attributes:
+        row_count: rows that were acknowledged: all of them.
+        partitions: by partition the ranges (offset of the first row, number of rows), in the order
+            of the rows. The offset is -1 where the broker does not say: with acks=0, or when it
+            recognised a retry as a duplicate.
+    """
+
+    row_count: int = 0
+    partitions: Mapping[TopicPartition, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 class ArrowSender:
@@ -61,8 +97,8 @@ class ArrowSender:
     Args:
         topic_source: waits for a topic's metadata.
         partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
-        check: raises when the producer takes nothing (more): closed, fenced, no transaction.
-        refused: hears of the error of a row that is too large.
+        check: raises when the producer takes nothing: closed, fenced, no transaction.
+        refused: called with the error of a row that is too large.
     """
 
     def __init__(
@@ -112,7 +148,7 @@ class ArrowSender:
             raise
         await sending.settle()
         sending.raise_failure()
-        return sending.ledger.delivery()
+        return sending.delivery()
 
     async def _send_topic(
         self, sending: _Sending, name: str, rows: ArrowRows, chosen: Rows, partition: int | None
@@ -181,7 +217,7 @@ class ArrowSender:
             if header.record_count == 1:
                 self._check_size(out, header)
             while True:
-                # Chosen only now: who was waited for may have lost its leader.
+                # Chosen after the wait, in which a partition may have lost its leader.
                 now_ms = self._clock.monotonic_ms()
                 queue = (
                     self._accumulator.sticky_queue(known, now_ms)
@@ -196,11 +232,11 @@ class ArrowSender:
             sending.add(batch)
             self._appender.sender.wake()
             del out, batch
-            # The sender shall come to it before the next one is encoded.
+            # The sender runs before the next batch is encoded.
             await asyncio.sleep(0)
 
     def _check_size(self, out: bytearray, header: BatchHeader) -> None:
-        """Of a batch with a single row, which may be of any size: as `send` does."""
+        """Check a batch with a single row, which may have any size, as `send` does."""
         size_bytes = len(out)
         if header.is_compressed:
             write_header(out, header)
@@ -222,21 +258,24 @@ class ArrowSender:
 
 
 class _Sending:
-    """One call's batches that have no outcome yet, and what became of the others."""
+    """One call's batches that have no outcome yet, and the ranges of the acknowledged ones.
+
+    Invariant: ranges of one partition do not overlap, and those that follow each other are one.
+    """
 
     def __init__(self) -> None:
-        self.ledger = DeliveryLedger()
+        self._row_count = 0
+        self._ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
         self._pending: deque[ProducerBatch] = deque()
         self._failure: Exception | None = None
 
     def add(self, batch: ProducerBatch) -> None:
-        """One more batch is on its way."""
         self._pending.append(batch)
         while self._pending and all(leaf.is_done for leaf in _leaves(self._pending[0])):
             self._enter(self._pending.popleft())
 
     async def settle(self) -> None:
-        """Wait until everything has its outcome."""
+        """Wait until every batch has its outcome."""
         while self._pending:
             batch = self._pending[0]
             while (leaf := _next_open(batch)) is not None:
@@ -244,9 +283,9 @@ class _Sending:
             self._enter(self._pending.popleft())
 
     def raise_failure(self) -> None:
-        """Raise what has failed first, if anything has."""
+        """Raise the first failure, if there is one."""
         if self._failure is not None:
-            # Other records of the batch share the error: its traceback is nobody's.
+            # Other records of the batch share the error, so it carries no traceback of one.
             raise self._failure.with_traceback(None)
 
     def _enter(self, batch: ProducerBatch) -> None:
@@ -256,7 +295,23 @@ class _Sending:
             else:
                 partition = TopicPartition(leaf.topic, leaf.partition)
                 assert isinstance(leaf, ProducerBatch), "batches are split into batches"
-                self.ledger.add(partition, leaf.base_offset, leaf.record_count)
+                self._acknowledged(partition, leaf.base_offset, leaf.record_count)
+
+    def _acknowledged(self, partition: TopicPartition, base_offset: int, row_count: int) -> None:
+        self._row_count += row_count
+        ranges = self._ranges.setdefault(partition, [])
+        if ranges:
+            last_offset, last_count = ranges[-1]
+            follows = base_offset == last_offset + last_count and last_offset >= 0
+            if follows or base_offset == last_offset == -1:
+                ranges[-1] = (last_offset, last_count + row_count)
+                return
+        ranges.append((base_offset, row_count))
+
+    def delivery(self) -> ArrowDelivery:
+        """Everything that was acknowledged so far."""
+        found = {partition: tuple(ranges) for partition, ranges in self._ranges.items()}
+        return ArrowDelivery(self._row_count, found)
 
 
 def _leaves(outcome: Outcome) -> Iterator[Outcome]:
@@ -273,7 +328,7 @@ def _next_open(batch: ProducerBatch) -> Outcome | None:
 
 
 async def _done(outcome: Outcome) -> None:
-    """Until the outcome is set, or that of the first of its parts."""
+    """Wait until the outcome, or that of its first part, is set."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(_outcome: Outcome, _index: int) -> None:
@@ -282,3 +337,73 @@ async def _done(outcome: Outcome) -> None:
 
     outcome.when_done(0, wake)
     await future
+
+
+async def slices(data: ArrowData) -> AsyncIterator[Any]:
+    """Record batches of the data, neither large nor needlessly small.
+
+    A stream is read in a thread, as it may wait for its source.
+
+    Raises:
+        ArrowMissing: pyarrow is not installed.
+        SerializationError: no Arrow data.
+    """
+    pa = pyarrow()
+    gathered: list[Any] = []
+    gathered_bytes = 0
+    async for batch in _batches(data):
+        size_bytes = batch.nbytes
+        if gathered and (size_bytes >= SMALL_BYTES or gathered_bytes >= SLICE_BYTES):
+            yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
+            gathered, gathered_bytes = [], 0
+        if size_bytes >= SMALL_BYTES:
+            for piece in cut(batch, size_bytes):
+                yield piece
+        elif batch.num_rows:
+            gathered.append(batch)
+            gathered_bytes += size_bytes
+    if gathered:
+        yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
+
+
+def cut(batch: Any, size_bytes: int) -> Iterator[Any]:
+    """The batch in slices of about `SLICE_BYTES` and at most 2^20 rows. Nothing is copied."""
+    row_count = batch.num_rows
+    piece_count = -(-size_bytes // SLICE_BYTES)
+    rows = min(MAX_SLICE_ROWS, max(1, -(-row_count // piece_count)))
+    for start in range(0, row_count, rows):
+        piece = batch.slice(start, rows)
+        # Rows of very different sizes: halves, until it is small enough or a single row.
+        if piece.nbytes > 2 * SLICE_BYTES and piece.num_rows > 1:
+            yield from cut(piece, piece.nbytes)
+        else:
+            yield piece
+
+
+async def _batches(data: ArrowData) -> AsyncIterator[Any]:
+    pa = pyarrow()
+    if isinstance(data, pa.Table):
+        for batch in data.to_batches():
+            yield batch
+    elif isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, ArrowStream):
+        is_reader = isinstance(data, pa.RecordBatchReader)
+        reader = data if is_reader else pa.RecordBatchReader.from_stream(data)
+        while (batch := await asyncio.to_thread(_next_batch, reader)) is not None:
+            yield batch
+    elif isinstance(data, ArrowArray):
+        yield pa.record_batch(data)
+    else:
+        raise SerializationError(
+            f"{type(data).__name__} holds no Arrow data: a pyarrow Table, RecordBatch or "
+            "RecordBatchReader is needed, or an object that exports itself as one"
+        )
+
+
+def _next_batch(reader: Any) -> Any:
+    # StopIteration cannot pass through a thread's future.
+    try:
+        return reader.read_next_batch()
+    except StopIteration:
+        return None

@@ -1,8 +1,8 @@
 """Columns of the record codec to an Arrow record batch.
 
-Owns the schema that `poll_arrow` gives, which is that of Spark's Kafka source (with headers). Must
-not fetch, nor decide what is visible. Invariant: keys, values, offsets and headers are Arrow arrays
-around the codec's own buffers; nothing is done row by row in Python.
+Owns the schema that `poll_arrow` returns, which is that of Spark's Kafka source (with headers).
+Must not fetch, nor decide what is visible. Invariant: keys, values, offsets and headers are Arrow
+arrays around the codec's own buffers; nothing is done row by row in Python.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
+from moldau.client.consumer.core.fetch_buffer import FetchBuffer
 from moldau.client.records import TimestampType
-from moldau.protocol.records import BytesColumn, RecordColumns, scaled_int64s
+from moldau.protocol.records import BytesColumn, RecordColumns, scaled_int64s, take_columns
+from moldau.protocol.reusable_memory import ReusableMemory
 
 MICROSECONDS_PER_MS: Final = 1000
+POLL_BYTES: Final = 64 * 1024 * 1024
+"""What one `poll_arrow` without a limit returns at most, about, in uncompressed bytes."""
 KEPT_ROWS: Final = 8192
 """Up to so many rows a value that is the same in all of them is a slice of an array kept."""
 
@@ -53,6 +57,21 @@ def polled_schema() -> Any:
 def _headers_type() -> Any:
     pa = pyarrow()
     return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def take_rows(buffer: FetchBuffer, max_records: int, memory: ReusableMemory) -> Any:
+    """At most so many fetched records as a `pyarrow.RecordBatch`, up to about `POLL_BYTES`."""
+    opened = buffer.open_batches(max_records, POLL_BYTES)
+    cursors = [batch.cursor for _, batches in opened for batch in batches]
+    with buffer.taking(opened):
+        counts, columns = take_columns(cursors, max_records, memory=memory)
+        kinds = (
+            (*state.topic_partition, batch.header.timestamp_type)
+            for state, batches in opened
+            for batch in batches
+        )
+        runs = [RowRun(*kind, count) for kind, count in zip(kinds, counts, strict=True)]
+        return to_arrow(runs, columns)
 
 
 def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:

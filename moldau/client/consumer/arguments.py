@@ -1,8 +1,4 @@
-"""What users hand to a consumer's calls, checked: one clear error each.
-
-Owns these checks. Must not know the consumer's state. Invariant: what passes is of the right types
-and in range.
-"""
+"""Checks of what users hand to a consumer's calls: what passes has the right type and range."""
 
 from __future__ import annotations
 
@@ -70,8 +66,10 @@ def times_of(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     return times
 
 
-def record_count_of(given: object) -> int:
-    """A limit of records. Raises: TypeError, ValueError."""
+def record_count_of(given: object, default: int) -> int:
+    """A limit of records; None for the default. Raises: TypeError, ValueError."""
+    if given is None:
+        return default
     if not isinstance(given, int) or isinstance(given, bool):
         raise TypeError(f"max_records is a number, not {given!r}")
     if given < 1:

@@ -1,14 +1,18 @@
 """A classic consumer group, as one member sees it: the requests, and the leader's work.
 
-Owns what goes into JoinGroup, SyncGroup, Heartbeat and LeaveGroup, what comes out of them, and the
-assignment when this member leads. Must not decide when anything is sent (`core.classic_member`
-does) nor touch what the user consumes. Invariant: the assignors see the same on every member.
+Owns what goes into JoinGroup, SyncGroup, Heartbeat and LeaveGroup, what comes out of them, the
+assignment when this member leads, and the bytes of subscriptions and assignments (versions 0 to 3)
+that members exchange through the coordinator. Must not decide when anything is sent
+(`core.classic_member` does) nor touch what the user consumes. Invariants: the assignors see the
+same on every member; a newer version is read as the newest known one; an assignment is written so
+that its member can read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Any, Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -17,25 +21,29 @@ from moldau.client.consumer.assignors import (
     ConsumerPartitionAssignor,
     MemberAssignment,
     PartitionRacks,
+    RebalanceProtocol,
     Subscription,
     Topics,
     make_assignors,
     rebalance_protocol,
 )
-from moldau.client.consumer.assignors.assignor import RebalanceProtocol
-from moldau.client.consumer.consumer_protocol import (
-    PROTOCOL_TYPE,
-    read_assignment,
-    read_subscription,
-    version_of,
-    write_assignment,
-    write_subscription,
-)
 from moldau.client.consumer.core.classic_member import ClassicMember
-from moldau.client.consumer.core.rebalance_steps import Assign, GroupRequest
+from moldau.client.consumer.core.rebalance_steps import (
+    Assign,
+    Backoff,
+    GroupRequest,
+    Partitions,
+    PollWatch,
+)
 from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, GroupLink
 from moldau.client.records import TopicPartition
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from moldau.protocol.messages.consumer_protocol_assignment import (
+    TopicPartition as AssignedTopic,
+)
+from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol_subscription import TopicPartition as OwnedTopic
 from moldau.protocol.messages.p11_join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
@@ -45,6 +53,10 @@ from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from moldau.protocol.schema import Message
+
+PROTOCOL_TYPE: Final = "consumer"
+NEWEST_VERSION: Final = 3
+_VERSION: Final = Struct(">h")
 
 JOIN_LAPSE_MS: Final = 5_000
 """A join may be answered this much after the rebalance timeout."""
@@ -68,35 +80,36 @@ class _Round:
     assignments: Mapping[str, bytes] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back, and to which of the member's requests."""
-
-    request: GroupRequest
-    attempt: int
-    response: Any
-
-
 class ClassicGroup:
     """The requests of one member, and the assignors it offers.
 
-    Args:
-        member: the machine that decides what is sent.
+    Raises:
+        ConfigurationError: `partition.assignment.strategy` makes no sense.
     """
 
     def __init__(
         self,
         client: ClusterClient,
         config: ConsumerConfig,
-        group_id: str,
         link: GroupLink,
-        member: ClassicMember,
-        assignors: tuple[ConsumerPartitionAssignor, ...],
+        watch: PollWatch,
+        backoff: Backoff,
+        on_attention: Callable[[], None],
     ) -> None:
-        self.member: Final = member
+        assert config.group_id is not None, "members are in a group"
+        assignors = make_assignors(config.partition_assignment_strategy)
+        self.member: Final = ClassicMember(
+            group_instance_id=config.group_instance_id,
+            cooperative=rebalance_protocol(assignors) is RebalanceProtocol.COOPERATIVE,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            session_timeout_ms=config.session_timeout_ms,
+            poll_watch=watch,
+            backoff=backoff,
+            on_attention=on_attention,
+        )
         self._client = client
         self._config = config
-        self._group_id = group_id
+        self._group_id = config.group_id
         self._link = link
         self._assignors = {each.name: each for each in assignors}
         self._topics: frozenset[str] = frozenset()
@@ -106,10 +119,14 @@ class ClassicGroup:
         self._led_wanted: frozenset[str] = frozenset()
         self._led_topics: Topics | None = None
 
-    def set_topics(self, topics: frozenset[str], *, anew: bool) -> None:
-        """What to subscribe to from now on."""
+    def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
+        """What to subscribe to from now on; this client has matched the pattern itself."""
         self._topics = topics
-        self.member.subscribe(topics, anew=anew)
+        self.member.subscribe(topics, is_new=is_new)
+
+    def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
+        """Leave. Returns what was owned, and whether it was lost already."""
+        return self.member.unsubscribe(reason)
 
     def metadata_changed(self) -> None:
         """The leader compares the group's topics with what it assigned."""
@@ -120,7 +137,7 @@ class ClassicGroup:
             self.member.request_rejoin("cached metadata has changed since the last assignment")
 
     def before_assign(self, step: Assign) -> None:
-        """The assignor hears what this member got, before its user does."""
+        """Tell the assignor what this member got, before the user has it."""
         assignor = self._assignors.get(self._assigned_by)
         if assignor is not None:
             assignor.on_assignment(
@@ -133,68 +150,46 @@ class ClassicGroup:
 
     # -- requests -------------------------------------------------------------------------------
 
-    async def send(self, request: GroupRequest, attempt: int) -> Answer:
-        """Send one, without touching the member. Raises as `GroupLink.ask`."""
-        match request:
-            case GroupRequest.JOIN:
-                response = await self._ask(
-                    JoinGroupRequest,
-                    self._join_request(),
-                    timeout_ms=max(
-                        self._config.request_timeout_ms,
-                        self._config.max_poll_interval_ms + JOIN_LAPSE_MS,
-                    ),
-                )
-            case GroupRequest.LEAD:
-                return Answer(request, attempt, await self._lead())
-            case GroupRequest.SYNC:
-                response = await self._ask(SyncGroupRequest, self._sync_request())
-            case _:
-                assert request is GroupRequest.HEARTBEAT, request
-                member = self.member
-                if member.is_leader:
-                    # Its own and the others': the leader watches them for the whole group.
-                    for topic in self._led_wanted:
-                        self._client.used(topic)
-                response = await self._ask(
-                    HeartbeatRequest,
-                    HeartbeatRequest(
-                        group_id=self._group_id,
-                        generation_id=member.generation_id,
-                        member_id=member.member_id,
-                        group_instance_id=member.group_instance_id,
-                    ),
-                )
-        return Answer(request, attempt, response)
+    def exchange(
+        self, request: GroupRequest, now_ms: float
+    ) -> tuple[int, Coroutine[Any, Any, Any]]:
+        """The request's number, and its sending, which does not touch the member. Raises as
+        `GroupLink.ask`.
+        """
+        return self.member.sent(request, now_ms), self._send(request)
 
-    def accept(self, answer: Answer, now_ms: float) -> None:
-        """Tell the member what was answered."""
-        member, attempt = self.member, answer.attempt
-        if answer.request is GroupRequest.LEAD:
+    def accept(self, request: GroupRequest, attempt: int, response: Any, now_ms: float) -> None:
+        """Pass the answer on to the member."""
+        member = self.member
+        if request is GroupRequest.LEAD:
             if member.led(attempt):
-                self._round.assignments = answer.response
+                self._round.assignments = response
             return
-        response = answer.response
         code = ErrorCode.of(response.error_code)
-        if code is ErrorCode.NONE and answer.request is not GroupRequest.HEARTBEAT:
+        if code is ErrorCode.NONE and request is not GroupRequest.HEARTBEAT:
             protocol_type = response.protocol_type
             if protocol_type not in (None, "", PROTOCOL_TYPE):
                 code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code is not ErrorCode.NONE:
-            member_id = (
-                response.member_id if answer.request is GroupRequest.JOIN else member.member_id
-            )
-            member.refused(attempt, now_ms, answer.request, code, member_id=member_id)
-        elif answer.request is GroupRequest.JOIN:
+            member_id = response.member_id if request is GroupRequest.JOIN else member.member_id
+            member.refused(attempt, now_ms, request, code, member_id=member_id)
+        elif request is GroupRequest.JOIN:
             self._joined(attempt, response, now_ms)
-        elif answer.request is GroupRequest.SYNC:
+        elif request is GroupRequest.SYNC:
             self._synced(attempt, bytes(response.assignment), now_ms)
         else:
             member.heartbeat_succeeded(attempt, now_ms)
 
-    async def leave(self, member_id: str, reason: str) -> None:
-        """Send LeaveGroup; nobody cares for its answer. Raises as `GroupLink.ask`."""
-        reason = reason[:REASON_LIMIT]
+    def refused(self, request: GroupRequest, attempt: int, now_ms: float, code: ErrorCode) -> None:
+        """The request failed for good, or an assignor of the user's own raised."""
+        self.member.refused(attempt, now_ms, request, code)
+
+    def farewell(self) -> Coroutine[Any, Any, None] | None:
+        """The sending of LeaveGroup, None when the group expects none."""
+        leave = self.member.take_leave()
+        if leave is None:
+            return None
+        member_id, reason = leave[0], leave[1][:REASON_LIMIT]
 
         def build(version: int) -> Message:
             if version < 3:
@@ -204,7 +199,36 @@ class ClassicGroup:
                 members=[MemberIdentity(member_id=member_id, reason=reason)],
             )
 
-        await self._link.ask(LeaveGroupRequest, build, purpose=OFFSETS)
+        return self._link.ask(LeaveGroupRequest, build, purpose=OFFSETS)
+
+    async def _send(self, request: GroupRequest) -> Any:
+        match request:
+            case GroupRequest.JOIN:
+                timeout_ms = self._config.max_poll_interval_ms + JOIN_LAPSE_MS
+                return await self._ask(
+                    JoinGroupRequest,
+                    self._join_request(),
+                    timeout_ms=max(self._config.request_timeout_ms, timeout_ms),
+                )
+            case GroupRequest.LEAD:
+                return await self._lead()
+            case GroupRequest.SYNC:
+                return await self._ask(SyncGroupRequest, self._sync_request())
+        assert request is GroupRequest.HEARTBEAT, request
+        member = self.member
+        if member.is_leader:
+            # The leader watches the topics of all members, for the whole group.
+            for topic in self._led_wanted:
+                self._client.used(topic)
+        return await self._ask(
+            HeartbeatRequest,
+            HeartbeatRequest(
+                group_id=self._group_id,
+                generation_id=member.generation_id,
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+            ),
+        )
 
     async def _ask(
         self, kind: type[Message], request: Message, timeout_ms: float | None = None
@@ -227,7 +251,7 @@ class ClassicGroup:
             protocols=[
                 JoinGroupRequestProtocol(
                     name=name,
-                    metadata=write_subscription(
+                    metadata=_write_subscription(
                         Subscription(
                             topics=tuple(self._topics),
                             owned_partitions=tuple(member.owned),
@@ -267,11 +291,11 @@ class ClassicGroup:
             is_leader=leads,
         ):
             self._round = _Round(response.protocol_name or "", response if leads else None)
-            self._led_topics = None  # what an earlier leader knew is nobody's concern any more
+            self._led_topics = None
 
     def _synced(self, attempt: int, assignment: bytes, now_ms: float) -> None:
         try:
-            partitions, user_data = read_assignment(assignment)
+            partitions, user_data = _read_assignment(assignment)
         except RemoteProtocolError as error:
             self.member.refused(
                 attempt,
@@ -287,21 +311,21 @@ class ClassicGroup:
         self._round = _Round()
         self.member.synced(attempt, now_ms, frozenset(wanted))
         if len(wanted) < len(partitions):
-            # The leader knows an older subscription of ours: tell it the one of today.
+            # The leader knows an older subscription of this member: tell it the current one.
             self.member.request_rejoin("assigned topics that are not subscribed to (any more)")
 
     # -- leading --------------------------------------------------------------------------------
 
     async def _lead(self) -> dict[str, bytes]:
-        """Work out who gets what, with metadata fetched just now."""
+        """Work out the assignments, with metadata fetched just now."""
         joined = self._round.joined
         assert joined is not None, "only the leader leads"
         subscriptions: dict[str, Subscription] = {}
         versions: dict[str, int] = {}
         for each in joined.members:
             metadata = bytes(each.metadata)
-            versions[each.member_id] = version_of(metadata)
-            subscriptions[each.member_id] = read_subscription(metadata, each.group_instance_id)
+            versions[each.member_id] = _version_of(metadata)
+            subscriptions[each.member_id] = _read_subscription(metadata, each.group_instance_id)
         topics = sorted({topic for each in subscriptions.values() for topic in each.topics})
         await self._client.refresh_metadata(topics)
         existing = self._existing(topics)
@@ -318,7 +342,7 @@ class ClassicGroup:
         assignments = assignor.assign(existing, subscriptions)
         _check(assignor, assignments, subscriptions)
         return {
-            member_id: write_assignment(
+            member_id: _write_assignment(
                 assignments.get(member_id, ()),
                 assignor.assignment_user_data(member_id),
                 versions[member_id],
@@ -343,22 +367,12 @@ class ClassicGroup:
         return existing
 
 
-def assignors_of(config: ConsumerConfig) -> tuple[tuple[ConsumerPartitionAssignor, ...], bool]:
-    """Fresh assignors of `partition.assignment.strategy`, and whether they are cooperative.
-
-    Raises:
-        ConfigurationError: the setting makes no sense.
-    """
-    assignors = make_assignors(config.partition_assignment_strategy)
-    return assignors, rebalance_protocol(assignors) is RebalanceProtocol.COOPERATIVE
-
-
 def _check(
     assignor: ConsumerPartitionAssignor,
     assignments: Mapping[str, Iterable[TopicPartition]],
     subscriptions: Mapping[str, Subscription],
 ) -> None:
-    """Refuse what would break the group; only an assignor of the user's own does that."""
+    """Refuse what would break the group; only an assignor of the user's own returns that."""
     owners: dict[TopicPartition, str] = {}
     cooperative = RebalanceProtocol.COOPERATIVE in assignor.supported_protocols
     owned = {
@@ -384,3 +398,82 @@ def _check(
                 f"{owned[partition]} still owns it; cooperative assignors give it in a second "
                 "rebalance (KIP-429)"
             )
+
+
+def _version_of(data: bytes) -> int:
+    """The version in which to read these bytes. Raises: RemoteProtocolError."""
+    if len(data) < _VERSION.size:
+        raise RemoteProtocolError(f"{len(data)} bytes are no consumer protocol")
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise RemoteProtocolError(f"version {version} of the consumer protocol")
+    return min(version, NEWEST_VERSION)
+
+
+def _write_subscription(subscription: Subscription) -> bytes:
+    """For JoinGroup, in the newest version (older members read its beginning)."""
+    generation_id = subscription.generation_id
+    message = ConsumerProtocolSubscription(
+        topics=sorted(subscription.topics),
+        user_data=subscription.user_data,
+        owned_partitions=[
+            OwnedTopic(topic=topic, partitions=partitions)
+            for topic, partitions in _by_topic(subscription.owned_partitions).items()
+        ],
+        generation_id=-1 if generation_id is None else generation_id,
+        rack_id=subscription.rack_id,
+    )
+    return _VERSION.pack(NEWEST_VERSION) + message.to_bytes(NEWEST_VERSION)
+
+
+def _read_subscription(metadata: bytes, group_instance_id: str | None) -> Subscription:
+    """A member's, as the leader gets it. Raises: RemoteProtocolError."""
+    read = ConsumerProtocolSubscription.decode(metadata, _version_of(metadata), _VERSION.size)[0]
+    return Subscription(
+        topics=tuple(read.topics),
+        owned_partitions=tuple(
+            TopicPartition(each.topic, partition)
+            for each in read.owned_partitions
+            for partition in each.partitions
+        ),
+        generation_id=read.generation_id if read.generation_id >= 0 else None,
+        rack_id=read.rack_id or None,
+        group_instance_id=group_instance_id,
+        user_data=None if read.user_data is None else bytes(read.user_data),
+    )
+
+
+def _write_assignment(
+    partitions: Iterable[TopicPartition], user_data: bytes | None, version: int
+) -> bytes:
+    message = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            AssignedTopic(topic=topic, partitions=indexes)
+            for topic, indexes in _by_topic(partitions).items()
+        ],
+        user_data=user_data,
+    )
+    return _VERSION.pack(version) + message.to_bytes(version)
+
+
+def _read_assignment(assignment: bytes) -> tuple[tuple[TopicPartition, ...], bytes | None]:
+    """Partitions and the assignor's own bytes; no bytes at all are no partitions. Raises:
+    RemoteProtocolError.
+    """
+    if not assignment:
+        return (), None
+    version = _version_of(assignment)
+    read = ConsumerProtocolAssignment.decode(assignment, version, _VERSION.size)[0]
+    partitions = tuple(
+        TopicPartition(each.topic, partition)
+        for each in read.assigned_partitions
+        for partition in each.partitions
+    )
+    return partitions, None if read.user_data is None else bytes(read.user_data)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for each in sorted(partitions):
+        by_topic.setdefault(each.topic, []).append(each.partition)
+    return by_topic

@@ -1,11 +1,13 @@
-"""Committing offsets, and reading committed ones.
+"""Committing offsets, on request and automatically, and reading committed ones.
 
-Owns OffsetCommit v2–v10 and OffsetFetch v1–v10, what their errors mean, the queue of commits that
-nobody waits for, and their callbacks. Must not decide when to commit automatically. Invariants: a
-commit is signed with the membership under which it was asked for, or fails; commits arrive in the
-order in which they were asked for, one at a time, and one that is tried again leaves out what a
-later one has committed; of waiting ones under one signature only the newest offset of a partition
-is sent.
+Owns OffsetCommit v2–v10 and OffsetFetch v1–v10 (which version can say what, and what their errors
+mean), the queue of commits that no call waits for, their callbacks, and when automatic commits are
+due (`enable.auto.commit`). Runs nothing automatically by itself: polls and `close` ask for it.
+Invariants: a commit is signed with the membership under which it was asked for, or fails; commits
+arrive in the order in which they were asked for, one at a time, and one that is tried again leaves
+out what a later one has committed; of waiting ones under one signature only the newest offset of a
+partition is sent; every partition that was asked for has an outcome, also when the broker left it
+out; automatic commits cover only positions of records that earlier polls handed out.
 """
 
 from __future__ import annotations
@@ -16,20 +18,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.consumer.core.rebalance_steps import Identity
+from moldau.client.config.consumer import ConsumerConfig
+from moldau.client.consumer.core.rebalance_steps import NEVER_MS, Identity
+from moldau.client.consumer.core.subscription_state import SubscriptionState
 from moldau.client.consumer.group_link import OFFSETS, AnswerLost, GroupLink
-from moldau.client.consumer.offset_messages import (
-    commit_problems,
-    commit_request,
-    commit_versions,
-    fetch_request,
-    fetch_versions,
-    fetched,
-)
+from moldau.client.consumer.membership import Membership
 from moldau.client.errors import (
     ClientClosed,
     CommitFailed,
@@ -39,8 +36,20 @@ from moldau.client.errors import (
 )
 from moldau.client.records import OffsetAndMetadata, TopicPartition
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
-from moldau.protocol.messages.p09_offset_fetch import OffsetFetchRequest
+from moldau.protocol.messages.p08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from moldau.protocol.messages.p09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
@@ -49,8 +58,22 @@ Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 CommitCallback: TypeAlias = Callable[[Offsets, KafkaError | None], object]
 """What `commit_nowait` calls, inside a later poll, commit or close. It may be `async`."""
 
+_TopicIds: TypeAlias = Mapping[str, UUID]
+_Found: TypeAlias = dict[TopicPartition, OffsetAndMetadata | None]
+
 WAITING_LIMIT: Final = 10_000
 """Callbacks that may wait at a time."""
+
+_IDS_VERSION: Final = 10
+"""From which version on OffsetCommit and OffsetFetch name topics by their ids alone."""
+_EPOCHS_VERSION: Final = 9
+"""From which version on both carry member epochs (KIP-848)."""
+_GROUPS_VERSION: Final = 8
+"""From which version on OffsetFetch asks for several groups."""
+_STABLE_VERSION: Final = 7
+"""From which version on OffsetFetch can insist on finished transactions."""
+_STATIC_VERSION: Final = 7
+"""From which version on OffsetCommit carries a group instance id."""
 
 _LOOK_AGAIN: Final = frozenset(
     {
@@ -68,19 +91,6 @@ _OUT: Final = frozenset(
 )
 
 
-class Signer(Protocol):
-    """The membership, as commits need it."""
-
-    def sign(self) -> Identity:
-        """Who commits. Raises CommitFailed or RebalanceInProgress where nobody may."""
-
-    def may_sign_anew(self, offsets: Offsets, identity: Identity) -> bool:
-        """Whether these are still this member's to commit, under a newer epoch (KIP-848)."""
-
-    def refused(self, identity: Identity, code: ErrorCode) -> None:
-        """What was signed like this has been refused."""
-
-
 @dataclass(slots=True)
 class _Commit:
     """Offsets to be committed. `numbers`: when each was asked for, counted over all commits."""
@@ -95,26 +105,26 @@ class Commits:
     """The commits of one consumer.
 
     Args:
-        uses_epochs: the group's protocol is KIP-848's.
+        membership: signs commits.
         on_attention: called when a callback waits for a poll.
     """
 
     def __init__(
         self,
         client: ClusterClient,
-        group_id: str,
+        config: ConsumerConfig,
         link: GroupLink,
-        signer: Signer,
+        membership: Membership,
         *,
-        uses_epochs: bool,
         clock: Clock,
         on_attention: Callable[[], None],
     ) -> None:
+        assert config.group_id is not None, "without a group nothing is committed"
         self._client = client
-        self._group_id = group_id
+        self._group_id = config.group_id
         self._link = link
-        self._signer = signer
-        self._uses_epochs = uses_epochs
+        self._membership = membership
+        self._uses_epochs = config.group_protocol == "consumer"
         self._clock = clock
         self._on_attention = on_attention
         self._queue: deque[_Commit] = deque()
@@ -125,7 +135,6 @@ class Commits:
         self._worker: asyncio.Task[None] | None = None
         self._callbacks: deque[tuple[CommitCallback, Offsets, KafkaError | None]] = deque()
         self._waiting_count = 0
-        self._closed = False
 
     @property
     def has_callbacks(self) -> bool:
@@ -160,7 +169,7 @@ class Commits:
         """Commit in the background, once; `done` is called on the loop with the outcome.
 
         Raises:
-            CommitFailed, RebalanceInProgress: nobody may commit now.
+            CommitFailed, RebalanceInProgress: this member may not commit now.
         """
         commit = self._asked(offsets)
         last = self._queue[-1] if self._queue else None
@@ -176,12 +185,12 @@ class Commits:
 
     def _asked(self, offsets: Offsets) -> _Commit:
         """A new commit, signed. Raises: CommitFailed, RebalanceInProgress"""
-        identity = self._signer.sign()
+        identity = self._membership.sign()
         self._asked_count += 1
         return _Commit(dict(offsets), dict.fromkeys(offsets, self._asked_count), identity)
 
     def commit_nowait(self, offsets: Offsets, callback: CommitCallback | None) -> None:
-        """Commit in the background, once; a later poll tells the callback, which is never lost.
+        """Commit in the background, once; a later poll calls the callback, which is never lost.
 
         Raises:
             CommitFailed: too many wait already.
@@ -212,7 +221,7 @@ class Commits:
             done(error)
 
     async def run_callbacks(self) -> None:
-        """Tell the callbacks what became of their commits; what one raises comes out."""
+        """Call the callbacks whose commits have an outcome; raises what a callback raises."""
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()
             self._waiting_count -= 1
@@ -227,8 +236,7 @@ class Commits:
             await asyncio.wait([self._worker], timeout=left_ms / 1000)
 
     async def close(self) -> None:
-        """Give up what is under way; its callbacks hear of it."""
-        self._closed = True
+        """Give up what is under way; its callbacks get an error."""
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.wait([self._worker])
@@ -256,7 +264,7 @@ class Commits:
             self._queue.clear()
 
     def _forget_numbers(self) -> None:
-        """Without a commit that may be tried again nothing can be overtaken."""
+        """Without a commit that may be tried again, none can be overtaken by a later one."""
         if self._worker is None and not self._waited_for_count:
             self._committed_numbers.clear()
 
@@ -279,29 +287,32 @@ class Commits:
     async def _ask(
         self, offsets: Offsets, identity: Identity
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Send a commit; which partitions were refused, and why."""
-        offsets, ids = self._of_topics_there_are(offsets)
+        """Send a commit. Returns the refused partitions with the reason."""
+        offsets, ids = self._of_existing_topics(offsets)
         if not offsets:
             return {}
         try:
             response = await self._link.ask(
                 OffsetCommitRequest,
-                lambda version: commit_request(self._group_id, identity, offsets, ids, version),
+                lambda version: _commit_request(self._group_id, identity, offsets, ids, version),
                 purpose=OFFSETS,
-                versions=commit_versions(
-                    offsets, ids, epochs=self._uses_epochs and identity.generation_id >= 0
+                versions=(
+                    _EPOCHS_VERSION
+                    if self._uses_epochs and identity.generation_id >= 0
+                    else OffsetCommitRequest.MIN_VERSION,
+                    _highest_version(offsets, ids),
                 ),
             )
         except AnswerLost as lost:
             raise NoBrokerAvailable(f"commit offsets: {lost}") from lost
-        return commit_problems(response, offsets, ids)
+        return _commit_problems(response, offsets, ids)
 
-    def _of_topics_there_are(self, offsets: Offsets) -> tuple[Offsets, dict[str, UUID]]:
+    def _of_existing_topics(self, offsets: Offsets) -> tuple[Offsets, dict[str, UUID]]:
         """The offsets without those of former topics, and the topics' ids.
 
-        A position in a topic that was deleted is nothing that can be committed, and under the name
-        alone it would count for the topic that was created again. Where the client does not know
-        the topic at the moment, the position's own id keeps the coordinator from taking it so.
+        A position in a deleted topic cannot be committed: under the name alone it would count for
+        the topic that was created again. Where the client does not know the topic at the moment,
+        the position's own id keeps the coordinator from that.
         """
         topics = self._client.metadata.topics
         ids: dict[str, UUID] = {}
@@ -318,11 +329,11 @@ class Commits:
         return kept, ids
 
     def _judge(self, partition: TopicPartition, code: ErrorCode, commit: _Commit) -> None:
-        """Raise what an error code of one partition means for the whole commit."""
+        """Raise the error that a partition's code means for the whole commit."""
         identity = commit.identity
         if code in _LOOK_AGAIN:
             self._link.forget()
-        self._signer.refused(identity, code)
+        self._membership.commit_refused(identity, code)
         if code in _OUT:
             raise CommitFailed(
                 f"the offsets were not committed ({code.name}): the group has gone on without "
@@ -333,14 +344,14 @@ class Commits:
                 code=code,
             )
         if code is ErrorCode.STALE_MEMBER_EPOCH:
-            if not self._signer.may_sign_anew(commit.offsets, identity):
+            if not self._membership.may_sign_again(frozenset(commit.offsets)):
                 raise CommitFailed(
                     "the offsets were not committed: some of the partitions are not this member's "
                     "any more",
                     code=code,
                 )
-            commit.identity = self._signer.sign()
-            raise _SignAnew(f"commit offsets: {code.name}", code=code)
+            commit.identity = self._membership.sign()
+            raise _SignAgain(f"commit offsets: {code.name}", code=code)
         if code is ErrorCode.UNKNOWN_TOPIC_ID:
             self._client.request_update()
         advice = ""
@@ -360,22 +371,20 @@ class Commits:
         if not wanted:
             return {}
 
-        async def attempt() -> dict[TopicPartition, OffsetAndMetadata | None]:
+        async def attempt() -> _Found:
             return await self._fetch_once(wanted)
 
         return await self._client.retry(
             attempt, what="fetch committed offsets", timeout_ms=timeout_ms
         )
 
-    async def _fetch_once(
-        self, wanted: list[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    async def _fetch_once(self, wanted: list[TopicPartition]) -> _Found:
         identity: Identity | None = None
         if self._uses_epochs:
             try:
-                identity = self._signer.sign()
+                identity = self._membership.sign()
             except KafkaError:
-                identity = None  # anybody may read
+                identity = None  # a client that is no member may read as well
         ids = {
             each.topic: topic.topic_id
             for each in wanted
@@ -384,18 +393,18 @@ class Commits:
         try:
             response = await self._link.ask(
                 OffsetFetchRequest,
-                lambda version: fetch_request(self._group_id, identity, wanted, ids, version),
+                lambda version: _fetch_request(self._group_id, identity, wanted, ids, version),
                 purpose=OFFSETS,
-                versions=fetch_versions(wanted, ids),
+                versions=(OffsetFetchRequest.MIN_VERSION, _highest_version(wanted, ids)),
             )
         except AnswerLost as lost:
             raise NoBrokerAvailable(f"fetch committed offsets: {lost}") from lost
-        code, found, problems = fetched(response, wanted, ids)
+        code, found, problems = _fetched(response, wanted, ids)
         if code in _LOOK_AGAIN:
             self._link.forget()
         if code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID) and identity:
-            self._signer.refused(identity, code)
-            raise _SignAnew(f"fetch committed offsets: {code.name}", code=code)
+            self._membership.commit_refused(identity, code)
+            raise _SignAgain(f"fetch committed offsets: {code.name}", code=code)
         if code is not ErrorCode.NONE:
             raise error_for(code, None, f"fetch committed offsets of group {self._group_id}")
         for partition, problem in problems.items():
@@ -403,9 +412,217 @@ class Commits:
         return found
 
 
-class _SignAnew(KafkaError):
-    """The member's epoch moves on: the next heartbeat's answer has the new one."""
+class AutomaticCommits:
+    """The commits of `enable.auto.commit`. Does nothing where they are switched off.
+
+    Attributes:
+        due_ms: when the next one is due, infinity for never.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        commits: Commits,
+        subscription: SubscriptionState,
+        now_ms: float,
+    ) -> None:
+        self._commits = commits
+        self._subscription = subscription
+        self._interval_ms = float(config.auto_commit_interval_ms)
+        self._retry_ms = float(config.retry_backoff_ms)
+        self._is_on = config.enable_auto_commit
+        self.due_ms: float = now_ms + self._interval_ms if self._is_on else NEVER_MS
+        self._last: Offsets = {}
+        self._under_way = False
+
+    def switch_off(self) -> None:
+        """Commit nothing automatically any more."""
+        self._is_on = False
+        self.due_ms = NEVER_MS
+
+    def restart(self, now_ms: float) -> None:
+        """A new assignment: the interval begins, and nothing is known to be committed."""
+        self._last = {}
+        if self._is_on:
+            self.due_ms = now_ms + self._interval_ms
+
+    def commit_if_due(self, now_ms: float) -> None:
+        """Commit in the background when the interval is over and there is something new."""
+        if now_ms < self.due_ms:
+            return
+        self.due_ms = now_ms + self._interval_ms
+        offsets = self._subscription.all_consumed()
+        if self._under_way or not offsets or offsets == self._last:
+            return
+
+        def done(error: KafkaError | None) -> None:
+            self._under_way = False
+            if error is None:
+                self._last = offsets
+            elif error.retriable:
+                logger.info("automatic commit, to be tried again: %s", error)
+                self.due_ms = min(self.due_ms, now_ms + self._retry_ms)
+            else:
+                logger.warning("automatic commit: %s", error)
+
+        self._under_way = True
+        try:
+            self._commits.enqueue(offsets, done)
+        except KafkaError as error:
+            done(error)
+
+    async def commit_now(self, timeout_ms: float) -> None:
+        """Commit and wait for it: before partitions are given up, and at the end. A failure is
+        logged: the next owner of the partitions reads the records again.
+        """
+        if not self._is_on:
+            return
+        offsets = self._subscription.all_consumed()
+        if not offsets or (offsets == self._last and not self._under_way):
+            return
+        try:
+            await self._commits.commit(offsets, max(0.0, timeout_ms))
+            self._last = offsets
+        except KafkaError as error:
+            logger.warning("automatic commit before giving partitions up: %s", error)
+
+
+class _SignAgain(KafkaError):
+    """The member has a newer epoch: the answer to its next heartbeat brings it."""
 
     @property
     def retriable(self) -> bool:
         return True
+
+
+def _commit_request(
+    group_id: str,
+    identity: Identity,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    ids: _TopicIds,
+    version: int,
+) -> OffsetCommitRequest:
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for each, offset in offsets.items():
+        topic = topics.get(each.topic)
+        if topic is None:
+            topic_id = ids[each.topic] if version >= _IDS_VERSION else ZERO_UUID
+            topic = OffsetCommitRequestTopic(name=each.topic, topic_id=topic_id, partitions=[])
+            topics[each.topic] = topic
+        epoch = offset.leader_epoch
+        topic.partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=each.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=-1 if epoch is None else epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    instance_id = identity.group_instance_id
+    if identity.generation_id < 0 and version < _STATIC_VERSION:
+        instance_id = None  # the signature of no member: nothing depends on it
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=identity.generation_id,
+        member_id=identity.member_id,
+        group_instance_id=instance_id,
+        topics=list(topics.values()),
+    )
+
+
+def _commit_problems(
+    response: OffsetCommitResponse, offsets: Iterable[TopicPartition], ids: _TopicIds
+) -> dict[TopicPartition, ErrorCode]:
+    """The partitions whose offsets were not stored, with the reason."""
+    names = {topic_id: name for name, topic_id in ids.items()}
+    outcome: dict[TopicPartition, ErrorCode] = {}
+    for topic in response.topics:
+        name = topic.name or names.get(topic.topic_id, "")
+        for each in topic.partitions:
+            outcome[TopicPartition(name, each.partition_index)] = ErrorCode.of(each.error_code)
+    problems: dict[TopicPartition, ErrorCode] = {}
+    for wanted in offsets:
+        code = outcome.get(wanted, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if code is not ErrorCode.NONE:
+            problems[wanted] = code
+    return problems
+
+
+def _fetch_request(
+    group_id: str,
+    identity: Identity | None,
+    partitions: Iterable[TopicPartition],
+    ids: _TopicIds,
+    version: int,
+) -> OffsetFetchRequest:
+    """The request for some partitions' offsets, those of finished transactions only (KIP-447;
+    brokers before version 7 cannot tell). `identity` is that of a member with an epoch (KIP-848).
+    """
+    indexes: dict[str, list[int]] = {}
+    for each in partitions:
+        indexes.setdefault(each.topic, []).append(each.partition)
+    if version < _GROUPS_VERSION:
+        return OffsetFetchRequest(
+            group_id=group_id,
+            topics=[
+                OffsetFetchRequestTopic(name=name, partition_indexes=some)
+                for name, some in indexes.items()
+            ],
+            require_stable=version >= _STABLE_VERSION,
+        )
+    group = OffsetFetchRequestGroup(
+        group_id=group_id,
+        topics=[
+            OffsetFetchRequestTopics(
+                name=name,
+                topic_id=ids[name] if version >= _IDS_VERSION else ZERO_UUID,
+                partition_indexes=some,
+            )
+            for name, some in indexes.items()
+        ],
+    )
+    if version >= _EPOCHS_VERSION and identity is not None and identity.generation_id >= 0:
+        group.member_id = identity.member_id
+        group.member_epoch = identity.generation_id
+    return OffsetFetchRequest(groups=[group], require_stable=True)
+
+
+def _fetched(
+    response: OffsetFetchResponse, partitions: Iterable[TopicPartition], ids: _TopicIds
+) -> tuple[ErrorCode, _Found, dict[TopicPartition, ErrorCode]]:
+    """The group's error, what was committed (None: nothing), and the partitions' errors."""
+    names = {topic_id: name for name, topic_id in ids.items()}
+    code = ErrorCode.of(response.groups[0].error_code if response.groups else response.error_code)
+    found: _Found = {}
+    problems: dict[TopicPartition, ErrorCode] = {}
+    if code is not ErrorCode.NONE:
+        return code, found, problems
+    answered: _Found = {}
+    topics = response.groups[0].topics if response.groups else response.topics
+    for topic in topics:
+        topic_id = getattr(topic, "topic_id", ZERO_UUID)
+        name = topic.name or names.get(topic_id, "")
+        for each in topic.partitions:
+            partition = TopicPartition(name, each.partition_index)
+            problem = ErrorCode.of(each.error_code)
+            if problem is not ErrorCode.NONE:
+                problems[partition] = problem
+            elif each.committed_offset < 0:
+                answered[partition] = None
+            else:
+                epoch = each.committed_leader_epoch
+                answered[partition] = OffsetAndMetadata(
+                    each.committed_offset, each.metadata or "", epoch if epoch >= 0 else None
+                )
+    for wanted in partitions:
+        if wanted in answered:
+            found[wanted] = answered[wanted]
+        elif wanted not in problems:
+            problems[wanted] = ErrorCode.UNKNOWN_SERVER_ERROR
+    return code, found, problems
+
+
+def _highest_version(partitions: Iterable[TopicPartition], ids: _TopicIds) -> int:
+    """The highest version that can name these topics: by id alone when every id is known."""
+    all_known = all(ids.get(each.topic, ZERO_UUID) != ZERO_UUID for each in partitions)
+    return _IDS_VERSION if all_known else _IDS_VERSION - 1

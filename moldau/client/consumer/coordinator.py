@@ -1,10 +1,9 @@
 """A consumer's side of its group: what polls do about rebalances, automatic commits, and the end.
 
-Owns the order of things at a rebalance (commit, listener, taking away, handing out), which happen
-inside polls only, and when a commit is due by itself. Must not fetch records; the membership's own
-life is `membership.py`'s. Invariants: a step of a rebalance that has begun is finished exactly
-once, even when the poll that began it is cancelled; nothing of a partition is handed out between
-its revocation and its next assignment.
+Owns the order of a rebalance (commit, listener, taking away, handing out), which happens inside
+polls only. Must not fetch records; the member's life between polls is `Membership`'s. Invariants: a
+step of a rebalance that has begun is finished exactly once, even when the poll that began it is
+cancelled; nothing of a partition is handed out between its revocation and its next assignment.
 """
 
 from __future__ import annotations
@@ -13,43 +12,32 @@ import asyncio
 import inspect
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.consumer import ConsumerConfig
-from moldau.client.consumer.automatic_commits import AutomaticCommits
-from moldau.client.consumer.commits import CommitCallback, Commits, Offsets
+from moldau.client.consumer.commits import AutomaticCommits, CommitCallback, Commits, Offsets
 from moldau.client.consumer.core.rebalance_steps import (
-    NO_GENERATION,
     Assign,
     Fail,
-    Identity,
     Lose,
     Partitions,
     Revoke,
-    Standing,
     Step,
 )
-from moldau.client.consumer.core.subscription_state import SubscriptionState
+from moldau.client.consumer.core.subscription_state import RebalanceListener, SubscriptionState
 from moldau.client.consumer.group_link import GroupLink
 from moldau.client.consumer.membership import Membership
-from moldau.client.consumer.rebalance_listener import RebalanceListener
 from moldau.client.consumer.signal import Signal
-from moldau.client.errors import (
-    ClientClosed,
-    CommitFailed,
-    ConfigurationError,
-    RebalanceInProgress,
-    error_for,
-)
-from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from moldau.client.errors import ClientClosed, ConfigurationError, error_for
+from moldau.client.records import ConsumerGroupMetadata
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.clock import Clock
 
 FAREWELL_MS: Final = 1_000.0
-"""Left for saying good-bye even when the time for closing was used up before."""
+"""The least time for leaving the group, even when the time for closing is used up."""
 
 
 class GroupCoordinator:
@@ -60,16 +48,23 @@ class GroupCoordinator:
         config: the consumer's settings; `group_id` is set.
         subscription: what is subscribed to and assigned.
         clock, source: ports.
+        progress: a value that changes while the user takes records without polling.
+        on_attention: called on the loop whenever `poll` has something to do.
+
+    Attributes:
+        commits: the group's offsets.
     """
 
     def __init__(
         self,
         client: ClusterClient,
         config: ConsumerConfig,
-        subscription: SubscriptionState[RebalanceListener],
+        subscription: SubscriptionState,
         *,
         clock: Clock,
         source: random.Random,
+        progress: Callable[[], object],
+        on_attention: Callable[[], None],
     ) -> None:
         assert config.group_id is not None, "without a group there is nothing to coordinate"
         self._client = client
@@ -78,72 +73,57 @@ class GroupCoordinator:
         self._clock = clock
         self._group_id = config.group_id
         self._changed = Signal(clock)
-        self._on_attention: list[Callable[[], None]] = []
+        self._on_attention = on_attention
         link = GroupLink(client, config.group_id)
-        self._commits = Commits(
-            client,
-            config.group_id,
-            link,
-            self,
-            uses_epochs=config.group_protocol == "consumer",
-            clock=clock,
-            on_attention=self._attend,
-        )
-        self._automatic = AutomaticCommits(
-            config, self._commits, subscription, clock.monotonic_ms()
-        )
         self._membership = Membership(
             client,
             config,
-            config.group_id,
             link,
             clock=clock,
             source=source,
+            progress=progress,
             on_attention=self._attend,
             tick=self._tick,
         )
+        self.commits: Commits = Commits(
+            client, config, link, self._membership, clock=clock, on_attention=self._attend
+        )
+        self._automatic = AutomaticCommits(config, self.commits, subscription, clock.monotonic_ms())
         self._matches_here = config.group_protocol == "classic"
         self._seen_version = -1
         self._pattern: re.Pattern[str] | None = None
         self._pattern_is_known = True
-        self._is_member = False
+        # The listener of the last step: `unsubscribe` forgets the subscription's.
+        self._listener: RebalanceListener | None = None
         self._step: asyncio.Task[None] | None = None
-        self._farewells: list[tuple[RebalanceListener, Partitions, bool]] = []
+        self._former_listeners: list[tuple[RebalanceListener, Partitions, bool]] = []
         self._closed = False
         client.on_update(self._metadata_changed)
 
     # -- polling --------------------------------------------------------------------------------
 
-    def on_attention(self, callback: Callable[[], None]) -> None:
-        """Call it on the loop whenever `poll` has something to do."""
-        self._on_attention.append(callback)
-
-    def set_progress(self, progress: Callable[[], object]) -> None:
-        """A value that changes while the user takes records without polling."""
-        self._membership.set_progress(progress)
-
     def needs_poll(self, now_ms: float) -> bool:
-        """Whether `poll` has something to do. Asking counts as polling."""
+        """Whether `poll` has something to do. Counts as polling."""
         self._membership.watch.note(now_ms)
         member = self._membership.member
         return (
             self._seen_version != self._subscription.subscription_version
             or self._step is not None
-            or (self._is_member and (member.has_step() or not member.is_settled))
-            or self._commits.has_callbacks
-            or bool(self._farewells)
-            or self._automatic.is_due(now_ms)
+            or (self._membership.is_subscribed and (member.has_step() or not member.is_settled))
+            or self.commits.has_callbacks
+            or bool(self._former_listeners)
+            or now_ms >= self._automatic.due_ms
         )
 
     async def poll(self, deadline_ms: float) -> None:
         """Do what is due: commit, call listeners, take away and hand out partitions, join.
 
-        Returns when there is nothing left to do or to wait for, or at the deadline (monotonic ms);
-        a listener or a commit that has begun is waited for beyond it.
+        Returns when there is nothing left to do or to wait for, or at the deadline (monotonic ms).
+        A listener or a commit that has begun is awaited beyond it.
 
         Raises:
             KafkaError: the group refuses this member; what a listener or a callback raised.
-            ClientClosed: the consumer was closed meanwhile.
+            ClientClosed: the consumer was closed during the poll.
         """
         while True:
             self._check_open()
@@ -152,11 +132,11 @@ class GroupCoordinator:
             if self._step is not None:
                 await self._finish_step()
                 continue
-            await self._say_farewells()
-            await self._commits.run_callbacks()
+            await self._call_former_listeners()
+            await self.commits.run_callbacks()
             self._follow_subscription()
             self._automatic.commit_if_due(now_ms)
-            if self._is_member:
+            if self._membership.is_subscribed:
                 member = self._membership.member
                 if member.has_step():
                     step = member.next_step(now_ms)
@@ -175,16 +155,16 @@ class GroupCoordinator:
             return
 
     def unsubscribe(self) -> None:
-        """Leave the group, in the background; listeners hear of it in the next poll or `close`."""
+        """Leave the group in the background; the next poll or `close` calls the listener."""
         self._stop_being_member("the consumer unsubscribed from all topics")
 
     async def close(self, deadline_ms: float, *, commits: bool) -> None:
-        """Commit if that is automatic, tell listeners, leave the group (static members stay).
+        """Commit if that is automatic, call listeners, leave the group (static members stay).
 
         Ends a poll that is under way. Raises what a listener or a callback raises, at the end.
 
         Args:
-            commits: False: nothing is committed automatically any more.
+            commits: whether a last automatic commit is made.
         """
         if self._closed:
             return
@@ -197,14 +177,14 @@ class GroupCoordinator:
                 await self._finish_step()
             left_ms = deadline_ms - self._clock.monotonic_ms()
             await self._automatic.commit_now(left_ms)
-            await self._commits.drain(deadline_ms)
+            await self.commits.drain(deadline_ms)
             self._stop_being_member("the consumer is being closed")
-            await self._say_farewells()
+            await self._call_former_listeners()
         finally:
             now_ms = self._clock.monotonic_ms()
             await self._membership.stop(max(deadline_ms, now_ms + FAREWELL_MS))
-            await self._commits.close()
-        await self._commits.run_callbacks()
+            await self.commits.close()
+        await self.commits.run_callbacks()
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -217,8 +197,8 @@ class GroupCoordinator:
             RequestTimeout: no answer within `timeout_ms` (None: `default.api.timeout.ms`).
         """
         given = self._subscription.all_consumed() if offsets is None else offsets
-        await self._commits.commit(given, timeout_ms)
-        await self._commits.run_callbacks()
+        await self.commits.commit(given, timeout_ms)
+        await self.commits.run_callbacks()
 
     def commit_nowait(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
@@ -228,57 +208,17 @@ class GroupCoordinator:
         """
         self._check_open()
         given = self._subscription.all_consumed() if offsets is None else offsets
-        self._commits.commit_nowait(given, callback)
-
-    async def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of these; None where it has not."""
-        return await self._commits.committed(partitions, timeout_ms)
+        self.commits.commit_nowait(given, callback)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who this consumer is in its group, for a producer's transaction (KIP-447)."""
-        identity = self._membership.member.identity() if self._is_member else self._nobody()
+        """This consumer's membership, for a producer's transaction (KIP-447)."""
+        identity = self._membership.identity()
         return ConsumerGroupMetadata(
             self._group_id,
             identity.generation_id,
             identity.member_id,
             self._config.group_instance_id,
         )
-
-    # -- signing commits ------------------------------------------------------------------------
-
-    def sign(self) -> Identity:
-        """For `Commits`."""
-        if not self._is_member:
-            return self._nobody()
-        match self._membership.member.standing():
-            case Standing.MEMBER:
-                return self._membership.member.identity()
-            case Standing.REBALANCING:
-                raise RebalanceInProgress(
-                    "the offsets were not committed: the group rebalances. Poll until it is done, "
-                    "then commit what is still yours"
-                )
-        raise CommitFailed(
-            "the offsets were not committed: this consumer is not in its group (it has not polled "
-            "yet, or it was expelled and its partitions are others'). Poll to join; raise "
-            "max.poll.interval.ms or lower max.poll.records when it takes too long between polls"
-        )
-
-    def may_sign_anew(self, offsets: Offsets, identity: Identity) -> bool:
-        """For `Commits`."""
-        member = self._membership.member
-        return member.standing() is Standing.MEMBER and member.owned.issuperset(offsets)
-
-    def refused(self, identity: Identity, code: ErrorCode) -> None:
-        """For `Commits`."""
-        if self._is_member:
-            self._membership.member.commit_refused(identity, code)
-            self._membership.wake()
-
-    def _nobody(self) -> Identity:
-        return Identity(NO_GENERATION, "", self._config.group_instance_id)
 
     # -- the subscription -----------------------------------------------------------------------
 
@@ -304,14 +244,10 @@ class GroupCoordinator:
             self._client.want_all()
             self._pattern_is_known = False
             return
-        self._join(self._subscription.topics, pattern, anew=True)
-
-    def _join(self, topics: frozenset[str], pattern: str | None, *, anew: bool) -> None:
-        self._is_member = True
-        self._membership.subscribe(topics, pattern, anew=anew)
+        self._membership.subscribe(self._subscription.topics, pattern, is_new=True)
 
     async def _learn_topics(self, timeout_ms: float) -> None:
-        """Before a pattern can be matched here, all topics have to be known once."""
+        """Have all topics known once, before a pattern can be matched here."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._client.refresh_metadata(None)
@@ -319,9 +255,9 @@ class GroupCoordinator:
             await self._wait(min(timeout_ms, self._config.retry_backoff_ms))
             return
         self._pattern_is_known = True
-        self._match(anew=True)
+        self._match(is_new=True)
 
-    def _match(self, *, anew: bool) -> None:
+    def _match(self, *, is_new: bool) -> None:
         assert self._pattern is not None
         topics = frozenset(
             name
@@ -329,32 +265,28 @@ class GroupCoordinator:
             if self._pattern.fullmatch(name)
             and not (topic.is_internal and self._config.exclude_internal_topics)
         )
-        if anew or topics != self._subscription.matched_topics:
-            self._subscription.subscribed_by_pattern(topics)
-            self._join(topics, None, anew=anew)
+        if is_new or topics != self._subscription.matched_topics:
+            self._subscription.matched_topics = topics
+            self._membership.subscribe(topics, None, is_new=is_new)
 
     def _metadata_changed(self) -> None:
-        if self._closed or not self._is_member:
+        if self._closed or not self._membership.is_subscribed:
             return
         if self._pattern is not None and self._pattern_is_known:
-            self._match(anew=False)
+            self._match(is_new=False)
         self._membership.metadata_changed()
 
     def _stop_being_member(self, reason: str) -> None:
-        if not self._is_member:
+        if not self._membership.is_subscribed:
             return
-        self._is_member = False
         self._pattern = None
         self._pattern_is_known = True
         owned, was_lost = self._membership.unsubscribe(reason)
         listener = self._subscription.listener or self._listener
         if owned and listener is not None:
-            self._farewells.append((listener, owned, was_lost))
+            self._former_listeners.append((listener, owned, was_lost))
 
     # -- steps ----------------------------------------------------------------------------------
-
-    _listener: RebalanceListener | None = None
-    """The listener of the last step: `unsubscribe` forgets the subscription's."""
 
     def _begin_step(self, step: Step) -> None:
         assert self._step is None, "one step at a time"
@@ -404,7 +336,7 @@ class GroupCoordinator:
         member.assigned(partitions, self._clock.monotonic_ms())
         self._automatic.restart(self._clock.monotonic_ms())
         try:
-            # With KIP-848 there is no end of a rebalance to tell of, only what is new.
+            # With KIP-848 a rebalance has no end to report, only what is new.
             if added or self._matches_here:
                 await self._tell("assigned", added)
         finally:
@@ -412,7 +344,7 @@ class GroupCoordinator:
             member.acknowledge(self._clock.monotonic_ms())
 
     def _take_away(self, partitions: Partitions) -> None:
-        if partitions and self._is_member:
+        if partitions and self._membership.is_subscribed:
             left = self._subscription.assignment() - partitions
             self._subscription.assign_from_group(sorted(left))
 
@@ -422,9 +354,10 @@ class GroupCoordinator:
         if listener is not None:
             await _call(listener, what, partitions)
 
-    async def _say_farewells(self) -> None:
-        while self._farewells:
-            listener, partitions, was_lost = self._farewells.pop(0)
+    async def _call_former_listeners(self) -> None:
+        """Tell the listeners of ended subscriptions what was taken away."""
+        while self._former_listeners:
+            listener, partitions, was_lost = self._former_listeners.pop(0)
             await _call(listener, "lost" if was_lost else "revoked", partitions)
 
     # -- inner workings -------------------------------------------------------------------------
@@ -437,7 +370,7 @@ class GroupCoordinator:
         return error_for(step.code, advice, f"group {self._group_id}")
 
     async def _wait(self, timeout_ms: float) -> None:
-        """For anything to change; waiting counts as polling."""
+        """Wait until something changes; counts as polling."""
         watch = self._membership.watch
         watch.begin(self._clock.monotonic_ms())
         try:
@@ -446,8 +379,8 @@ class GroupCoordinator:
             watch.end(self._clock.monotonic_ms())
 
     def _tick(self, now_ms: float) -> float:
-        """From the membership's task: automatic commits that wait for a poll."""
-        due_ms = self._automatic.due_ms()
+        """From the membership's task: wake a poll when an automatic commit is due."""
+        due_ms = self._automatic.due_ms
         if now_ms < due_ms:
             return due_ms
         self._attend()
@@ -455,8 +388,7 @@ class GroupCoordinator:
 
     def _attend(self) -> None:
         self._changed.set()
-        for callback in self._on_attention:
-            callback()
+        self._on_attention()
 
     def _check_open(self) -> None:
         if self._closed:

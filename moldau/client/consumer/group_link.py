@@ -1,7 +1,7 @@
 """How a consumer's requests reach its group's coordinator.
 
-Owns which broker that is, as last heard. Must not know what requests mean, or try again. Invariant:
-whoever waits may be cancelled; a request whose answer was lost may have been served.
+Owns which broker that is, as last heard. Must not know what requests mean, or retry. Invariants: a
+caller that waits may be cancelled; a request whose answer was lost may have been served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEMBERSHIP: Final[Purpose] = "coordinator"
 """The connection of JoinGroup, SyncGroup and heartbeats; a join may keep it busy for minutes."""
 
 OFFSETS: Final[Purpose] = "data"
-"""The connection of commits and of good-byes, which must not wait behind a join."""
+"""The connection of commits and of leaving, which must not wait behind a join."""
 
 
 class AnswerLost(Exception):
@@ -45,13 +45,8 @@ class GroupLink:
         self._node_id: int | None = None
         self._finding: asyncio.Task[int] | None = None
 
-    @property
-    def node_id(self) -> int | None:
-        """The coordinator's broker, if it is known."""
-        return self._node_id
-
     def forget(self) -> None:
-        """Another broker coordinates the group now, or this one is gone."""
+        """Look the coordinator up again before the next request."""
         self._node_id = None
 
     async def ask(
@@ -69,13 +64,13 @@ class GroupLink:
             kind: the request's class.
             build: the message, in the version it is given.
             purpose: which of the connections to the coordinator.
-            versions: the lowest and the highest that will do; None for all.
+            versions: the lowest and the highest that can carry the message; None for all.
             timeout_ms: for the answer; None for `request.timeout.ms`.
 
         Raises:
             AnswerLost: worth another try.
             UnsupportedByBroker: the broker is too old for what is asked.
-            KafkaError: the cluster does not tell us the coordinator.
+            KafkaError: the cluster does not tell the coordinator.
         """
         node_id = await self._coordinator()
         try:
@@ -105,7 +100,7 @@ class GroupLink:
         return response
 
     def close(self) -> None:
-        """Look for nobody any more."""
+        """Stop looking for the coordinator."""
         if self._finding is not None:
             self._finding.cancel()
 
@@ -115,7 +110,7 @@ class GroupLink:
         if self._finding is None:
             self._finding = asyncio.create_task(self._find())
             self._finding.add_done_callback(self._found)
-        # Shared: a caller that is cancelled takes nothing away from the others.
+        # Shared and shielded: a caller that is cancelled does not stop the search for others.
         return await asyncio.shield(self._finding)
 
     def _found(self, task: asyncio.Task[int]) -> None:

@@ -1,9 +1,9 @@
 """The task that keeps a consumer in its group between and during polls.
 
-Owns the one background task of a member: it sends what the machine asks for, one request at a time,
-hears the answers, watches whether the user polls. Must not touch what the user consumes: that
-happens in polls. Invariants: the task is told to stop, never cancelled before; requests own no
-state, so theirs may be cancelled at any time; nothing is sent while the member says good-bye.
+Owns the one background task of a member: it sends what the state machine asks for, one request at a
+time, takes the answers, and watches whether the user polls. Must not touch what the user consumes:
+that happens in polls. Invariants: the task is told to stop, never cancelled before; requests own no
+state, so they may be cancelled at any time; nothing is sent while the member leaves.
 """
 
 from __future__ import annotations
@@ -12,48 +12,54 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.consumer import ConsumerConfig
-from moldau.client.consumer.classic_group import ClassicGroup, assignors_of
-from moldau.client.consumer.consumer_group import ConsumerGroup
+from moldau.client.consumer.classic_group import ClassicGroup
 from moldau.client.consumer.core.classic_member import ClassicMember
 from moldau.client.consumer.core.consumer_member import ConsumerMember, Wish
 from moldau.client.consumer.core.rebalance_steps import (
     NEVER_MS,
+    NO_GENERATION,
+    Assign,
     Backoff,
     GroupRequest,
+    Identity,
     Partitions,
     PollWatch,
+    Standing,
 )
-from moldau.client.consumer.group_link import AnswerLost, GroupLink
+from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, AnswerLost, GroupLink
 from moldau.client.consumer.signal import Signal
-from moldau.client.errors import KafkaError
+from moldau.client.errors import CommitFailed, KafkaError, RebalanceInProgress
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 
 JITTER: Final = 0.2
 
-AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
-AnyMember: TypeAlias = ClassicMember | ConsumerMember
+REGEX_VERSION: Final = 1
+"""From this version on a heartbeat can carry a regular expression."""
 
 
 class Membership:
     """One member of one group, alive in the background. States: idle → running → stopped.
 
     Args:
+        progress: a value that changes while the user takes records without a poll.
         on_attention: called when a poll has something to do.
         tick: called whenever the task looks around; returns when it is to be called again (ms of
             the clock, infinity for never).
 
     Attributes:
-        member: the machine.
+        member: the state machine.
         watch: the user's polls.
+        is_subscribed: whether the consumer wants to be in the group.
         error: what to raise for the member's next `Fail`, when it is more than a code.
     """
 
@@ -61,11 +67,11 @@ class Membership:
         self,
         client: ClusterClient,
         config: ConsumerConfig,
-        group_id: str,
         link: GroupLink,
         *,
         clock: Clock,
         source: random.Random,
+        progress: Callable[[], object],
         on_attention: Callable[[], None],
         tick: Callable[[float], float],
     ) -> None:
@@ -82,37 +88,19 @@ class Membership:
             config.retry_backoff_max_ms,
             lambda: source.uniform(1 - JITTER, 1 + JITTER),
         )
-        self.group: AnyGroup
-        self.member: AnyMember
+        self.group: ClassicGroup | ConsumerGroup
         if config.group_protocol == "classic":
-            assignors, cooperative = assignors_of(config)
-            member = ClassicMember(
-                group_instance_id=config.group_instance_id,
-                cooperative=cooperative,
-                heartbeat_interval_ms=config.heartbeat_interval_ms,
-                session_timeout_ms=config.session_timeout_ms,
-                poll_watch=self.watch,
-                backoff=backoff,
-                on_attention=self.attend,
-            )
-            self.member = member
-            self.group = ClassicGroup(client, config, group_id, link, member, assignors)
+            self.group = ClassicGroup(client, config, link, self.watch, backoff, self._attend)
         else:
-            self.member = ConsumerMember(
-                group_id=group_id,
-                member_id=str(UUID(int=source.getrandbits(128), version=4)),
-                group_instance_id=config.group_instance_id,
-                rack_id=config.client_rack or None,
-                server_assignor=config.group_remote_assignor,
-                poll_watch=self.watch,
-                backoff=backoff,
-                name_of=self._name_of,
-                on_attention=self.attend,
+            member_id = str(UUID(int=source.getrandbits(128), version=4))
+            self.group = ConsumerGroup(
+                client, config, link, self.watch, backoff, self._attend, member_id
             )
-            self.group = ConsumerGroup(link, self.member)
+        self.member: ClassicMember | ConsumerMember = self.group.member
+        self.is_subscribed: bool = False
         self.error: BaseException | None = None
-        self._progress: Callable[[], object] | None = None
-        self._seen_progress: object = None
+        self._progress = progress
+        self._seen_progress = progress()
         self._asked_at_ms = NEVER_MS
         self._task: asyncio.Task[None] | None = None
         self._exchange: asyncio.Task[Any] | None = None
@@ -120,56 +108,41 @@ class Membership:
         self._naming: asyncio.Task[None] | None = None
         self._stopping = False
 
-    # -- what the coordinator's face calls ------------------------------------------------------
+    # -- what polls do --------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str], pattern: str | None, *, anew: bool) -> None:
-        """What to consume; begins the task. `pattern` is for the broker to match (KIP-848)."""
-        if isinstance(self.group, ClassicGroup):
-            self.group.set_topics(topics, anew=anew)
-        else:
-            self.group.member.subscribe(Wish(topics, pattern), anew=anew)
+    def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
+        """What to consume; begins the task. `pattern` is for the broker to match (KIP-848);
+        `is_new`: the user has just subscribed.
+        """
+        self.is_subscribed = True
+        self.group.subscribe(topics, pattern, is_new=is_new)
         if self._task is None and not self._stopping:
             self._task = asyncio.create_task(self._run())
         self._signal.set()
 
     def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
-        """Leave in the background; what was owned, and whether it had been lost already."""
-        if isinstance(self.member, ClassicMember):
-            outcome = self.member.unsubscribe(reason)
-        else:
-            outcome = self.member.unsubscribe()
+        """Leave in the background. Returns what was owned, and whether it was lost already."""
+        self.is_subscribed = False
+        outcome = self.group.unsubscribe(reason)
         self._signal.set()
         return outcome
-
-    def set_progress(self, progress: Callable[[], object]) -> None:
-        """A value that changes while the user takes records without a poll."""
-        self._progress = progress
-        self._seen_progress = progress()
-
-    def attend(self) -> None:
-        """Something has changed for the task and for polls."""
-        self._signal.set()
-        self._on_attention()
 
     def wake(self) -> None:
         """Look around: a step has been carried out."""
         self._signal.set()
 
     def metadata_changed(self) -> None:
-        """The client knows more, or else, about topics."""
-        if isinstance(self.group, ClassicGroup):
-            self.group.metadata_changed()
-        else:
-            self.group.member.names_changed()
+        """The metadata of topics have been updated."""
+        self.group.metadata_changed()
         self._signal.set()
 
     async def stop(self, deadline_ms: float) -> None:
-        """Say good-bye if that is due, for as long as there is time, then end everything."""
+        """Leave the group if that is due, for as long as there is time, then end everything."""
         self._stopping = True
         self._signal.set()
         if self._exchange is not None:
             self._exchange.cancel()
-        self._say_good_bye()
+        self._leave()
         left_ms = deadline_ms - self._clock.monotonic_ms()
         if self._leaving and left_ms > 0:
             await asyncio.wait(self._leaving, timeout=left_ms / 1000)
@@ -178,6 +151,41 @@ class Membership:
         self._link.close()
         if self._task is not None:
             await asyncio.wait([self._task])
+
+    # -- signing commits ------------------------------------------------------------------------
+
+    def identity(self) -> Identity:
+        """What this consumer is in its group at the moment."""
+        if self.is_subscribed:
+            return self.member.identity()
+        return Identity(NO_GENERATION, "", self._config.group_instance_id)
+
+    def sign(self) -> Identity:
+        """The signature of a commit. Raises: CommitFailed, RebalanceInProgress."""
+        standing = self.member.standing() if self.is_subscribed else Standing.MEMBER
+        if standing is Standing.MEMBER:
+            return self.identity()
+        if standing is Standing.REBALANCING:
+            raise RebalanceInProgress(
+                "the offsets were not committed: the group rebalances. Poll until it is done, "
+                "then commit what is still yours"
+            )
+        raise CommitFailed(
+            "the offsets were not committed: this consumer is not in its group (it has not polled "
+            "yet, or it was expelled and its partitions are others'). Poll to join; raise "
+            "max.poll.interval.ms or lower max.poll.records when it takes too long between polls"
+        )
+
+    def may_sign_again(self, partitions: Partitions) -> bool:
+        """Whether these are still this member's to commit, under a newer epoch (KIP-848)."""
+        member = self.member
+        return member.standing() is Standing.MEMBER and member.owned.issuperset(partitions)
+
+    def commit_refused(self, identity: Identity, code: ErrorCode) -> None:
+        """A commit that was signed like this has been refused."""
+        if self.is_subscribed:
+            self.member.commit_refused(identity, code)
+            self._signal.set()
 
     # -- the task -------------------------------------------------------------------------------
 
@@ -192,8 +200,8 @@ class Membership:
             await self._signal.wait(None if due_ms == NEVER_MS else max(1.0, due_ms - now_ms))
 
     def _look_at_polls(self, now_ms: float) -> float:
-        """Find out whether the user takes records without polling, or waits in a poll; when to
-        look again.
+        """Find out whether the user takes records without polling, or waits in a poll. Returns
+        when to look again.
         """
         watch = self.watch
         if now_ms >= watch.ask_at_ms and self._asked_at_ms != watch.ask_at_ms:
@@ -205,38 +213,32 @@ class Membership:
         return NEVER_MS if self._asked_at_ms == watch.ask_at_ms else watch.ask_at_ms
 
     def _note_progress(self, now_ms: float) -> None:
-        if self._progress is not None:
-            progress = self._progress()
-            if progress != self._seen_progress:
-                self._seen_progress = progress
-                self.watch.note(now_ms)
+        progress = self._progress()
+        if progress != self._seen_progress:
+            self._seen_progress = progress
+            self.watch.note(now_ms)
 
     def _send_due(self, now_ms: float) -> None:
         member = self.member
         if member.needs_coordinator:
             member.needs_coordinator = False
             self._link.forget()
-        if isinstance(member, ConsumerMember) and member.needs_topic_names:
-            self._learn_names()
+        if member.needs_topic_names and self._naming is None:
+            self._naming = asyncio.create_task(self._ask_for_names())
+            self._naming.add_done_callback(self._named)
         while not self._leaving and not self._stopping:
             request = member.next_request(now_ms)
             if request is None:
                 return
             if request is GroupRequest.LEAVE:
-                self._say_good_bye()
+                self._leave()
                 continue
             if self._exchange is not None:
-                self._exchange.cancel()  # nobody wants its answer any more
+                self._exchange.cancel()  # its answer is not wanted any more
             self._exchange = self._begin(request, now_ms)
 
     def _begin(self, request: GroupRequest, now_ms: float) -> asyncio.Task[Any]:
-        exchange: Coroutine[Any, Any, Any]
-        if isinstance(self.group, ClassicGroup):
-            attempt = self.group.member.sent(request, now_ms)
-            exchange = self.group.send(request, attempt)
-        else:
-            attempt, message = self.group.member.sent(now_ms)
-            exchange = self.group.send(attempt, message)
+        attempt, exchange = self.group.exchange(request, now_ms)
         task = asyncio.create_task(exchange)
         task.add_done_callback(lambda done: self._ended(done, request, attempt))
         return task
@@ -249,30 +251,24 @@ class Membership:
         now_ms = self._clock.monotonic_ms()
         error = task.exception()
         if error is None:
-            self.group.accept(task.result(), now_ms)
+            self.group.accept(request, attempt, task.result(), now_ms)
         elif isinstance(error, (AnswerLost, *PASSING_FAULTS)):
             logger.info("group %s: %s", request.name.lower(), error)
             self.member.failed(attempt, now_ms)
         else:
-            # What the cluster refuses for good, or what an assignor of the user's own raised.
+            # The cluster refuses for good, or an assignor of the user's own raised.
             code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
             self.error = error
-            if isinstance(self.member, ClassicMember):
-                self.member.refused(attempt, now_ms, request, code)
-            else:
-                self.member.refused(attempt, now_ms, code)
-        self.attend()
+            self.group.refused(request, attempt, now_ms, code)
+        self._attend()
 
-    def _say_good_bye(self) -> None:
-        farewell: Coroutine[Any, Any, None] | None = None
-        if isinstance(self.group, ClassicGroup):
-            leave = self.group.member.take_leave()
-            if leave is not None:
-                farewell = self.group.leave(*leave)
-        else:
-            message = self.group.member.take_leave()
-            if message is not None:
-                farewell = self.group.leave(message)
+    def _attend(self) -> None:
+        """Wake the task and the poll that waits."""
+        self._signal.set()
+        self._on_attention()
+
+    def _leave(self) -> None:
+        farewell = self.group.farewell()
         if farewell is not None:
             task = asyncio.create_task(farewell)
             self._leaving.add(task)
@@ -281,25 +277,15 @@ class Membership:
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            # Then the session timeout does it.
+            # The coordinator removes the member when its session times out.
             logger.info("leaving the group: %s", task.exception())
         self._signal.set()
 
-    # -- names of topic ids ---------------------------------------------------------------------
-
-    def _name_of(self, topic_id: UUID) -> str | None:
-        return self._client.metadata.topic_names.get(topic_id)
-
-    def _learn_names(self) -> None:
-        if self._naming is None:
-            self._naming = asyncio.create_task(self._ask_for_names())
-            self._naming.add_done_callback(self._named)
-
     async def _ask_for_names(self) -> None:
-        """Ask for all topics: which one is meant is known by its id only."""
+        """Ask for all topics: only the ids of the wanted ones are known (KIP-848)."""
         await self._client.refresh_metadata(None)
         self.metadata_changed()
-        # A topic made or deleted just now: its broker may hear of it a little later.
+        # The broker that answered may learn of a new or deleted topic a little later.
         await asyncio.sleep(self._config.retry_backoff_ms / 1000)
 
     def _named(self, task: asyncio.Task[None]) -> None:
@@ -307,3 +293,100 @@ class Membership:
         if not task.cancelled() and task.exception() is not None:
             logger.info("asking for topic names: %s", task.exception())
         self._signal.set()
+
+
+class ConsumerGroup:
+    """A group of the new protocol (KIP-848), as one member sees it: the way of its heartbeats.
+
+    Has the same methods as `ClassicGroup`. What is in a heartbeat and when it is sent is decided by
+    the member.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        config: ConsumerConfig,
+        link: GroupLink,
+        watch: PollWatch,
+        backoff: Backoff,
+        on_attention: Callable[[], None],
+        member_id: str,
+    ) -> None:
+        assert config.group_id is not None, "members are in a group"
+        self._link = link
+        self.member: Final = ConsumerMember(
+            group_id=config.group_id,
+            member_id=member_id,
+            group_instance_id=config.group_instance_id,
+            rack_id=config.client_rack or None,
+            server_assignor=config.group_remote_assignor,
+            poll_watch=watch,
+            backoff=backoff,
+            name_of=lambda topic_id: client.metadata.topic_names.get(topic_id),
+            on_attention=on_attention,
+        )
+
+    def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
+        """What to subscribe to from now on."""
+        self.member.subscribe(Wish(topics, pattern), is_new=is_new)
+
+    def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
+        """Leave; heartbeats carry no reason."""
+        return self.member.unsubscribe()
+
+    def metadata_changed(self) -> None:
+        """The names of more topic ids may be known."""
+        self.member.names_changed()
+
+    def before_assign(self, step: Assign) -> None:
+        """There is no assignor on this side."""
+
+    def exchange(
+        self, request: GroupRequest, now_ms: float
+    ) -> tuple[int, Coroutine[Any, Any, Any]]:
+        """The next heartbeat's number, and its sending, which does not touch the member. Raises as
+        `GroupLink.ask`.
+        """
+        attempt, message = self.member.sent(now_ms)
+        lowest = REGEX_VERSION if message.subscribed_topic_regex is not None else 0
+        return attempt, self._link.ask(
+            ConsumerGroupHeartbeatRequest,
+            lambda version: message,
+            purpose=MEMBERSHIP,
+            versions=(lowest, ConsumerGroupHeartbeatRequest.MAX_VERSION),
+        )
+
+    def accept(self, request: GroupRequest, attempt: int, response: Any, now_ms: float) -> None:
+        """Pass the answer on to the member."""
+        code = ErrorCode.of(response.error_code)
+        if code is not ErrorCode.NONE:
+            self.member.refused(attempt, now_ms, code, response.error_message)
+            return
+        target = None
+        if response.assignment is not None:
+            target = [
+                (each.topic_id, partition)
+                for each in response.assignment.topic_partitions
+                for partition in each.partitions
+            ]
+        self.member.answered(
+            attempt,
+            now_ms,
+            member_id=response.member_id,
+            member_epoch=response.member_epoch,
+            heartbeat_interval_ms=response.heartbeat_interval_ms,
+            target=target,
+        )
+
+    def refused(self, request: GroupRequest, attempt: int, now_ms: float, code: ErrorCode) -> None:
+        """The heartbeat failed for good."""
+        self.member.refused(attempt, now_ms, code)
+
+    def farewell(self) -> Coroutine[Any, Any, None] | None:
+        """The sending of the last heartbeat, None for a member that is not in the group."""
+        message = self.member.take_leave()
+        if message is None:
+            return None
+        return self._link.ask(
+            ConsumerGroupHeartbeatRequest, lambda version: message, purpose=OFFSETS
+        )

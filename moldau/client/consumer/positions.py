@@ -1,29 +1,37 @@
 """From where each partition is read: committed offsets, resets, and checks against new leaders.
 
-Owns the finding out, in one background task that runs while there is something to find out and was
-started by a poll. Must not fetch records. Invariants: a seek of the user's always wins over what
-is found out meanwhile; an error that the user must hear is raised by the next poll, once.
+Owns finding that out, in one background task that runs while a position is missing and was started
+by a poll. Must not fetch records. Invariants: a seek of the user's always wins over what is found
+out at the same time; an error that the user has to know is raised by the next poll, once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.consumer.core.offset_reset import LATEST, OffsetReset, ResetKind
+from moldau.client.config.consumer import ConsumerConfig
+from moldau.client.consumer.commits import Commits
 from moldau.client.consumer.core.partition_state import (
+    LATEST,
     UNKNOWN_EPOCH,
     FetchState,
+    OffsetReset,
     PartitionState,
+    ResetKind,
 )
 from moldau.client.consumer.core.subscription_state import SubscriptionState
-from moldau.client.consumer.epoch_ends import EpochEnd, EpochEnds
-from moldau.client.consumer.list_offsets import UNKNOWN_OFFSET, FoundOffset, OffsetLookup
+from moldau.client.consumer.offset_lookup import (
+    UNKNOWN_OFFSET,
+    EpochEnd,
+    FoundOffset,
+    OffsetLookup,
+)
 from moldau.client.consumer.signal import Signal
-from moldau.client.errors import KafkaError, LogTruncated, NoOffsetForPartition
+from moldau.client.errors import KafkaError, LogTruncated, NoOffsetForPartition, RequestTimeout
 from moldau.client.records import OffsetAndMetadata
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
@@ -31,58 +39,49 @@ from moldau.runtime.clock import Clock
 logger: Final = logging.getLogger("moldau.client.consumer")
 
 
-class CommittedOffsets(Protocol):
-    """Who knows what a group has committed."""
-
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
-    ) -> Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]:
-        """The committed position of each, None where there is none."""
-
-
 class Positions:
     """Gives every assigned partition a position. States: idle ⇄ working → closed.
 
+    Attributes:
+        settled: set when positions have been found out, or the search has failed.
+
     Args:
-        committed: None without a group: nothing is committed then.
-        retry_backoff_ms: the pause after a passing error.
+        commits: None without a group: nothing is committed then.
         on_news: called when something has been found out, or has gone wrong.
     """
 
     def __init__(
         self,
         client: ClusterClient,
-        subscription: SubscriptionState[Any],
+        config: ConsumerConfig,
+        subscription: SubscriptionState,
         lookup: OffsetLookup,
-        epochs: EpochEnds,
-        committed: CommittedOffsets | None,
+        commits: Commits | None,
         clock: Clock,
-        *,
-        retry_backoff_ms: float,
         on_news: Callable[[], None],
     ) -> None:
         self._client = client
+        self._config = config
         self._subscription = subscription
         self._lookup = lookup
-        self._epochs = epochs
-        self._committed = committed
+        self._commits = commits
         self._clock = clock
-        self._retry_backoff_ms = retry_backoff_ms
         self._on_news = on_news
         self._signal = Signal(clock)
+        self.settled: Signal = Signal(clock)
         self._task: asyncio.Task[None] | None = None
         self._error: KafkaError | None = None
         self._closed = False
 
     def kick(self) -> None:
-        """Find out what is missing, if anything is: called by every poll.
+        """Find out the positions that are missing: called by every poll.
 
         Raises: KafkaError, what went wrong since the last call.
         """
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        if not self._subscription.unsettled.any or self._closed:
+        if not self._subscription.is_unsettled or self._closed:
             return
         if self._task is None:
             self._task = asyncio.create_task(self._work(), name="find out positions")
@@ -91,9 +90,9 @@ class Positions:
             self._signal.set()
 
     def leaders_changed(self) -> None:
-        """The metadata have been updated: positions are checked where the leader is a new one, and
-        begin as `auto.offset.reset` says where the topic is another one of the same name. With
-        `none` a poll says so, by NoOffsetForPartition.
+        """The metadata have been updated: positions are checked where the leader is new, and begin
+        where `auto.offset.reset` says when the topic is another one of the same name. With `none` a
+        poll raises NoOffsetForPartition.
         """
         topics = self._client.metadata.topics
         recreated: set[str] = set()
@@ -118,6 +117,68 @@ class Positions:
             )
         self._signal.set()
 
+    async def until_known(
+        self,
+        states: Iterable[PartitionState],
+        timeout_ms: float | None,
+        check: Callable[[], None],
+    ) -> None:
+        """Return when all of them have a position, or are not assigned any more. Calls `check`
+        before each wait.
+
+        Raises: RequestTimeout; what `check` raises; KafkaError as `kick`.
+        """
+        limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + limit_ms
+        waiting = list(states)
+        while True:
+            waiting = [
+                state
+                for state in waiting
+                if state.state in (FetchState.INITIALIZING, FetchState.RESETTING)
+                and self._subscription.get(state.topic_partition) is state
+            ]
+            if not waiting:
+                return
+            check()
+            self.kick()
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                names = ", ".join(str(state.topic_partition) for state in waiting)
+                raise RequestTimeout(
+                    f"the position of {names} was not found out within {limit_ms:.0f} ms: see "
+                    "whether its leader can be reached"
+                )
+            await self.settled.wait(left_ms)
+
+    async def committed(
+        self, states: Iterable[PartitionState]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of these; nothing without a group."""
+        if self._commits is None:
+            return {}
+        return await self._commits.committed([state.topic_partition for state in states])
+
+    def begin_at(
+        self,
+        states: Iterable[PartitionState],
+        committed: Mapping[TopicPartition, OffsetAndMetadata | None],
+    ) -> list[PartitionState]:
+        """Read on from what is committed, else as `auto.offset.reset` says. Returns the partitions
+        for which it says nothing.
+        """
+        missing = []
+        for state in states:
+            found = committed.get(state.topic_partition)
+            if found is not None:
+                epoch = UNKNOWN_EPOCH if found.leader_epoch is None else found.leader_epoch
+                state.seek(found.offset, epoch)
+            elif self._subscription.may_reset:
+                state.request_reset(self._subscription.default_reset)
+            else:
+                missing.append(state)
+        return missing
+
     async def close(self) -> None:
         """Wait until the task has ended: after the client has closed."""
         self._closed = True
@@ -134,11 +195,15 @@ class Positions:
             self._error = KafkaError(f"finding out positions failed: {fault!r}", final=True)
             self._error.__cause__ = fault
         if not self._closed:
-            self._on_news()
+            self._news()
+
+    def _news(self) -> None:
+        self.settled.set()
+        self._on_news()
 
     async def _work(self) -> None:
         while not self._closed:
-            self._subscription.unsettled.any = False
+            self._subscription.is_unsettled = False
             pending = [
                 state
                 for state in self._subscription.states()
@@ -146,7 +211,7 @@ class Positions:
             ]
             if not pending:
                 return
-            self._subscription.unsettled.any = True
+            self._subscription.is_unsettled = True
             now_ms = self._clock.monotonic_ms()
             due = [state for state in pending if state.retry_at_ms <= now_ms]
             if not due:
@@ -155,36 +220,23 @@ class Positions:
             await self._initialize([each for each in due if each.state is FetchState.INITIALIZING])
             await self._reset([each for each in due if each.state is FetchState.RESETTING])
             await self._validate([each for each in due if each.state is FetchState.VALIDATING])
-            self._on_news()
+            self._news()
 
     async def _initialize(self, states: list[PartitionState]) -> None:
         if not states:
             return
-        committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
-        if self._committed is not None:
-            try:
-                committed = await self._committed.committed(
-                    [state.topic_partition for state in states]
-                )
-            except KafkaError as error:
-                self._rest_or_raise(states, error)
-                return
-        missing = []
-        for state in states:
-            # The user may have sought, or the group taken it away, while the answer was under way.
-            if state.state is not FetchState.INITIALIZING:
-                continue
-            found = committed.get(state.topic_partition)
-            if found is not None:
-                epoch = UNKNOWN_EPOCH if found.leader_epoch is None else found.leader_epoch
-                state.seek(found.offset, epoch)
-            elif self._subscription.may_reset:
-                state.request_reset(self._subscription.default_reset)
-            else:
-                missing.append(state)
+        try:
+            committed = await self.committed(states)
+        except KafkaError as error:
+            self._rest_or_raise(states, error)
+            return
+        # A seek, or a revocation, may have come while the answer was under way.
+        missing = self.begin_at(
+            [each for each in states if each.state is FetchState.INITIALIZING], committed
+        )
         if missing:
             for state in missing:
-                state.retry_at_ms = self._clock.monotonic_ms() + self._retry_backoff_ms
+                state.retry_at_ms = self._clock.monotonic_ms() + self._config.retry_backoff_ms
             raise NoOffsetForPartition(state.topic_partition for state in missing)
 
     async def _reset(self, states: list[PartitionState]) -> None:
@@ -197,7 +249,7 @@ class Positions:
         targets = {name: reset.timestamp_ms(now_ms) for name, (_, reset) in wanted.items()}
         if not targets:
             return
-        answers = await self._lookup.ask_once(targets)
+        answers = await self._lookup.offsets(targets)
         beyond = {}
         for name, answer in answers.items():
             state, reset = wanted[name]
@@ -207,8 +259,8 @@ class Positions:
                 beyond[name] = LATEST.timestamp_ms(now_ms)
             else:
                 self._found(state, reset, answer)
-        # Nothing is that young: what comes from now on is.
-        for name, answer in (await self._lookup.ask_once(beyond) if beyond else {}).items():
+        # No record is that young: begin with the next one.
+        for name, answer in (await self._lookup.offsets(beyond) if beyond else {}).items():
             state, reset = wanted[name]
             if isinstance(answer, KafkaError):
                 self._rest_or_raise([state], answer)
@@ -228,7 +280,7 @@ class Positions:
                 asked[state.topic_partition] = (state, state.generation, epoch)
         if not asked:
             return
-        answers = await self._epochs.ask_once({name: each[2] for name, each in asked.items()})
+        answers = await self._lookup.epoch_ends({name: each[2] for name, each in asked.items()})
         truncated: LogTruncated | None = None
         for name, answer in answers.items():
             state, generation, _epoch = asked[name]
@@ -242,7 +294,7 @@ class Positions:
             raise truncated
 
     def _compare(self, state: PartitionState, end: EpochEnd) -> LogTruncated | None:
-        """Whether the log still is what was read (KIP-320); else go to where it began to differ."""
+        """Check that the log still is what was read (KIP-320); else go to where it differs."""
         position = state.records.position
         if end.is_unsupported or (end.is_known and end.end_offset >= position):
             state.validated(state.generation)
@@ -253,15 +305,15 @@ class Positions:
         if self._subscription.may_reset:
             state.request_reset(self._subscription.default_reset)
             return None
-        # The position stays, unvalidated: without a seek the same is found out again.
-        state.retry_at_ms = self._clock.monotonic_ms() + self._retry_backoff_ms
+        # The position stays, unvalidated: without a seek the next check finds the same.
+        state.retry_at_ms = self._clock.monotonic_ms() + self._config.retry_backoff_ms
         return LogTruncated(
             state.topic_partition, position, end.end_offset if end.is_known else None
         )
 
     def _rest_or_raise(self, states: list[PartitionState], error: KafkaError) -> None:
-        """Try again in a moment; what no retry helps against is the user's to hear."""
-        again_ms = self._clock.monotonic_ms() + self._retry_backoff_ms
+        """Try again after a pause; raise what no retry helps against."""
+        again_ms = self._clock.monotonic_ms() + self._config.retry_backoff_ms
         for state in states:
             state.retry_at_ms = again_ms
         if not error.retriable:

@@ -12,7 +12,7 @@ from moldau.runtime.clock import Clock
 
 
 class Signal:
-    """Set from anywhere on the loop; waiting resets it. Several may wait: all wake."""
+    """Set from anywhere on the loop; waiting resets it. All waiters wake."""
 
     __slots__ = ("_clock", "_is_set", "_waiters")
 
@@ -22,7 +22,7 @@ class Signal:
         self._waiters: list[asyncio.Future[None]] = []
 
     def set(self) -> None:
-        """Wake whoever waits, or the next one to wait."""
+        """Wake all waiters, or the next one when there is none."""
         if not self._waiters:
             self._is_set = True
             return

@@ -53,9 +53,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from moldau.client.arrow.delivery import ArrowDelivery
-    from moldau.client.arrow.sending import ArrowSender
-    from moldau.client.arrow.slices import ArrowData
+    from moldau.client.arrow.sending import ArrowData, ArrowDelivery, ArrowSender
 
 __all__ = ["HeadersLike", "OnDelivery", "Producer"]
 

@@ -1,22 +1,24 @@
-"""What all blocking clients have: an asyncio client on the background loop, and its end.
+"""What all blocking clients have: an asyncio client behind the portal, its calls, and its end.
 
-Owns the making and closing of that client. Must not add anything to it.
-Invariant: the asyncio client is touched by the loop's thread only; a client that its owner forgot
-is closed when it is collected, or at the interpreter's exit.
+Owns the making and closing of that client, and the decorators that make blocking methods of its
+methods. Must not add anything to it. Invariant: the asyncio client is touched by the portal's
+thread only; a client that is not closed is closed when it is collected, or at the interpreter's
+exit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from moldau.client.errors import ClientClosed
-from moldau.client.sync.background_loop import background_loop
-from moldau.client.sync.calls import Callers, run_now
+from moldau.client.sync.portal import Callers, thread_portal
 
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 
 
 class BlockingClient:
@@ -28,13 +30,13 @@ class BlockingClient:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._closed = False
-        self._loop = background_loop()
-        self._inner: Any = self._loop.call(self._made, make)
-        self._finalizer = self._loop.finalizer(self, self._inner)
+        self._portal = thread_portal()
+        self._inner: Any = self._portal.call(self._made, make)
+        self._finalizer = self._portal.finalizer(self, self._inner)
 
     async def _made(self, make: Callable[[], Any]) -> Any:
         inner = make()
-        self._loop.adopt(inner)
+        self._portal.adopt(inner)
         return inner
 
     def _call(
@@ -47,14 +49,14 @@ class BlockingClient:
     ) -> Result:
         if self._closed:
             raise ClientClosed("the client has been closed")
-        result: Result = self._loop.call(work, *arguments, callers=callers, **keywords)
+        result: Result = self._portal.call(work, *arguments, callers=callers, **keywords)
         return result
 
     def _call_now(
         self, function: Callable[..., Result], /, *arguments: Any, **keywords: Any
     ) -> Result:
         """Call a plain method of the asyncio client on the loop."""
-        result: Result = self._call(run_now, function, arguments, keywords)
+        result: Result = self._call(_run, function, arguments, keywords)
         return result
 
     def _close(
@@ -64,14 +66,14 @@ class BlockingClient:
         *arguments: Any,
         callers: Callers | None = None,
     ) -> None:
-        """Close once. Interrupted, the thread goes on and the rest is done in the background."""
+        """Close once; after an interruption closing goes on in the background."""
         if self._closed:
             return
-        self._loop.check()
+        self._portal.check()
         self._closed = True
         if self._finalizer.detach() is None:
             return
-        self._loop.call(self._ended, work, arguments, callers=callers)
+        self._portal.call(self._ended, work, arguments, callers=callers)
 
     async def _ended(
         self,
@@ -80,11 +82,11 @@ class BlockingClient:
     ) -> None:
         closing = asyncio.ensure_future(work(*arguments))
         closing.add_done_callback(_look_at_error)
-        self._loop.closing(self._inner, closing)
+        self._portal.closing(self._inner, closing)
         await asyncio.shield(closing)
 
     def close(self) -> None:
-        """End the client; twice is fine."""
+        """End the client. Idempotent."""
         self._close(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -101,4 +103,46 @@ class BlockingClient:
 
 def _look_at_error(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled():
-        closing.exception()  # whoever still waits is told; if nobody does, nobody can be
+        closing.exception()  # raised to the caller that still waits; else there is none to tell
+
+
+def face_of(
+    method: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Result]]:
+    """Make a method of a blocking client out of the coroutine method of the asyncio client.
+
+    Parameters, defaults, types and documentation are those of `method`, so that the two clients
+    cannot differ. The decorated function's body is never run.
+    """
+    return _face(method, "_call")
+
+
+def quick_face_of(
+    method: Callable[Concatenate[Any, Parameters], Result],
+) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Result]]:
+    """As `face_of`, for a plain method: it runs on the loop, where its client's state is."""
+    return _face(method, "_call_now")
+
+
+def _face(
+    method: Callable[Concatenate[Any, Parameters], Any], way: str
+) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Any]]:
+    def decorate(declared: Callable[..., object]) -> Callable[Concatenate[Any, Parameters], Any]:
+        name = method.__name__
+        assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
+
+        @wraps(method)
+        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Any:
+            return getattr(self, way)(getattr(self._inner, name), *args, **kwargs)
+
+        blocking.__qualname__ = declared.__qualname__
+        blocking.__module__ = declared.__module__
+        return cast("Callable[Concatenate[Any, Parameters], Any]", blocking)
+
+    return decorate
+
+
+async def _run(
+    function: Callable[..., Result], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> Result:
+    return function(*arguments, **keywords)

@@ -1,9 +1,8 @@
 """The blocking consumer: `moldau.client.Consumer` for threads, scripts and notebooks.
 
-Owns iteration without a crossing to the background thread per record, and the way of listeners to
-the thread that polls. Must not keep records or positions of its own.
-Invariant: a record counts as handed out exactly when the user has it; what an interrupted poll had
-taken is taken back.
+Owns iteration without a call to the portal's thread per record, and the way of listeners to the
+thread that polls. Must not keep records or positions of its own. Invariant: a record counts as
+handed out exactly when the user has it; what an interrupted poll had taken is taken back.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer.commits import CommitCallback
 from moldau.client.consumer.consumer import Consumer as AsyncConsumer
-from moldau.client.consumer.rebalance_listener import RebalanceListener
+from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from moldau.client.serialization import DeserializerLike
-from moldau.client.sync.calls import Callers, Kept, face_of, quick_face_of
-from moldau.client.sync.client import BlockingClient
+from moldau.client.sync.client import BlockingClient, face_of, quick_face_of
+from moldau.client.sync.portal import Callers, Kept
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,17 +66,19 @@ class Consumer(BlockingClient):
         return self
 
     def getone(self) -> ConsumerRecord:
-        """The next record, as in a `for` loop; waits as long as it takes. Asking for it says that
+        """The next record, as in a `for` loop; waits as long as it takes. Asking for it means that
         the one before has been processed: an automatic commit may cover that one from now on.
 
         Raises:
             KafkaError: as `getmany`.
         """
         # A run is a list iterator, which threads may share; the position is behind what it has
-        # given, to any thread. The loop's thread is crossed to only for the next run.
+        # given to any thread. Only the next run needs a call to the portal's thread.
         for record in self._inner._run:
             return record  # type: ignore[no-any-return]
-        kept: Kept[ConsumerRecord] = Kept(self._inner.getone, self._take_back_one, self._loop.call)
+        kept: Kept[ConsumerRecord] = Kept(
+            self._inner.getone, self._take_back_one, self._portal.call
+        )
         try:
             self._call(kept.run, callers=self._callers)
             return kept.result
@@ -100,7 +101,7 @@ class Consumer(BlockingClient):
             KafkaError: as `moldau.client.Consumer.getmany`.
         """
         kept: Kept[dict[TopicPartition, list[ConsumerRecord]]] = Kept(
-            self._inner.getmany, self._take_back_all, self._loop.call
+            self._inner.getmany, self._take_back_all, self._portal.call
         )
         try:
             self._call(kept.run, max_records, timeout_ms, callers=self._callers)
@@ -118,7 +119,7 @@ class Consumer(BlockingClient):
             KafkaError: as `getmany`.
         """
         kept: Kept[pa.RecordBatch] = Kept(
-            self._inner.poll_arrow, self._take_back_rows, self._loop.call
+            self._inner.poll_arrow, self._take_back_rows, self._portal.call
         )
         try:
             self._call(kept.run, max_records, timeout_ms, callers=self._callers)
@@ -141,12 +142,14 @@ class Consumer(BlockingClient):
         self._seek_back(first)
 
     def _seek_back(self, first_offsets: Mapping[TopicPartition, int]) -> None:
-        """On the loop: what a poll had taken when its caller was interrupted comes again."""
+        """Have the next poll return again what was taken when the caller was interrupted. On the
+        loop.
+        """
         for name, offset in first_offsets.items():
             try:
                 self._inner.seek(name, offset)
             except (KafkaError, ValueError):
-                continue  # closed, or another member's by now, who begins at what is committed
+                continue  # closed, or assigned to another member, which begins at what is committed
 
     # -- what is read ---------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class Consumer(BlockingClient):
         Args:
             topics: by name.
             pattern: all topics whose whole name matches, also those to come.
-            listener: hears of partitions that come and go, in the thread that polls or closes; its
+            listener: called when partitions come and go, in the thread that polls or closes; its
                 methods are plain functions and may use the consumer.
 
         Raises:
@@ -172,82 +175,63 @@ class Consumer(BlockingClient):
         self._call_now(self._inner.subscribe, topics, pattern=pattern, listener=wrapped)
 
     @quick_face_of(AsyncConsumer.assign)
-    def assign(self) -> None:
-        """As `moldau.client.Consumer.assign`."""
+    def assign(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.unsubscribe)
-    def unsubscribe(self) -> None:
-        """As `moldau.client.Consumer.unsubscribe`."""
+    def unsubscribe(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.subscription)
-    def subscription(self) -> None:
-        """As `moldau.client.Consumer.subscription`."""
+    def subscription(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.assignment)
-    def assignment(self) -> None:
-        """As `moldau.client.Consumer.assignment`."""
+    def assignment(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.pause)
-    def pause(self) -> None:
-        """As `moldau.client.Consumer.pause`."""
+    def pause(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.resume)
-    def resume(self) -> None:
-        """As `moldau.client.Consumer.resume`."""
+    def resume(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.paused)
-    def paused(self) -> None:
-        """As `moldau.client.Consumer.paused`."""
+    def paused(self) -> None: ...
 
     # -- positions ------------------------------------------------------------------------------
 
     @quick_face_of(AsyncConsumer.seek)
-    def seek(self) -> None:
-        """As `moldau.client.Consumer.seek`."""
+    def seek(self) -> None: ...
 
     @face_of(AsyncConsumer.seek_to_beginning)
-    def seek_to_beginning(self) -> None:
-        """As `moldau.client.Consumer.seek_to_beginning`."""
+    def seek_to_beginning(self) -> None: ...
 
     @face_of(AsyncConsumer.seek_to_end)
-    def seek_to_end(self) -> None:
-        """As `moldau.client.Consumer.seek_to_end`."""
+    def seek_to_end(self) -> None: ...
 
     @face_of(AsyncConsumer.seek_to_time)
-    def seek_to_time(self) -> None:
-        """As `moldau.client.Consumer.seek_to_time`."""
+    def seek_to_time(self) -> None: ...
 
     @face_of(AsyncConsumer.seek_to_committed)
-    def seek_to_committed(self) -> None:
-        """As `moldau.client.Consumer.seek_to_committed`."""
+    def seek_to_committed(self) -> None: ...
 
     @face_of(AsyncConsumer.position)
-    def position(self) -> None:
-        """As `moldau.client.Consumer.position`."""
+    def position(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.positions)
-    def positions(self) -> None:
-        """As `moldau.client.Consumer.positions`."""
+    def positions(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.lag)
-    def lag(self) -> None:
-        """As `moldau.client.Consumer.lag`."""
+    def lag(self) -> None: ...
 
     @face_of(AsyncConsumer.offsets_for_times)
-    def offsets_for_times(self) -> None:
-        """As `moldau.client.Consumer.offsets_for_times`."""
+    def offsets_for_times(self) -> None: ...
 
     @face_of(AsyncConsumer.beginning_offsets)
-    def beginning_offsets(self) -> None:
-        """As `moldau.client.Consumer.beginning_offsets`."""
+    def beginning_offsets(self) -> None: ...
 
     @face_of(AsyncConsumer.end_offsets)
-    def end_offsets(self) -> None:
-        """As `moldau.client.Consumer.end_offsets`."""
+    def end_offsets(self) -> None: ...
 
     @face_of(AsyncConsumer.partitions_for)
-    def partitions_for(self) -> None:
-        """As `moldau.client.Consumer.partitions_for`."""
+    def partitions_for(self) -> None: ...
 
     # -- the group ------------------------------------------------------------------------------
 
@@ -290,12 +274,10 @@ class Consumer(BlockingClient):
         self._call_now(self._inner.commit_nowait, offsets, told)
 
     @face_of(AsyncConsumer.committed)
-    def committed(self) -> None:
-        """As `moldau.client.Consumer.committed`."""
+    def committed(self) -> None: ...
 
     @quick_face_of(AsyncConsumer.group_metadata)
-    def group_metadata(self) -> None:
-        """As `moldau.client.Consumer.group_metadata`."""
+    def group_metadata(self) -> None: ...
 
     # -- the end --------------------------------------------------------------------------------
 

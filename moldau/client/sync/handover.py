@@ -1,18 +1,16 @@
 """The way of records from many threads to the asyncio producer: a queue and one wake-up.
 
-Owns the queue, its bound in bytes, and `Delivery`, the blocking face's promise of an
-acknowledgement. Must not block; who waits does so elsewhere.
-Invariant: records of one thread reach the producer in the order in which it handed them over; at
-most `limit_bytes` and one record lie here; each delivery is settled exactly once, by the producer
-or here.
+Owns the queue, its bound in bytes, and `Delivery`, the blocking producer's promise of an
+acknowledgement. Must not block: threads wait in the portal. Invariants: records of one thread reach
+the producer in the order in which it handed them over; at most `limit_bytes` and one record lie
+here; each delivery is settled exactly once, by the producer or here.
 
 A thread appends under a lock and wakes the loop unless it has been woken since it last looked.
 The loop takes everything there is at once. When the producer has no room the rest stays until it
 has, and the threads' own room runs out behind it: that is the back-pressure.
 
 The lock is held for a few assignments and the wake-up, never while anything waits or calls the
-user. Ctrl-C may end `put` between any two of its steps, and none of them may leave a promise that
-the step behind it was to keep:
+user. Ctrl-C may end `put` between any two of its steps, so no step relies on the next one:
   1. a record is put before it is counted; what is counted is counted again when the loop takes it
   2. the loop is woken before it is said to be awake; one wake-up too many does no harm
   3. a call that comes after records takes what lies here itself, woken or not
@@ -33,7 +31,7 @@ from moldau.client.records import RecordMetadata
 
 if TYPE_CHECKING:
     from moldau.client.producer.producer import Producer as AsyncProducer
-    from moldau.client.sync.background_loop import BackgroundLoop
+    from moldau.client.sync.portal import ThreadPortal
 
 RECORD_OVERHEAD_BYTES: Final = 64
 """Counted for a record besides its key, value and headers."""
@@ -72,7 +70,7 @@ class Delivery:
         """Wait for the acknowledgement, at most the record's `delivery.timeout.ms`.
 
         Raises:
-            KafkaError: the record was not delivered, or nobody knows whether it was.
+            KafkaError: the record was not delivered, or it is unknown whether it was.
         """
         if not self.done():
             self._handover.wait(self)
@@ -99,14 +97,14 @@ class Handover:
 
     def __init__(
         self,
-        loop: BackgroundLoop,
+        portal: ThreadPortal,
         producer: AsyncProducer,
         *,
         limit_bytes: int,
         max_block_ms: float,
         delivery_timeout_ms: float,
     ) -> None:
-        self._loop = loop
+        self._portal = portal
         self._producer = producer
         self._limit_bytes = limit_bytes
         self._max_block_s = max_block_ms / 1000
@@ -146,12 +144,12 @@ class Handover:
             self._records.append(delivery)
             self._put_bytes += size_bytes
             if not self._is_awake:
-                self._loop.post(self._take)
+                self._portal.post(self._take)
                 self._is_awake = True
         return delivery
 
     def grant(self) -> None:
-        """This thread's next record is taken, even if others have filled the room meanwhile."""
+        """Take this thread's next record even if other threads have filled the room by then."""
         self._granted.to_me = True
 
     def _use_grant(self) -> bool:
@@ -167,7 +165,7 @@ class Handover:
 
     def wait(self, delivery: Delivery) -> None:
         """Block until the delivery is done. Raises: KafkaError: this thread must not block"""
-        self._loop.call(self._settled, delivery)
+        self._portal.call(self._settled, delivery)
 
     async def room(self) -> None:
         """Return when there is room. On the loop. Raises: BufferFull: not within max.block.ms"""
@@ -184,8 +182,8 @@ class Handover:
     async def emptied(self) -> None:
         """Return when the producer has all that was put before this call began. On the loop.
 
-        What comes after it in the calling thread's order comes after these records, therefore:
-        also when the wake-up for them, another thread's perhaps, is still to come.
+        So what the calling thread does next comes after these records, also when the wake-up for
+        them (perhaps another thread's) is still to come.
         """
         self._take()
         for delivery in reversed(self._stalled):
@@ -238,11 +236,13 @@ class Handover:
         self._stalled = deque(records[count:] if count < len(records) else ())
         self._room_changed()
         if self._stalled and self._stall is None:
-            self._is_awake = True  # until the stall is over, nobody has to wake the loop
+            self._is_awake = True  # until the stall is over, the loop needs no wake-up
             self._stall = asyncio.get_running_loop().create_task(self._wait_out())
 
     async def _wait_out(self) -> None:
-        """Until the producer has taken all that is stalled, or for delivery.timeout.ms nothing."""
+        """Wait until the producer has taken all that is stalled, or nothing for
+        delivery.timeout.ms.
+        """
         time = asyncio.get_running_loop().time
         try:
             deadline = time() + self._delivery_timeout_s
@@ -291,7 +291,7 @@ class Handover:
             tell(on_delivery, None, error)
 
     def _room_changed(self) -> None:
-        """Count what still lies here, and let those look who wait for room or for a record."""
+        """Count what still lies here, and wake the calls that wait for room or for a record."""
         self._taken_bytes = sum(each.size_bytes for each in self._stalled)
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
@@ -308,7 +308,7 @@ class Handover:
 
 
 class _Withdrawn(KafkaError):
-    """In place of a record that its sender no longer wants sent."""
+    """In place of a record whose sender has withdrawn it."""
 
     def __init__(self, record: tuple[Any, ...]) -> None:
         super().__init__("the call that sent this record was interrupted before it was sent")

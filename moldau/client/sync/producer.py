@@ -1,8 +1,9 @@
 """The blocking producer: `moldau.client.Producer` for threads, scripts and notebooks.
 
-Owns what has to be done in the sending thread: serializers, checks, room. Must not send.
-Invariants: records of one thread keep their order; what a thread does after sending (flush, commit,
-close) comes after its records; queue and producer together stay within `buffer.memory`.
+Owns what has to be done in the sending thread (serializers, checks, waiting for room) and the end
+of transactions whose block was interrupted. Must not send. Invariants: records of one thread keep
+their order; what a thread does after sending (flush, commit, close) comes after its records; queue
+and producer together stay within `buffer.memory`.
 """
 
 from __future__ import annotations
@@ -31,20 +32,19 @@ from moldau.client.records import (
     TopicPartition,
 )
 from moldau.client.serialization import SerializerLike
-from moldau.client.sync.calls import Callers, face_of, quick_face_of
-from moldau.client.sync.client import BlockingClient
+from moldau.client.sync.client import BlockingClient, face_of, quick_face_of
 from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
     Delivery,
     Handover,
     size_of,
 )
+from moldau.client.sync.portal import LOOK_S, Callers
 
 Result = TypeVar("Result")
 
 HANDOVER_SHARE: Final = 8
 MAX_HANDOVER_BYTES: Final = 1_048_576
-LOOK_S: Final = 0.5
 
 
 class Producer(BlockingClient):
@@ -81,7 +81,7 @@ class Producer(BlockingClient):
                 partitioner=partitioner,
             )
             self._handover = Handover(
-                self._loop,
+                self._portal,
                 producer,
                 limit_bytes=max(1, handover_bytes),
                 max_block_ms=resolved.max_block_ms,
@@ -117,21 +117,21 @@ class Producer(BlockingClient):
         return await work(*arguments, **keywords)
 
     def _undo_left(self, block: _Block) -> None:
-        """The block was left without its end: abort its transaction. From any thread."""
+        """Abort the transaction of a block that was left without its end. From any thread."""
         if block.is_open:
-            with contextlib.suppress(KafkaError):  # the loop has ended, or is another process's
-                self._loop.post(self._undo, block)
+            with contextlib.suppress(KafkaError):  # the loop has ended, or belongs to a parent
+                self._portal.post(self._undo, block)
 
     def _undo(self, block: _Block) -> None:
-        """Abort its transaction; calls wait for that. On the loop."""
+        """Abort the block's transaction; later calls wait for that. On the loop."""
         undoing = asyncio.ensure_future(block.undo())
         self._undoing.add(undoing)
         undoing.add_done_callback(self._undoing.discard)
 
     @property
     def _is_special(self) -> bool:
-        """Whether a record needs more than to be handed over."""
-        return self._closed or self._has_serializers or self._loop.forked
+        """Whether records cannot be handed over as they are."""
+        return self._closed or self._has_serializers or self._portal.forked
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Producer(BlockingClient):
         Raises:
             KafkaError: as `moldau.client.Producer.send`.
         """
-        self._loop.check_may_block()
+        self._portal.check_may_block()
         acknowledged = _Acknowledgement()
         record = self._record(topic, value, key, headers, partition, timestamp_ms, acknowledged)
         size_bytes = size_of(record)
@@ -212,12 +212,12 @@ class Producer(BlockingClient):
 
     def wait_for_room(self) -> None:
         """Return when there is room; at once if there is now. The calling thread's next
-        `send_nowait` has room then, whatever other threads send meanwhile.
+        `send_nowait` has room then, whatever other threads send in between.
 
         Raises:
             BufferFull: not within `max.block.ms`.
         """
-        if not self._handover.has_room or self._closed or self._loop.forked:
+        if not self._handover.has_room or self._closed or self._portal.forked:
             super()._call(self._handover.room)
         self._handover.grant()
 
@@ -231,11 +231,10 @@ class Producer(BlockingClient):
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
     ) -> tuple[Any, ...]:
-        """A record as the handover takes it."""
         if self._closed:
             raise ClientClosed("the producer has been closed")
-        if self._loop.forked:
-            self._loop.check()
+        if self._portal.forked:
+            self._portal.check()
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         else:
@@ -245,23 +244,20 @@ class Producer(BlockingClient):
         copied: RecordHeaders = ()
         if self._has_serializers or headers or not (_is_plain(value) and _is_plain(key)):
             value, key, pairs = self._inner._prepared(topic, value, key, headers)
-            # Copies: nobody shall change them while they wait.
+            # Copies: the caller may change its buffers while they wait.
             value = None if value is None else bytes(value)
             key = None if key is None else bytes(key)
             copied = tuple((name, None if data is None else bytes(data)) for name, data in pairs)
         return (topic, value, key, copied, partition, timestamp_ms, on_delivery)
 
     @face_of(AsyncProducer.send_arrow)
-    def send_arrow(self) -> None:
-        """As `moldau.client.Producer.send_arrow`."""
+    def send_arrow(self) -> None: ...
 
     @face_of(AsyncProducer.flush)
-    def flush(self) -> None:
-        """As `moldau.client.Producer.flush`."""
+    def flush(self) -> None: ...
 
     @face_of(AsyncProducer.partitions_for)
-    def partitions_for(self) -> None:
-        """As `moldau.client.Producer.partitions_for`."""
+    def partitions_for(self) -> None: ...
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -278,16 +274,13 @@ class Producer(BlockingClient):
         return Transaction(self)
 
     @face_of(AsyncProducer.init_transactions)
-    def init_transactions(self) -> None:
-        """As `moldau.client.Producer.init_transactions`."""
+    def init_transactions(self) -> None: ...
 
     @quick_face_of(AsyncProducer.begin_transaction)
-    def begin_transaction(self) -> None:
-        """As `moldau.client.Producer.begin_transaction`."""
+    def begin_transaction(self) -> None: ...
 
     @face_of(AsyncProducer.commit_transaction)
-    def commit_transaction(self) -> None:
-        """As `moldau.client.Producer.commit_transaction`."""
+    def commit_transaction(self) -> None: ...
 
     def abort_transaction(self) -> None:
         """Give up everything sent since `begin_transaction`; unsent records fail with
@@ -328,23 +321,19 @@ class Producer(BlockingClient):
         self._call(self._inner.send_offsets, offsets, group)
 
     @face_of(AsyncProducer.prepare_transaction)
-    def prepare_transaction(self) -> None:
-        """As `moldau.client.Producer.prepare_transaction`."""
+    def prepare_transaction(self) -> None: ...
 
     @face_of(AsyncProducer.hand_over_transaction)
-    def hand_over_transaction(self) -> None:
-        """As `moldau.client.Producer.hand_over_transaction`."""
+    def hand_over_transaction(self) -> None: ...
 
     @face_of(AsyncProducer.complete_transaction)
-    def complete_transaction(self) -> None:
-        """As `moldau.client.Producer.complete_transaction`."""
+    def complete_transaction(self) -> None: ...
 
     # -- the end --------------------------------------------------------------------------------
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Send what is left and close, as `moldau.client.Producer.close`; twice is fine.
-
-        Interrupted, it goes on in the background.
+        """Send what is left and close, as `moldau.client.Producer.close`. Idempotent; after an
+        interruption closing goes on in the background.
         """
         self._close(self._sent_and_closed, timeout_ms)
 
@@ -368,8 +357,8 @@ class Producer(BlockingClient):
 class Transaction:
     """`with producer.transaction():` see `Producer.transaction`.
 
-    Ctrl-C may end `__exit__` before its first step, or come between `__enter__` and the block. The
-    block has been left then and nothing would end the transaction, until this object is collected.
+    Ctrl-C may end `__exit__` before its first step, or come between `__enter__` and the block: then
+    the transaction is aborted when this object is collected.
     """
 
     def __init__(self, producer: Producer) -> None:
@@ -397,7 +386,7 @@ class Transaction:
 
 
 class _Block:
-    """The loop's side of a transaction's block."""
+    """A transaction's block, on the loop."""
 
     def __init__(self, producer: AsyncProducer, drop_records: Callable[[], None]) -> None:
         self._producer = producer
@@ -406,7 +395,7 @@ class _Block:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has begun and nothing ends it. From any thread."""
+        """Whether the block has begun and has not ended. From any thread."""
         return self._context is not None
 
     async def begin(self) -> None:
@@ -424,13 +413,13 @@ class _Block:
         await context.__aexit__(None if value is None else type(value), value, None)
 
     async def undo(self) -> None:
-        """Abort it, unless the application has ended it and begun another."""
+        """Abort, unless the application has ended the transaction and begun another."""
         if self._context is not None and self._context.is_latest:
             await self.end(TransactionAborted("the transaction's block was interrupted"))
 
 
 class _Acknowledgement:
-    """Lets one thread wait for one record; called by the loop with the outcome."""
+    """Lets a thread wait for one record; the loop calls it with the outcome."""
 
     __slots__ = ("_error", "_lock", "_metadata")
 

@@ -16,7 +16,7 @@ import pytest
 
 from moldau.client import Admin
 from moldau.client.consumer.consumer import Consumer
-from moldau.client.consumer.rebalance_listener import RebalanceListener
+from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import TopicPartition
 from moldau.testing import Cluster

@@ -15,7 +15,7 @@ from typing import ClassVar, TypeAlias
 from moldau.protocol.types import TopicPartition
 
 NO_GENERATION = -1
-"""The generation of a member that never was in one, or does not say."""
+"""The generation of a member that was in none yet, or does not say."""
 
 
 class RebalanceProtocol(IntEnum):
@@ -32,12 +32,12 @@ class Subscription:
     """What one member of the group says about itself.
 
     Attributes:
-        topics: it wants to consume these.
-        owned_partitions: it consumes these now; empty with eager assignors (they were given up).
-        generation_id: the generation in which it got them; None from members older than that.
+        topics: what the member wants to consume.
+        owned_partitions: what it consumes now; empty with eager assignors (it was given up).
+        generation_id: the generation in which it got them; None when the member does not say.
         rack_id: its `client.rack` (KIP-881), None without one.
         group_instance_id: its static name (KIP-345), None for a dynamic member.
-        user_data: what the assignor's own `subscription_user_data` said on that member.
+        user_data: what `subscription_user_data` returned on that member.
     """
 
     topics: tuple[str, ...]
@@ -55,18 +55,12 @@ Topics: TypeAlias = Mapping[str, Sequence[PartitionRacks]]
 """Topics that exist, with the racks of each of their partitions, by partition number."""
 
 Assignments: TypeAlias = dict[str, list[TopicPartition]]
-"""What each member shall consume, by member id."""
+"""What each member is to consume, by member id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAssignment:
-    """What the group's leader gave this member, as the assignor here is told.
-
-    Attributes:
-        partitions: to be consumed now.
-        user_data: what the leader's assignor added.
-        generation_id: the group's generation.
-    """
+    """What the group's leader assigned to this member; `user_data` is what its assignor added."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None
@@ -96,8 +90,8 @@ class ConsumerPartitionAssignor:
             subscriptions: the members, by member id.
 
         Returns:
-            For every member id what it shall consume; a partition goes to one member at most, and
-            only to one that subscribes to its topic.
+            The partitions of every member id; a partition goes to one member at most, and only to
+            one that subscribes to its topic.
         """
         raise NotImplementedError
 
@@ -106,7 +100,7 @@ class ConsumerPartitionAssignor:
         return None
 
     def on_assignment(self, assignment: MemberAssignment) -> None:
-        """This member has got its assignment; called on every member of the group."""
+        """Hears this member's assignment; called on every member of the group."""
 
 
 def java_order(text: str) -> bytes:

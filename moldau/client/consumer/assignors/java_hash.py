@@ -1,8 +1,8 @@
 """The order in which Java's hash tables are read.
 
 Owns exactly that. The sticky assignors of Apache Kafka keep members and movements in hash tables,
-so which of several equal members keeps one partition more depends on this order; a group whose
-leadership moves between a Java member and this client would otherwise move partitions for nothing.
+so this order decides which of several equal members keeps one partition more. With another order a
+group whose leader changes from a Java member to this client would move partitions for nothing.
 Invariant: the order is that of `java.util.HashMap` with its default load factor.
 """
 

@@ -33,7 +33,7 @@ class RangeAssignor(ConsumerPartitionAssignor):
     name: ClassVar[str] = "range"
 
     def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
-        """Runs of neighbouring partitions, near the members' racks where that can be."""
+        """Runs of neighbouring partitions, in the members' racks where possible."""
         assignments: Assignments = {member_id: [] for member_id in subscriptions}
         ordered = sorted(
             subscriptions, key=lambda member_id: member_order(member_id, subscriptions[member_id])
@@ -56,7 +56,7 @@ class RangeAssignor(ConsumerPartitionAssignor):
 class _Spread:
     """One topic while it is being handed out.
 
-    Invariant: nobody gets more than its share, and at most `_longer_count` members get the share
+    Invariant: no member gets more than its share, and at most `_longer_count` members get the share
     that is one longer.
     """
 

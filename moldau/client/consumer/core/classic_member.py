@@ -1,7 +1,7 @@
-"""A member of a classic consumer group, as a machine (KIP-62, 345, 394, 429, 814).
+"""A member of a classic consumer group, as a state machine (KIP-62, 345, 394, 429, 814).
 
-Owns: the member's id and generation, what it owns, when it joins, syncs, sends heartbeats and
-leaves, and what each answer means. Must not: send, read clocks, decode subscriptions. Invariants:
+Owns the member's id and generation, what it owns, when it joins, syncs, sends heartbeats and
+leaves, and what each answer means. Must not send, read clocks or decode subscriptions. Invariants:
 one request is under way at a time, an answer to an older one changes nothing; what is owned changes
 only when the driver says that a step was carried out; commits are signed only between an assignment
 and the next join, with that assignment's generation.
@@ -9,16 +9,11 @@ and the next join, with that assignment's generation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import ClassVar, Final
 
-from moldau.client.consumer.core.classic_states import (
-    FATAL_CODES,
-    MOVED_CODES,
-    REFUSED_CODES,
-    TRANSITIONS,
-    ClassicState,
-)
 from moldau.client.consumer.core.rebalance_steps import (
     NEVER_MS,
     NO_GENERATION,
@@ -38,6 +33,60 @@ from moldau.client.consumer.core.rebalance_steps import (
 from moldau.protocol.errors import ErrorCode
 
 
+class ClassicState(Enum):
+    """Where the member is between two assignments."""
+
+    OUT = auto()
+    """In no generation; the next poll prepares a join."""
+    READY_TO_JOIN = auto()
+    """What had to be given up is given up; JoinGroup is to be sent, or under way."""
+    LEADING = auto()
+    """Joined as the leader; the assignment is being worked out."""
+    READY_TO_SYNC = auto()
+    """SyncGroup is to be sent, or under way."""
+    STABLE = auto()
+    """In a generation, with heartbeats."""
+    FATAL = auto()
+    """Fenced or refused for good, until the user subscribes again."""
+
+
+_ANYWHERE: Final = frozenset({ClassicState.OUT, ClassicState.READY_TO_JOIN, ClassicState.FATAL})
+
+TRANSITIONS: Final[Mapping[ClassicState, frozenset[ClassicState]]] = MappingProxyType(
+    {
+        ClassicState.OUT: _ANYWHERE,
+        ClassicState.READY_TO_JOIN: _ANYWHERE | {ClassicState.LEADING, ClassicState.READY_TO_SYNC},
+        ClassicState.LEADING: _ANYWHERE | {ClassicState.READY_TO_SYNC},
+        ClassicState.READY_TO_SYNC: _ANYWHERE | {ClassicState.STABLE},
+        ClassicState.STABLE: _ANYWHERE | {ClassicState.STABLE},
+        ClassicState.FATAL: frozenset({ClassicState.FATAL, ClassicState.OUT}),
+    }
+)
+"""The legal transitions."""
+
+_FATAL_CODES: Final = frozenset(
+    {
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    }
+)
+"""Trying again with the same settings cannot help."""
+
+_REFUSED_CODES: Final = frozenset(
+    {
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""The user is told; the poll after that tries again."""
+
+_MOVED_CODES: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
 class ClassicMember:
     """One member's life in one group. Legal transitions: `TRANSITIONS`.
 
@@ -45,10 +94,8 @@ class ClassicMember:
         group_instance_id: the static name (KIP-345), or None.
         cooperative: keep partitions while the group rebalances (KIP-429).
         heartbeat_interval_ms: `heartbeat.interval.ms`.
-        session_timeout_ms: `session.timeout.ms`: without any answer for so long the coordinator is
-            looked for anew.
-        poll_watch: the user's polls.
-        backoff: pauses after failures.
+        session_timeout_ms: `session.timeout.ms`: after so long without an answer the coordinator
+            is looked up again.
         on_attention: called when a poll has something to do.
 
     Attributes:
@@ -58,9 +105,12 @@ class ClassicMember:
         owned: what the user may consume at the moment.
         owned_generation_id: in which generation it was assigned; -1 for none.
         is_leader: whether this member worked out the current assignment.
-        needs_coordinator: whether the coordinator is to be looked for anew; the driver resets it.
+        needs_coordinator: whether the coordinator is to be looked up again; the driver resets it.
+        needs_topic_names: never: this protocol names topics, not their ids.
         rejoin_reason: why the next join happens, for JoinGroup (KIP-800).
     """
+
+    needs_topic_names: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -104,13 +154,13 @@ class ClassicMember:
 
     # -- the user's side ------------------------------------------------------------------------
 
-    def subscribe(self, topics: frozenset[str], *, anew: bool = False) -> None:
+    def subscribe(self, topics: frozenset[str], *, is_new: bool = False) -> None:
         """What to consume from now on; another set than before leads to a rebalance.
 
         Args:
-            anew: the user has said so just now (after a fatal error: begin anew).
+            is_new: the user has just subscribed: after a fatal error the member joins again.
         """
-        if self.state is ClassicState.FATAL and anew:
+        if self.state is ClassicState.FATAL and is_new:
             self._reset(forget_member=True)
         begins = not self._subscribed
         if begins or topics != self._topics:
@@ -119,9 +169,7 @@ class ClassicMember:
             self.request_rejoin(None if begins else "the subscription has changed")
 
     def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
-        """Leave the group. Nothing is owned any more; returns what was, and whether it had been
-        lost already.
-        """
+        """Leave the group. Returns what was owned, and whether that had been lost already."""
         owned, was_lost = self.owned, self._is_lost or self.state is ClassicState.FATAL
         self.owned = NOTHING
         if self._subscribed:
@@ -137,14 +185,21 @@ class ClassicMember:
         self._on_attention()
 
     def next_step(self, now_ms: float) -> Step | None:
-        """What a poll has to do now; None when that is nothing, or waiting for the group."""
+        """What a poll has to do now; None for nothing, or for waiting for the group."""
+        step = self._step()
+        if isinstance(step, Fail) and self.state is not ClassicState.FATAL:
+            self._failure = None
+        return step
+
+    def has_step(self) -> bool:
+        """Whether `next_step` has one."""
+        return self._step() is not None
+
+    def _step(self) -> Step | None:
         if self._failure is not None:
-            failure = self._failure
-            if self.state is not ClassicState.FATAL:
-                self._failure = None
-            elif self.owned:
+            if self.state is ClassicState.FATAL and self.owned:
                 return Lose(self.owned)
-            return failure
+            return self._failure
         if self._is_lost and self.owned:
             return Lose(self.owned)
         if not self._subscribed:
@@ -157,23 +212,6 @@ class ClassicMember:
         if self._rejoin_wanted and self.state in (ClassicState.OUT, ClassicState.STABLE):
             return Revoke(self._to_give_up_before_joining())
         return None
-
-    def has_step(self) -> bool:
-        """Whether `next_step` would name one."""
-        return (
-            self._failure is not None
-            or (self._is_lost and bool(self.owned))
-            or (
-                self._subscribed
-                and (
-                    self._assignment is not None
-                    or (
-                        self._rejoin_wanted
-                        and self.state in (ClassicState.OUT, ClassicState.STABLE)
-                    )
-                )
-            )
-        )
 
     @property
     def is_settled(self) -> bool:
@@ -190,7 +228,7 @@ class ClassicMember:
         if not self._subscribed:
             return
         if self._assignment is not None:
-            # Somebody waits for what was given up: the group is to hear of it (KIP-429).
+            # Another member waits for what was given up: the group has to know (KIP-429).
             if partitions:
                 self.request_rejoin("need to revoke partitions and re-join")
             return
@@ -216,12 +254,12 @@ class ClassicMember:
             self._is_lost = bool(partitions)
 
     def acknowledge(self, now_ms: float) -> None:
-        """The listener has been called; the coordinator need not hear of it."""
+        """The listener has been called; this protocol does not tell the coordinator."""
 
     # -- commits --------------------------------------------------------------------------------
 
     def standing(self) -> Standing:
-        """Whether commits are the group's business now."""
+        """How this member stands when it wants to commit."""
         if self.state is ClassicState.STABLE:
             return Standing.MEMBER
         if self.state in (ClassicState.OUT, ClassicState.FATAL):
@@ -229,7 +267,7 @@ class ClassicMember:
         return Standing.REBALANCING
 
     def identity(self) -> Identity:
-        """Who this member is at the moment."""
+        """With what this member signs at the moment."""
         return Identity(self.generation_id, self.member_id, self.group_instance_id)
 
     def commit_refused(self, identity: Identity, code: ErrorCode) -> None:
@@ -266,7 +304,7 @@ class ClassicMember:
         return None
 
     def due_ms(self) -> float:
-        """When `next_request` is to be asked at the latest, if nothing happens before."""
+        """When `next_request` has to be called at the latest, if nothing happens before."""
         if self._leave_reason is not None:
             return 0.0
         if self.state in (ClassicState.OUT, ClassicState.FATAL):
@@ -291,8 +329,8 @@ class ClassicMember:
         return self._attempt
 
     def take_leave(self) -> tuple[str, str] | None:
-        """Member id and reason of the LeaveGroup to send (then nothing is left to do), or None
-        when there is nobody to leave: never joined, or static and so expected back.
+        """Member id and reason of the LeaveGroup to send; None for a member that never joined, or
+        a static one, which the group expects back.
         """
         reason, member_id = self._leave_reason, self._leaving_member_id
         self._leave_reason = None
@@ -302,21 +340,15 @@ class ClassicMember:
         return member_id, reason
 
     def failed(self, attempt: int, now_ms: float) -> None:
-        """No answer: the connection ended, the coordinator cannot be reached, the time is over."""
-        if not self._answered(attempt):
-            return
-        self.needs_coordinator = True
-        self._pause(now_ms)
-        if self.state in (ClassicState.LEADING, ClassicState.READY_TO_SYNC):
-            # Whether the generation still waits for this member is not known: join it again.
-            self._move(ClassicState.READY_TO_JOIN)
-        elif self.state is ClassicState.STABLE:
-            self._heartbeat_at_ms = now_ms
+        """No answer came: the connection ended, the coordinator is unreachable, time is over."""
+        if self._answered(attempt):
+            self.needs_coordinator = True
+            self._try_again(now_ms)
 
     def joined(
         self, attempt: int, now_ms: float, *, generation_id: int, member_id: str, is_leader: bool
     ) -> bool:
-        """JoinGroup succeeded; whether this member still wants to be in."""
+        """JoinGroup succeeded. Returns whether this member still waits for it."""
         if not self._answered(attempt) or self.state is not ClassicState.READY_TO_JOIN:
             return False
         self._backoff.reset()
@@ -329,7 +361,7 @@ class ClassicMember:
         return True
 
     def led(self, attempt: int) -> bool:
-        """The assignment is worked out; whether it is still wanted."""
+        """The assignment is worked out. Returns whether it is still wanted."""
         if not self._answered(attempt) or self.state is not ClassicState.LEADING:
             return False
         self._move(ClassicState.READY_TO_SYNC)
@@ -365,9 +397,9 @@ class ClassicMember:
         """The coordinator answered with an error. `member_id` is that of a MEMBER_ID_REQUIRED."""
         if not self._answered(attempt) or self.state in (ClassicState.OUT, ClassicState.FATAL):
             return
-        if code in FATAL_CODES:
+        if code in _FATAL_CODES:
             self._fail(code, message)
-        elif code in REFUSED_CODES:
+        elif code in _REFUSED_CODES:
             self._lose(forget_member=False)
             self._failure = Fail(code, message)
         elif code is ErrorCode.MEMBER_ID_REQUIRED:
@@ -378,8 +410,8 @@ class ClassicMember:
             self._unknown_to_coordinator(now_ms, request, forget_member=False)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             self._rebalance_announced(now_ms, request)
-        elif code in MOVED_CODES or code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            self.needs_coordinator = self.needs_coordinator or code in MOVED_CODES
+        elif code in _MOVED_CODES or code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self.needs_coordinator = self.needs_coordinator or code in _MOVED_CODES
             self._try_again(now_ms)
         elif code.retriable:
             self._try_again(now_ms)
@@ -407,7 +439,7 @@ class ClassicMember:
         self, now_ms: float, request: GroupRequest, *, forget_member: bool
     ) -> None:
         if request is GroupRequest.JOIN and not self.owned:
-            # Nothing to lose: join at once, as somebody new.
+            # Nothing to lose: join at once, as a new member.
             self.member_id = ""
             self.generation_id = NO_GENERATION
             self._move(ClassicState.READY_TO_JOIN)
@@ -417,6 +449,7 @@ class ClassicMember:
     def _try_again(self, now_ms: float) -> None:
         self._pause(now_ms)
         if self.state in (ClassicState.LEADING, ClassicState.READY_TO_SYNC):
+            # It is unknown whether the generation still waits for this member: join again.
             self._move(ClassicState.READY_TO_JOIN)
         elif self.state is ClassicState.STABLE:
             self._heartbeat_at_ms = now_ms
@@ -425,7 +458,7 @@ class ClassicMember:
         if self.state in (ClassicState.OUT, ClassicState.FATAL):
             return
         if now_ms >= self._watch.deadline_ms:
-            # A user that does not poll makes no progress: others shall have the partitions.
+            # A user that does not poll makes no progress: other members get the partitions.
             self._leave("consumer poll timeout has expired")
         elif (
             self.state is ClassicState.STABLE
@@ -468,7 +501,7 @@ class ClassicMember:
         self._on_attention()
 
     def _answered(self, attempt: int) -> bool:
-        """Whether this is the request under way; if so it is no more."""
+        """Whether this is the request under way, which it then no longer is."""
         if attempt != self._attempt or self._in_flight is None:
             return False
         self._in_flight = None

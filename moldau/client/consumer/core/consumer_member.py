@@ -1,27 +1,21 @@
-"""A member of a consumer group of the new protocol, as a machine (KIP-848, KIP-1082).
+"""A member of a consumer group of the new protocol, as a state machine (KIP-848, KIP-1082).
 
-Owns: the member's epoch, what it owns and what the coordinator wants it to own, which heartbeat is
-sent when and with what in it, and what each answer means. Must not: send, read clocks, know topics'
-metadata (names of topic ids are given to it). Invariants: one heartbeat is under way at a time, an
-answer to an older one changes nothing; what is owned changes only when the driver says that a step
-was carried out; after the epoch is lost nothing owned under it is ever acknowledged.
+Owns the member's epoch, what it owns and what the coordinator wants it to own, which heartbeat is
+sent when and with what in it, and what each answer means. Must not send, read clocks or know
+topics' metadata (names of topic ids are given to it). Invariants: one heartbeat is under way at a
+time, an answer to an older one changes nothing; what is owned changes only when the driver says
+that a step was carried out; after the epoch is lost nothing owned under it is ever acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from moldau.client.consumer.core.consumer_states import (
-    ACTIVE,
-    FENCED_CODES,
-    IN_GROUP,
-    PASSING_CODES,
-    TRANSITIONS,
-    ConsumerState,
-)
 from moldau.client.consumer.core.rebalance_steps import (
     NEVER_MS,
     NO_GENERATION,
@@ -48,7 +42,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_FOR_A_WHILE_EPOCH: Final = -2
-"""A static member goes and will be back."""
+"""A static member leaves and will be back."""
 
 Target: TypeAlias = frozenset[tuple[UUID, int]]
 
@@ -61,17 +55,83 @@ class Wish:
     pattern: str | None = None
 
 
+class ConsumerState(Enum):
+    """Where the member is with its coordinator."""
+
+    UNSUBSCRIBED = auto()
+    """In no group; no heartbeats."""
+    JOINING = auto()
+    """A heartbeat with epoch 0 is to be sent, or under way."""
+    STABLE = auto()
+    """The member owns what the coordinator wants it to, and the coordinator knows that."""
+    RECONCILING = auto()
+    """The coordinator wants another assignment; the next poll gives up and takes over."""
+    ACKNOWLEDGING = auto()
+    """Taken over; the coordinator is to be told what is owned now."""
+    FENCED = auto()
+    """Expelled; the next poll tells that all is lost, then the member joins again."""
+    STALE = auto()
+    """Left because the user does not poll; the next poll joins again."""
+    FATAL = auto()
+    """Refused for good, until the user subscribes again."""
+
+
+_ANYWHERE: Final = frozenset(
+    {
+        ConsumerState.UNSUBSCRIBED,
+        ConsumerState.FENCED,
+        ConsumerState.STALE,
+        ConsumerState.FATAL,
+    }
+)
+
+TRANSITIONS: Final[Mapping[ConsumerState, frozenset[ConsumerState]]] = MappingProxyType(
+    {
+        ConsumerState.UNSUBSCRIBED: frozenset({ConsumerState.JOINING, ConsumerState.UNSUBSCRIBED}),
+        ConsumerState.JOINING: _ANYWHERE
+        | {ConsumerState.JOINING, ConsumerState.STABLE, ConsumerState.RECONCILING},
+        ConsumerState.STABLE: _ANYWHERE | {ConsumerState.RECONCILING},
+        ConsumerState.RECONCILING: _ANYWHERE | {ConsumerState.ACKNOWLEDGING, ConsumerState.STABLE},
+        ConsumerState.ACKNOWLEDGING: _ANYWHERE | {ConsumerState.STABLE, ConsumerState.RECONCILING},
+        ConsumerState.FENCED: frozenset(
+            {ConsumerState.JOINING, ConsumerState.UNSUBSCRIBED, ConsumerState.FATAL}
+        ),
+        ConsumerState.STALE: frozenset({ConsumerState.JOINING, ConsumerState.UNSUBSCRIBED}),
+        ConsumerState.FATAL: frozenset({ConsumerState.UNSUBSCRIBED}),
+    }
+)
+"""The legal transitions."""
+
+_IN_GROUP: Final = frozenset(
+    {ConsumerState.STABLE, ConsumerState.RECONCILING, ConsumerState.ACKNOWLEDGING}
+)
+"""The coordinator has given an epoch with which commits are signed."""
+
+_ACTIVE: Final = _IN_GROUP | {ConsumerState.JOINING}
+"""Heartbeats are sent."""
+
+_FENCED_CODES: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+"""The membership is over; a new one can begin."""
+
+_PASSING_CODES: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""The same heartbeat may succeed later, maybe elsewhere."""
+
+
 class ConsumerMember:
     """One member's life in one group. Legal transitions: `TRANSITIONS`.
 
     Args:
-        group_id: the group.
-        member_id: made up by the client, for good (KIP-1082).
+        member_id: chosen by the client for its whole life (KIP-1082).
         group_instance_id: the static name, or None.
         rack_id: `client.rack`, or None.
         server_assignor: `group.remote.assignor`, None for the broker's choice.
         poll_watch: the user's polls; its interval is the member's rebalance timeout too.
-        backoff: pauses after failures.
         name_of: the name of a topic id, None when it is not known (yet).
         on_attention: called when a poll has something to do.
 
@@ -79,7 +139,7 @@ class ConsumerMember:
         state: see the transitions.
         member_epoch: -1 outside of the group.
         owned: what the user may consume at the moment.
-        needs_coordinator: whether the coordinator is to be looked for anew; the driver resets it.
+        needs_coordinator: whether the coordinator is to be looked up again; the driver resets it.
         needs_topic_names: whether the coordinator wants topics whose names are not known.
     """
 
@@ -125,9 +185,9 @@ class ConsumerMember:
 
     # -- the user's side ------------------------------------------------------------------------
 
-    def subscribe(self, wish: Wish, *, anew: bool = False) -> None:
-        """What to consume from now on. `anew`: the user has said so just now."""
-        if self.state is ConsumerState.FATAL and anew:
+    def subscribe(self, wish: Wish, *, is_new: bool = False) -> None:
+        """What to consume from now on. `is_new`: the user has just subscribed."""
+        if self.state is ConsumerState.FATAL and is_new:
             self._move(ConsumerState.UNSUBSCRIBED)
             self._failure = None
         changed = wish != self._wish
@@ -135,13 +195,11 @@ class ConsumerMember:
         if self.state is ConsumerState.UNSUBSCRIBED:
             if not self.owned:
                 self._join()
-        elif changed and self.state in ACTIVE:
+        elif changed and self.state in _ACTIVE:
             self._heartbeat_at_ms = 0.0
 
     def unsubscribe(self) -> tuple[Partitions, bool]:
-        """Leave the group. Nothing is owned any more; returns what was, and whether it had been
-        lost already.
-        """
+        """Leave the group. Returns what was owned, and whether that had been lost already."""
         owned, was_lost = self.owned, self._has_lost()
         self._wish = None
         self._own(NOTHING, {})
@@ -151,7 +209,7 @@ class ConsumerMember:
         return owned, was_lost
 
     def next_step(self, now_ms: float) -> Step | None:
-        """What a poll has to do now; None when that is nothing, or waiting for the group."""
+        """What a poll has to do now; None for nothing, or for waiting for the group."""
         if self._has_lost() and self.owned:
             return Lose(self.owned)
         if self._failure is not None:
@@ -178,7 +236,7 @@ class ConsumerMember:
         return Assign(wanted, wanted - self.owned)
 
     def has_step(self) -> bool:
-        """Whether `next_step` has something to say or to do."""
+        """Whether `next_step` has one, or joins again."""
         if self._failure is not None or (self._has_lost() and self.owned):
             return True
         if self.state in (ConsumerState.FENCED, ConsumerState.STALE):
@@ -215,26 +273,26 @@ class ConsumerMember:
         self._own(partitions, ids)
 
     def acknowledge(self, now_ms: float) -> None:
-        """The listener has been called: the coordinator is to hear what is owned now."""
+        """The listener has been called: the next heartbeat reports what is owned now."""
         if self.state is ConsumerState.RECONCILING and self._owned_ids == self._resolved():
             self._move(ConsumerState.ACKNOWLEDGING)
             self._heartbeat_at_ms = now_ms
 
     def names_changed(self) -> None:
-        """Metadata has been updated: maybe what was wanted can be taken over now."""
+        """The metadata were updated: topics whose names were missing may be taken over now."""
         if self.state is ConsumerState.RECONCILING and self.has_step():
             self._on_attention()
 
     # -- commits --------------------------------------------------------------------------------
 
     def standing(self) -> Standing:
-        """Whether commits are the group's business now."""
-        if self.state in IN_GROUP:
+        """How this member stands when it wants to commit."""
+        if self.state in _IN_GROUP:
             return Standing.MEMBER
         return Standing.REBALANCING if self.state is ConsumerState.JOINING else Standing.OUT
 
     def identity(self) -> Identity:
-        """Who this member is at the moment."""
+        """With what this member signs at the moment."""
         member_id = self.member_id if self.member_epoch >= 0 else ""
         return Identity(self.member_epoch, member_id, self.group_instance_id)
 
@@ -251,22 +309,22 @@ class ConsumerMember:
 
     def next_request(self, now_ms: float) -> GroupRequest | None:
         """What to send now, if anything; say `sent` when it goes out."""
-        if self.state in ACTIVE and now_ms >= self._watch.deadline_ms:
-            # A user that does not poll makes no progress: others shall have the partitions.
+        if self.state in _ACTIVE and now_ms >= self._watch.deadline_ms:
+            # A user that does not poll makes no progress: other members get the partitions.
             self._leave()
             self._move(ConsumerState.STALE)
             self._on_attention()
         if self._leave_epoch is not None:
             return GroupRequest.LEAVE
-        if self._in_flight or self.state not in ACTIVE or now_ms < self._not_before_ms:
+        if self._in_flight or self.state not in _ACTIVE or now_ms < self._not_before_ms:
             return None
         return GroupRequest.HEARTBEAT if now_ms >= self._heartbeat_at_ms else None
 
     def due_ms(self) -> float:
-        """When `next_request` is to be asked at the latest, if nothing happens before."""
+        """When `next_request` has to be called at the latest, if nothing happens before."""
         if self._leave_epoch is not None:
             return 0.0
-        if self.state not in ACTIVE:
+        if self.state not in _ACTIVE:
             return NEVER_MS
         due = self._watch.deadline_ms
         if not self._in_flight:
@@ -275,7 +333,7 @@ class ConsumerMember:
 
     def sent(self, now_ms: float) -> tuple[int, ConsumerGroupHeartbeatRequest]:
         """A heartbeat goes out: its number, to be given with the answer, and the message."""
-        assert self._wish is not None, "nobody heartbeats without a subscription"
+        assert self._wish is not None, "there are no heartbeats without a subscription"
         self._attempt += 1
         self._in_flight = True
         self._heartbeat_at_ms = NEVER_MS
@@ -312,7 +370,7 @@ class ConsumerMember:
         return self._attempt, request
 
     def take_leave(self) -> ConsumerGroupHeartbeatRequest | None:
-        """The heartbeat with which the member goes; None when there is nobody to leave."""
+        """The heartbeat with which the member leaves; None when it is not in the group."""
         epoch, self._leave_epoch = self._leave_epoch, None
         if epoch is None:
             return None
@@ -324,7 +382,7 @@ class ConsumerMember:
         )
 
     def failed(self, attempt: int, now_ms: float) -> None:
-        """No answer: nobody knows what of the heartbeat has arrived, so the next one says all."""
+        """No answer came. It is unknown what arrived, so the next heartbeat says everything."""
         if self._answered(attempt):
             self.needs_coordinator = True
             self._try_again(now_ms)
@@ -340,7 +398,7 @@ class ConsumerMember:
         target: Iterable[tuple[UUID, int]] | None,
     ) -> None:
         """A heartbeat succeeded; `target` is None when that has not changed."""
-        if not self._answered(attempt) or self.state not in ACTIVE:
+        if not self._answered(attempt) or self.state not in _ACTIVE:
             return
         self._backoff.reset()
         self._told = self._telling
@@ -349,12 +407,12 @@ class ConsumerMember:
             self.member_id = member_id
         self.member_epoch = member_epoch
         self._interval_ms = float(heartbeat_interval_ms)
-        # Sooner when something to tell has come up meanwhile.
+        # Sooner when there is something new to report.
         self._heartbeat_at_ms = min(self._heartbeat_at_ms, now_ms + self._interval_ms)
         if target is not None:
             self._target = frozenset(target)
         if self.state is ConsumerState.JOINING:
-            # An empty target is one as well: the listener hears of it.
+            # An empty target counts as well: the listener is called.
             self._move(ConsumerState.RECONCILING if target is not None else ConsumerState.STABLE)
         elif self.state is ConsumerState.STABLE and self._differs():
             self._move(ConsumerState.RECONCILING)
@@ -365,11 +423,11 @@ class ConsumerMember:
         self, attempt: int, now_ms: float, code: ErrorCode, message: str | None = None
     ) -> None:
         """A heartbeat was answered with an error."""
-        if not self._answered(attempt) or self.state not in ACTIVE:
+        if not self._answered(attempt) or self.state not in _ACTIVE:
             return
-        if code in FENCED_CODES:
+        if code in _FENCED_CODES:
             self._fence()
-        elif code in PASSING_CODES:
+        elif code in _PASSING_CODES:
             if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 self.needs_coordinator = True
             self._try_again(now_ms)
@@ -391,9 +449,9 @@ class ConsumerMember:
         self._not_before_ms = 0.0
 
     def _leave(self) -> None:
-        """Say good-bye unless the coordinator has never heard of this member."""
+        """Send a last heartbeat, unless the coordinator does not know this member."""
         static = self.group_instance_id is not None
-        if self.state in ACTIVE:
+        if self.state in _ACTIVE:
             self._leave_epoch = LEAVE_FOR_A_WHILE_EPOCH if static else LEAVE_EPOCH
         self._forget_epoch()
 
@@ -418,14 +476,14 @@ class ConsumerMember:
         self._on_attention()
 
     def _has_lost(self) -> bool:
-        return self.state not in ACTIVE
+        return self.state not in _ACTIVE
 
     def _own(self, partitions: Partitions, ids: dict[TopicPartition, UUID]) -> None:
         self.owned = partitions
         self._owned_ids = {each: ids[each] for each in partitions}
 
     def _resolved(self) -> dict[TopicPartition, UUID]:
-        """What the coordinator wants, as far as the names are known (or owned already)."""
+        """The target, as far as the topics' names are known."""
         names = {topic_id: each.topic for each, topic_id in self._owned_ids.items()}
         found: dict[TopicPartition, UUID] = {}
         for topic_id, partition in self._target:
@@ -436,7 +494,7 @@ class ConsumerMember:
         return found
 
     def _waits_for_names(self, resolved: Partitions) -> bool:
-        """Whether all that can be done about the target is done and told."""
+        """Whether everything possible about the target is done and reported."""
         return (
             resolved == self.owned
             and self._unresolved()
@@ -463,7 +521,7 @@ class ConsumerMember:
         self._heartbeat_at_ms = now_ms
 
     def _answered(self, attempt: int) -> bool:
-        """Whether this is the heartbeat under way; if so it is no more."""
+        """Whether this is the heartbeat under way, which it then no longer is."""
         if attempt != self._attempt or not self._in_flight:
             return False
         self._in_flight = False

@@ -1,14 +1,11 @@
-"""What can go wrong with reading, as exceptions that say where and how to go on.
+"""The consumer's own errors, as exceptions that name partition and offset and how to go on.
 
-Owns the consumer's own errors; those that a broker's code says all are in `client.errors`. Must not
-decide what happens next. Invariant: each names its partition and offset, in its text and as
-attributes.
+Errors that only carry a broker's code are in `client.errors`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from moldau.client.errors import (
     InvalidState,
@@ -16,11 +13,9 @@ from moldau.client.errors import (
     OffsetOutOfRange,
     SerializationError,
 )
+from moldau.client.records import ConsumerRecord
 from moldau.protocol.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from moldau.client.records import ConsumerRecord
-    from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition
 
 
 class CorruptRecords(KafkaError):

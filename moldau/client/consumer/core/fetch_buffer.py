@@ -1,9 +1,9 @@
 """What is prefetched for a consumer: which partition is read next, and how much is in memory.
 
-Owns the line of partitions that have something, and the count of bytes. Must not fetch, nor know
-positions (a partition's records do). Invariants: a partition stands in the line at most once; it
-is read to the end of what it had when its turn came, then the next one is served, so that a
-partition that always has more never starves the others.
+Owns the queue of partitions that have records, and the count of bytes. Must not fetch, nor know
+positions (a partition's records do). Invariants: a partition is in the queue at most once; it is
+read to the end of what it had when its turn came, then the next one is served, so that a partition
+that always has more never starves the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moldau.client.consumer.core.chunks import Chunk, FrameMemory, OpenBatch
+from moldau.client.consumer.core.partition_records import Chunk, FrameMemory, OpenBatch
 from moldau.client.consumer.core.partition_state import NO_TURN, PartitionState
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord, TopicPartition
@@ -29,7 +29,7 @@ class FetchBuffer:
     def __init__(self, limit_bytes: int) -> None:
         self.memory: FrameMemory = FrameMemory()
         self._limit_bytes = limit_bytes
-        self._line: deque[PartitionState] = deque()
+        self._queue: deque[PartitionState] = deque()
 
     @property
     def is_full(self) -> bool:
@@ -37,7 +37,7 @@ class FetchBuffer:
         return self.memory.pinned_bytes >= self._limit_bytes
 
     def add(self, state: PartitionState, chunk: Chunk) -> bool:
-        """What came for a partition; False when there was not even one whole batch in it."""
+        """Take what came for a partition; False when it holds not even one whole batch."""
         if not state.records.append(chunk):
             return False
         if state.paused:
@@ -46,11 +46,11 @@ class FetchBuffer:
         return True
 
     def line_up(self, state: PartitionState) -> None:
-        """The partition has something that may be handed out: also after a pause."""
+        """Queue the partition, if it has something that may be handed out (also after a pause)."""
         if not state.is_ready and state.may_hand_out and not state.records.is_empty:
             state.is_ready = True
             state.turn_end = NO_TURN
-            self._line.append(state)
+            self._queue.append(state)
 
     @property
     def has_records(self) -> bool:
@@ -61,7 +61,7 @@ class FetchBuffer:
         """At most `max_records`, partition by partition.
 
         Raises: a partition's fault, when nothing comes before it. What is buffered of that
-        partition is dropped and fetched anew, as the fault may have been the transport's.
+        partition is dropped and fetched again, as the fault may have been the transport's.
         """
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = max_records
@@ -108,10 +108,10 @@ class FetchBuffer:
     ) -> list[tuple[PartitionState, list[OpenBatch]]]:
         """Open batches of as many partitions as it takes for so many records or bytes.
 
-        For taking rows off their cursors in that order; then `batches_taken`. Raises as `take`.
+        For taking rows off their cursors in that order, inside `taking`. Raises as `take`.
         """
         opened: list[tuple[PartitionState, list[OpenBatch]]] = []
-        states = [state for state in self._line if state.may_hand_out]
+        states = [state for state in self._queue if state.may_hand_out]
         for state in states:
             if max_records <= 0 or max_bytes <= 0:
                 break
@@ -132,10 +132,10 @@ class FetchBuffer:
 
     @contextmanager
     def taking(self, opened: list[tuple[PartitionState, list[OpenBatch]]]) -> Iterator[None]:
-        """While rows are taken off the cursors of `open_batches`: afterwards positions follow.
+        """Around taking rows off the cursors of `open_batches`: positions follow afterwards. When
+        the block raises, nothing counts as taken.
 
-        Whatever is raised meanwhile, nothing has been taken. Raises: CorruptRecords in place of
-        InvalidBatch.
+        Raises: CorruptRecords in place of InvalidBatch.
         """
         try:
             yield
@@ -150,42 +150,37 @@ class FetchBuffer:
             for state, _ in opened:
                 state.records.rewind()
             raise
-        self.batches_taken(opened)
-
-    def batches_taken(self, opened: list[tuple[PartitionState, list[OpenBatch]]]) -> None:
-        """Rows were taken off the cursors: positions follow, partitions read out make room."""
         for state, batches in opened:
             state.records.batches_taken()
             if batches[-1].cursor.is_exhausted:
                 self._next_turn(state)
 
     def progress(self) -> object:
-        """Differs whenever something has been handed out since."""
-        state = self._line[0] if self._line else None
+        """A value that changes whenever something is handed out."""
+        state = self._queue[0] if self._queue else None
         return None if state is None else (state.topic_partition, state.records.position)
 
     def _first(self) -> PartitionState | None:
-        """Whose turn it is; those that may not be served now leave the line."""
-        while self._line:
-            state = self._line[0]
+        """The partition whose turn it is; those that may not be served now leave the queue."""
+        while self._queue:
+            state = self._queue[0]
             records = state.records
             records.settle()
             if not state.may_hand_out or records.is_empty:
-                self._line.popleft()
+                self._queue.popleft()
                 state.is_ready = False
             elif state.turn_end == NO_TURN:
                 state.turn_end = records.fetch_offset
             elif records.position >= state.turn_end and not records.has_fault:
-                self._line.rotate(-1)
+                self._queue.rotate(-1)
                 state.turn_end = NO_TURN
             else:
                 return state
         return None
 
     def _next_turn(self, state: PartitionState) -> None:
-        """The partition has had its turn."""
         if state.is_ready:
-            self._line.remove(state)
+            self._queue.remove(state)
             state.is_ready = False
         self.line_up(state)
 

@@ -50,10 +50,10 @@ class Wanted:
 class FetchSession:
     """States: no session → (a response with an id) session → (an error) full fetch again."""
 
-    __slots__ = ("_epoch", "_id", "_partitions", "_sent", "_topics", "_uses_ids")
+    __slots__ = ("_epoch", "_partitions", "_sent", "_topics", "_uses_ids", "session_id")
 
     def __init__(self) -> None:
-        self._id = NO_SESSION
+        self.session_id: int = NO_SESSION
         self._epoch = INITIAL_EPOCH
         self._partitions: dict[TopicPartition, Wanted] = {}
         self._sent: dict[TopicPartition, Wanted] = {}
@@ -61,22 +61,17 @@ class FetchSession:
         self._topics: dict[UUID, str] = {}
 
     @property
-    def session_id(self) -> int:
-        """0 without a session."""
-        return self._id
-
-    @property
     def is_open(self) -> bool:
         """Whether the broker may hold a session of ours."""
-        return self._id != NO_SESSION
+        return self.session_id != NO_SESSION
 
     def request(
         self, wanted: Mapping[TopicPartition, Wanted], *, may_use_ids: bool
     ) -> FetchRequest:
         """A request for these partitions, in their order: full, or what is new in the session.
 
-        Its limits are for the caller to fill in. `may_use_ids`: the connection serves version 13;
-        when some topic has no id, all go by name (version 12 at most, see `uses_ids`).
+        The caller fills in its limits. `may_use_ids`: the connection serves version 13; when some
+        topic has no id, all go by name (version 12 at most, see `uses_ids`).
         """
         uses_ids = may_use_ids and all(each.topic_id != ZERO_UUID for each in wanted.values())
         if uses_ids != self._uses_ids:
@@ -98,7 +93,7 @@ class FetchSession:
             for name, each in named.items():
                 self._topics[each.topic_id] = name.topic
         return FetchRequest(
-            session_id=self._id,
+            session_id=self.session_id,
             session_epoch=self._epoch,
             topics=_by_topic(named, FetchTopic, _fetch_partition),
             forgotten_topics_data=_by_topic(
@@ -116,19 +111,19 @@ class FetchSession:
         return self._topics.get(topic_id)
 
     def accept(self, response: Any) -> ErrorCode:
-        """The response to the last request; its error, after which the next fetch is a full one."""
+        """Take the response to the last request. Returns its error: then the next fetch is full."""
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             if code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-                self._id = NO_SESSION
+                self.session_id = NO_SESSION
             self._restart()
             return code
         if self._epoch == INITIAL_EPOCH:
-            self._id = response.session_id
-            self._epoch = INITIAL_EPOCH if self._id == NO_SESSION else 1
+            self.session_id = response.session_id
+            self._epoch = INITIAL_EPOCH if self.session_id == NO_SESSION else 1
         elif response.session_id == NO_SESSION:
             # The broker has given the session up, for another client's.
-            self._id = NO_SESSION
+            self.session_id = NO_SESSION
             self._restart()
             return code
         else:
@@ -137,12 +132,12 @@ class FetchSession:
         return code
 
     def lost(self) -> None:
-        """No response came, or one that does not fit: whether it was served is not known."""
+        """No response came, or one that does not fit: it is unknown whether it was served."""
         self._restart()
 
     def closing_request(self) -> FetchRequest:
         """The request that ends the session at the broker."""
-        return FetchRequest(session_id=self._id, session_epoch=FINAL_EPOCH)
+        return FetchRequest(session_id=self.session_id, session_epoch=FINAL_EPOCH)
 
     def _restart(self) -> None:
         """The next request is a full one; with the id, so that the broker forgets the old one."""

@@ -2,88 +2,225 @@
 
 Owns the chunks that came in responses, the batches that are being read, and the consumer's
 position. Leaves out what a consumer must not see: control batches, records of aborted transactions
-(read_committed, KIP-98), records before the position. Must not decide whom to serve, nor fetch.
-Invariants: `position` is the offset after the last record handed out (or after invisible batches
-behind it), `fetch_offset` the one after the last batch held; a fault is raised only when every
-record before it has been handed out, and again until the buffer is cleared.
+(read_committed, KIP-98), records before the position. Must not decide which partition is served,
+nor fetch. Invariants: `position` is the offset after the last record handed out (or after invisible
+batches behind it), `fetch_offset` the one after the last batch held; a fault is raised only when
+every record before it has been handed out, and again until the buffer is cleared; a chunk's bytes
+stay valid as long as any part of it is referenced, and its whole response counts until its last
+chunk is released.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
-from moldau.client.consumer.core.chunks import (
-    Chunk,
-    FetchedFrame,
-    FrameMemory,
-    OpenBatch,
-    ReadOptions,
-)
 from moldau.client.consumer.core.faults import CorruptRecords, RecordDeserializationError
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord
+from moldau.client.serialization import DeserializerLike, deserialize_function
 from moldau.protocol.records import (
     BatchHeader,
     ControlRecordType,
     InvalidBatch,
     InvalidBatchReason,
+    RecordCursor,
     RecordMaker,
     decode_control_key,
     decode_records,
+    iter_batches,
     read_batch_header,
     verify_crc,
 )
+from moldau.protocol.records.batch import append_time_ms, records_section
+from moldau.protocol.records.header import Buffer
 from moldau.protocol.types import TopicPartition
 
 _UNKNOWN_EPOCH: Final = -1
 _MAX_OFFSET: Final = 2**63 - 1
 
+Deserialize: TypeAlias = Callable[[ConsumerRecord], None]
+"""Replaces key and value of a record by what they mean. Raises RecordDeserializationError, and has
+changed nothing then."""
 
-class PartitionRecords:
-    """The fetched records of one partition. `memory` hears of every chunk that is held."""
 
-    __slots__ = (
-        "_aborted_producers",
-        "_batches",
-        "_chunks",
-        "_maker",
-        "_maker_for",
-        "_memory",
-        "_options",
-        "_position",
-        "_position_epoch",
-        "_run",
-        "_run_iterator",
-        "_visible",
-        "fetch_offset",
-        "held_bytes",
-        "topic_partition",
-    )
+def deserialize_with(
+    key_deserializer: DeserializerLike | None, value_deserializer: DeserializerLike | None
+) -> Deserialize | None:
+    """What applies these to a record; None without either. Null stays None."""
+    key_of = deserialize_function(key_deserializer)
+    value_of = deserialize_function(value_deserializer)
+    if key_of is None and value_of is None:
+        return None
+
+    def deserialize(record: ConsumerRecord) -> None:
+        part = "key"
+        try:
+            key = record.key
+            if key_of is not None and key is not None:
+                key = key_of(record.topic, key)
+            part = "value"
+            if value_of is not None and record.value is not None:
+                record.value = value_of(record.topic, record.value)
+            record.key = key
+        except Exception as error:
+            raise RecordDeserializationError(record, part, error) from error
+
+    return deserialize
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is the same for all partitions of a consumer.
+
+    Attributes:
+        check_crcs: verify every batch's CRC-32C before it is read.
+        read_committed: leave out what belongs to aborted transactions.
+        deserialize: None leaves keys and values as bytes.
+    """
+
+    check_crcs: bool = True
+    read_committed: bool = False
+    deserialize: Deserialize | None = None
+
+
+@dataclass(slots=True, eq=False)
+class FetchedFrame:
+    """The bytes of one response, which stay in memory as long as one of its chunks is held."""
+
+    size_bytes: int
+    chunk_count: int = 0
+
+
+class Chunk:
+    """One partition's part of one response: whole batches, or a fault in their place.
+
+    Attributes:
+        data: the batches; `at` is where the next one to open begins.
+        headers: those of the batches from there on, as far as they could be read.
+        size_bytes: of `data` as it came.
+        frame: the response that keeps the bytes.
+        aborted: (first offset, producer id) of the aborted transactions in it, by first offset.
+        fault: raises, or clears the partition's records; called when all before it was read.
+    """
+
+    __slots__ = ("aborted", "at", "data", "fault", "frame", "headers", "size_bytes")
 
     def __init__(
         self,
-        topic_partition: TopicPartition,
-        options: ReadOptions,
-        memory: FrameMemory,
+        data: memoryview,
+        frame: FetchedFrame,
+        aborted: deque[tuple[int, int]] | None = None,
+        fault: Callable[[], None] | None = None,
     ) -> None:
-        self.topic_partition: TopicPartition = topic_partition
-        self._position_epoch = _UNKNOWN_EPOCH
-        self.fetch_offset: int = 0
-        self.held_bytes: int = 0
-        self._options = options
-        self._memory = memory
-        self._chunks: deque[Chunk] = deque()
-        self._batches: deque[OpenBatch] = deque()
-        self._visible: BatchHeader | None = None
-        self._aborted_producers: set[int] = set()
-        self._position = 0
-        self._run: list[ConsumerRecord] = []
-        self._run_iterator: Iterator[ConsumerRecord] | None = None
-        self._maker: RecordMaker[ConsumerRecord] | None = None
-        self._maker_for: tuple[int, int] | None = None
+        self.data: memoryview = data
+        self.size_bytes: int = len(data)
+        self.frame: FetchedFrame = frame
+        self.aborted: deque[tuple[int, int]] | None = aborted
+        self.fault: Callable[[], None] | None = fault
+        self.headers: deque[BatchHeader] = deque()
+        self.at: int = 0
+
+    def cut_to_whole_batches(self) -> int | None:
+        """Leave out an incomplete batch at the end. Returns the first offset behind the rest, None
+        without a batch whose header can be read. Bytes that cannot be a batch stay: reading them
+        says what is wrong.
+        """
+        end = 0
+        header = None
+        try:
+            for position, header in iter_batches(self.data):
+                self.headers.append(header)
+                end = position + header.size_bytes
+        except InvalidBatch as error:
+            if error.reason is not InvalidBatchReason.TRUNCATED:
+                end = len(self.data)
+        if end < len(self.data):
+            self.data = self.data[:end]
+        return None if header is None or not self.headers else self.headers[-1].next_offset
+
+
+class FrameMemory:
+    """How many bytes of responses one consumer keeps in memory.
+
+    Attributes:
+        pinned_bytes: of all responses of which a chunk is held; each counts whole.
+    """
+
+    __slots__ = ("pinned_bytes",)
+
+    def __init__(self) -> None:
+        self.pinned_bytes: int = 0
+
+    def hold(self, chunk: Chunk) -> None:
+        """Count the chunk's whole response as long as the chunk is held."""
+        if not chunk.frame.chunk_count:
+            self.pinned_bytes += chunk.frame.size_bytes
+        chunk.frame.chunk_count += 1
+
+    def release(self, chunk: Chunk) -> None:
+        """The chunk is not read any more."""
+        chunk.frame.chunk_count -= 1
+        if not chunk.frame.chunk_count:
+            self.pinned_bytes -= chunk.frame.size_bytes
+
+
+class OpenBatch:
+    """A batch that is being read.
+
+    Attributes:
+        section: its records, decompressed.
+        cursor: reads them one after the other.
+        next_offset: the first offset behind it and behind invisible batches that follow.
+        closes: the chunks that are not needed once it has been read.
+    """
+
+    __slots__ = ("closes", "cursor", "header", "next_offset", "section")
+
+    def __init__(self, header: BatchHeader, data: memoryview, at: int, position: int) -> None:
+        """The batch at byte `at` of `data`, from offset `position` on. Raises: InvalidBatch."""
+        self.header: BatchHeader = header
+        self.section: Buffer = records_section(data, at, header)
+        self.next_offset: int = header.next_offset
+        self.closes: list[Chunk] = []
+        self.rewind(position)
+
+    def rewind(self, position: int) -> None:
+        """Read on from the first record at or behind `position`. Raises: InvalidBatch."""
+        header = self.header
+        self.cursor: RecordCursor = RecordCursor(
+            self.section,
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp_ms,
+            append_time_ms(header),
+        )
+        if position > header.base_offset:
+            self.cursor.skip_before(position)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class PartitionRecords:
+    """The fetched records of one partition. Every chunk that is held counts in `_memory`."""
+
+    topic_partition: TopicPartition
+    _options: ReadOptions
+    _memory: FrameMemory
+    fetch_offset: int = 0
+    held_bytes: int = 0
+    _position: int = 0
+    _position_epoch: int = _UNKNOWN_EPOCH
+    _chunks: deque[Chunk] = field(default_factory=deque)
+    _batches: deque[OpenBatch] = field(default_factory=deque)
+    _visible: BatchHeader | None = None
+    _aborted_producers: set[int] = field(default_factory=set)
+    _run: list[ConsumerRecord] = field(default_factory=list)
+    _run_iterator: Iterator[ConsumerRecord] | None = None
+    _maker: RecordMaker[ConsumerRecord] | None = None
+    _maker_for: tuple[int, int] | None = None
 
     # -- positions ------------------------------------------------------------------------------
 
@@ -114,7 +251,7 @@ class PartitionRecords:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read and no fault to hear of."""
+        """Whether there is nothing to read and no fault to raise."""
         return not (self._chunks or self._batches)
 
     def restart(self, position: int, position_epoch: int) -> None:
@@ -124,9 +261,8 @@ class PartitionRecords:
         self._position_epoch = position_epoch
 
     def clear(self) -> None:
-        """Let everything go that was not handed out; the position stays.
-
-        An iterator of `start_run` that somebody holds ends.
+        """Drop everything that was not handed out; the position stays. An iterator of `start_run`
+        ends.
         """
         position, self._position_epoch = self.position, self.position_epoch
         self._position = self.fetch_offset = position
@@ -143,7 +279,7 @@ class PartitionRecords:
     # -- filling --------------------------------------------------------------------------------
 
     def append(self, chunk: Chunk) -> bool:
-        """What came for `fetch_offset`. False when there is no whole batch and no fault in it."""
+        """Take what came for `fetch_offset`. False when it holds no whole batch and no fault."""
         if chunk.fault is None:
             next_offset = chunk.cut_to_whole_batches()
             if not len(chunk.data):
@@ -156,10 +292,9 @@ class PartitionRecords:
         return True
 
     def own_bytes(self) -> None:
-        """Copy what is held out of the responses it came in, where these are much larger.
-
-        For a partition that nobody reads for now, so that it does not keep its neighbours' bytes
-        in memory. A batch that is being read stays where it is.
+        """Copy what is held out of responses that are much larger, so that a partition that is not
+        read for now does not keep its neighbours' bytes in memory. A batch that is being read stays
+        where it is.
         """
         for chunk in self._chunks:
             if chunk.frame.size_bytes > 2 * chunk.size_bytes and not self._batches:
@@ -249,7 +384,7 @@ class PartitionRecords:
                 return
 
     def rewind(self) -> None:
-        """Rows taken off the cursors of `open_batches` were not handed out after all."""
+        """Rows taken off the cursors of `open_batches` were not handed out: take them back."""
         for batch in self._batches:
             batch.rewind(self._position)
 
@@ -318,7 +453,7 @@ class PartitionRecords:
     def _find_visible(self, *, is_wanted: bool = True) -> BatchHeader | None:
         """The header of the next batch to read, which then lies at `_chunks[0].at`.
 
-        A fault is raised only when somebody wants what comes next.
+        A fault is raised only when what comes next is wanted.
         """
         while self._visible is None and self._chunks:
             chunk = self._chunks[0]
@@ -345,7 +480,7 @@ class PartitionRecords:
         return header
 
     def _is_invisible(self, chunk: Chunk, header: BatchHeader) -> bool:
-        """Whether the consumer must not see the batch; keeps account of aborted transactions."""
+        """Whether the consumer must not see the batch; keeps track of aborted transactions."""
         if self._options.read_committed and header.has_producer_id:
             aborted = chunk.aborted
             while aborted and aborted[0][0] <= header.last_offset:
@@ -367,7 +502,7 @@ class PartitionRecords:
             raise self._corrupt(header, error) from error
 
     def _pass_over(self, chunk: Chunk, header: BatchHeader) -> None:
-        """The batch at the front of the chunk is opened, or will never be."""
+        """The batch at the front of the chunk is opened, or is not going to be."""
         chunk.headers.popleft()
         chunk.at += header.size_bytes
         last = self._batches[-1] if self._batches else None
@@ -384,7 +519,7 @@ class PartitionRecords:
                 self._let_go(chunk)
 
     def _advance(self, batch: OpenBatch) -> None:
-        """Records of the first open batch were handed out; what is done with is let go."""
+        """Records of the first open batch were handed out; let go of what has been read."""
         cursor = batch.cursor
         if not cursor.is_exhausted:
             if cursor.next_offset > self._position:
@@ -421,7 +556,7 @@ class PartitionRecords:
         position = self.position
         if left:
             batch.rewind(self._run[-left].offset)
-        # Whoever holds the iterator finds it at its end.
+        # The iterator that was handed out is at its end then.
         self._run.clear()
         self._run_iterator = None
         self._move(position, batch.header.partition_leader_epoch)
@@ -433,7 +568,7 @@ class PartitionRecords:
         self._memory.release(chunk)
 
     def _corrupt(self, header: BatchHeader | None, error: InvalidBatch) -> CorruptRecords:
-        """Where the next poll would go on, and what is behind it as far as that can be known."""
+        """The error, with the next offset behind the batch as far as its header can be believed."""
         next_offset = self._position + 1
         if header is not None and self._position < header.next_offset <= _MAX_OFFSET:
             next_offset = header.next_offset

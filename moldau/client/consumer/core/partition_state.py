@@ -1,31 +1,79 @@
 """Where a consumer stands in one partition: what it waits for, and from where it reads next.
 
-Owns the fetch state machine of a partition: position, leader, preferred replica, pause, and the
-buffer of what was fetched and not handed out. Must not know topics' metadata, connections or time
-other than `now_ms`. Invariant: `generation` grows whenever what is in flight for the partition
-has become meaningless (a seek, a reset, another leader); a response of an older generation is
-dropped, so that no record is ever handed out twice or from another place than the position.
+Owns the fetch state machine of a partition (position, leader, preferred replica, pause, the buffer
+of what was fetched and not handed out) and the strategies of `auto.offset.reset`. Must not know
+topics' metadata, connections or time other than `now_ms`. Invariant: `generation` grows whenever
+what is in flight for the partition has become meaningless (a seek, a reset, another leader); a
+response of an older generation is dropped, so that no record is ever handed out twice or from
+another place than the position.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Self
+from uuid import UUID
 
-from moldau.client.consumer.core.offset_reset import OffsetReset
-from moldau.protocol.types import ZERO_UUID
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
-
-    from moldau.client.consumer.core.partition_records import PartitionRecords
-    from moldau.protocol.types import TopicPartition
+from moldau.client.config.consumer import BY_DURATION, duration_ms
+from moldau.client.consumer.core.partition_records import PartitionRecords
+from moldau.protocol.types import ZERO_UUID, TopicPartition
 
 UNKNOWN_EPOCH: Final = -1
 NO_NODE: Final = -1
 NO_TURN: Final = -1
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+"""The timestamps with which ListOffsets asks for the end and the beginning of a log."""
+
+
+class ResetKind(Enum):
+    """The words of `auto.offset.reset`, without the duration."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+    BY_DURATION = "by_duration"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """Where reading begins without a position. `duration_ms`: how far back from now, for
+    BY_DURATION (KIP-1106).
+    """
+
+    kind: ResetKind
+    duration_ms: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """The strategy that a checked `auto.offset.reset` names."""
+        if text.startswith(BY_DURATION):
+            duration = duration_ms(text.removeprefix(BY_DURATION))
+            assert duration is not None, "the settings are checked"
+            return cls(ResetKind.BY_DURATION, duration)
+        return cls(ResetKind(text))
+
+    def timestamp_ms(self, now_ms: int) -> int:
+        """The timestamp with which ListOffsets is asked. NONE has none."""
+        assert self.kind is not ResetKind.NONE
+        if self.kind is ResetKind.EARLIEST:
+            return EARLIEST_TIMESTAMP
+        if self.kind is ResetKind.LATEST:
+            return LATEST_TIMESTAMP
+        return max(now_ms - self.duration_ms, 0)
+
+    def __str__(self) -> str:
+        if self.kind is ResetKind.BY_DURATION:
+            return f"by_duration of {self.duration_ms} ms"
+        return str(self.kind.value)
+
+
+EARLIEST: Final[OffsetReset] = OffsetReset(ResetKind.EARLIEST)
+LATEST: Final[OffsetReset] = OffsetReset(ResetKind.LATEST)
+NONE: Final[OffsetReset] = OffsetReset(ResetKind.NONE)
 
 
 class FetchState(Enum):
@@ -37,92 +85,52 @@ class FetchState(Enum):
     FETCHING = "records are fetched"
 
 
-LEGAL: Final[Mapping[FetchState, frozenset[FetchState]]] = MappingProxyType(
-    {
-        FetchState.INITIALIZING: frozenset(FetchState),
-        FetchState.RESETTING: frozenset(FetchState),
-        FetchState.VALIDATING: frozenset(FetchState),
-        FetchState.FETCHING: frozenset(FetchState),
-    }
-)
-"""From which state which may follow: a seek is FETCHING or VALIDATING from anywhere, and another
-topic of the same name INITIALIZING or RESETTING."""
-
-
-class Unsettled:
-    """Whether any partition of a consumer may have something to find out before it is fetched."""
-
-    __slots__ = ("any",)
-
-    def __init__(self) -> None:
-        self.any: bool = False
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class PartitionState:
-    """One assigned partition. Transitions are those of `LEGAL`.
+    """One assigned partition. Any state may follow any other: a seek leads to FETCHING or
+    VALIDATING from anywhere, another topic of the same name to INITIALIZING or RESETTING.
 
     Attributes:
         records: what was fetched; its `position` is the consumer's.
-        state: see `FetchState`.
+        on_unsettled: called when there is something to find out before fetching.
         reset: by which strategy, in RESETTING.
         generation: see the module's invariant.
         paused: by the user; what is buffered stays.
         pending_revocation, pending_listener: by the group: nothing is handed out or fetched.
         topic_id: of the topic that the position is in; ZERO_UUID while that is not known.
-        leader_id, leader_epoch: whom the position was last checked against.
-        preferred_node_id: the replica the leader sent us to (KIP-392), until
+        leader_id, leader_epoch: the leader against which the position was last checked.
+        preferred_node_id: the replica that the leader named (KIP-392), until
             `preferred_until_ms`.
         retry_at_ms: nothing is asked for this partition before.
         high_watermark, last_stable_offset, log_start_offset: as last heard; -1 for not yet.
-        is_ready, turn_end: the fetch buffer's: whether it stands in line, and for how long it is
-            served.
+        is_ready, turn_end: the fetch buffer's: whether the partition is in its queue, and the
+            offset up to which it is served.
     """
 
-    __slots__ = (
-        "_unsettled",
-        "generation",
-        "high_watermark",
-        "is_ready",
-        "last_stable_offset",
-        "leader_epoch",
-        "leader_id",
-        "log_start_offset",
-        "paused",
-        "pending_listener",
-        "pending_revocation",
-        "preferred_node_id",
-        "preferred_until_ms",
-        "records",
-        "reset",
-        "retry_at_ms",
-        "state",
-        "topic_id",
-        "topic_partition",
-        "turn_end",
-    )
+    records: PartitionRecords
+    on_unsettled: Callable[[], None]
+    topic_partition: TopicPartition = field(init=False)
+    state: FetchState = FetchState.INITIALIZING
+    reset: OffsetReset | None = None
+    generation: int = 0
+    paused: bool = False
+    pending_revocation: bool = False
+    pending_listener: bool = False
+    topic_id: UUID = ZERO_UUID
+    leader_id: int = NO_NODE
+    leader_epoch: int = UNKNOWN_EPOCH
+    preferred_node_id: int = NO_NODE
+    preferred_until_ms: float = 0.0
+    retry_at_ms: float = 0.0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    is_ready: bool = False
+    turn_end: int = NO_TURN
 
-    def __init__(self, records: PartitionRecords, unsettled: Unsettled) -> None:
-        self.topic_partition: TopicPartition = records.topic_partition
-        self.records: PartitionRecords = records
-        self.state: FetchState = FetchState.INITIALIZING
-        self._unsettled = unsettled
-        unsettled.any = True
-        self.reset: OffsetReset | None = None
-        self.generation: int = 0
-        self.paused: bool = False
-        self.pending_revocation: bool = False
-        self.pending_listener: bool = False
-        self.topic_id: UUID = ZERO_UUID
-        self.leader_id: int = NO_NODE
-        self.leader_epoch: int = UNKNOWN_EPOCH
-        self.preferred_node_id: int = NO_NODE
-        self.preferred_until_ms: float = 0.0
-        self.retry_at_ms: float = 0.0
-        self.high_watermark: int = -1
-        self.last_stable_offset: int = -1
-        self.log_start_offset: int = -1
-        self.is_ready: bool = False
-        self.turn_end: int = NO_TURN
+    def __post_init__(self) -> None:
+        self.topic_partition = self.records.topic_partition
+        self.on_unsettled()
 
     @property
     def has_position(self) -> bool:
@@ -163,9 +171,7 @@ class PartitionState:
         self._become(FetchState.RESETTING)
 
     def position_reset(self, strategy: OffsetReset, offset: int, leader_epoch: int) -> bool:
-        """The offset that was looked up; False when it is not wanted any more (a seek meanwhile,
-        or another reset).
-        """
+        """Take the offset that was looked up. False when a seek or another reset came before."""
         if self.state is not FetchState.RESETTING or self.reset != strategy:
             return False
         self.forget_buffered()
@@ -197,8 +203,8 @@ class PartitionState:
         """The cluster's metadata give the topic's name this id; ZERO_UUID where they have none.
 
         Returns whether that is another topic than the one in which the position is: it was deleted
-        and created again. Then nothing that is known of the partition counts any more, and where
-        reading begins is to be decided (`request_reset`, or INITIALIZING as it is).
+        and created again. Then nothing that is known of the partition counts any more, and the
+        partition is INITIALIZING, unless the caller requests a reset.
         """
         known_id = self.topic_id
         if topic_id in (ZERO_UUID, known_id):
@@ -214,7 +220,7 @@ class PartitionState:
         return True
 
     def validated(self, generation: int) -> None:
-        """The position is in the leader's log (or nobody can tell, with an old broker)."""
+        """The position is in the leader's log (or an old broker cannot tell)."""
         if self.state is FetchState.VALIDATING and self.generation == generation:
             self._become(FetchState.FETCHING)
 
@@ -233,13 +239,12 @@ class PartitionState:
         self.preferred_node_id = NO_NODE
 
     def _forget_topic(self) -> None:
-        """What is known of leader and log was another topic's."""
+        """Drop what is known of leader and log: it was another topic's."""
         self.leader_id, self.leader_epoch = NO_NODE, UNKNOWN_EPOCH
         self.prefer_leader()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
     def _become(self, state: FetchState) -> None:
-        assert state in LEGAL[self.state], f"{self.topic_partition}: {self.state} to {state}"
         self.state = state
         if state is not FetchState.FETCHING:
-            self._unsettled.any = True
+            self.on_unsettled()

@@ -1,5 +1,5 @@
-"""What the machines of group membership tell their driver: requests to send, and what the user's
-next poll has to do.
+"""What the state machines of group membership tell their driver: requests to send, and what the
+user's next poll has to do.
 
 Owns these values, and the watch over `max.poll.interval.ms` that both machines share. Must not send
 or call anything. Invariant: everything that takes partitions from a user's hands is a step, and
@@ -21,11 +21,11 @@ NOTHING: Final[Partitions] = frozenset()
 NEVER_MS: Final = float("inf")
 
 NO_GENERATION: Final = -1
-"""Generation of a member that is in none (its commits are those of no group member)."""
+"""The generation of a member that is in none; its commits are those of no group member."""
 
 
 class GroupRequest(Enum):
-    """A request that membership needs sent; the driver makes the message."""
+    """A request to send; the driver makes the message."""
 
     JOIN = auto()
     LEAD = auto()
@@ -37,8 +37,8 @@ class GroupRequest(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Commit if that is automatic, tell the listener that these go, take them away. Then say
-    `revoked`. May name no partitions: then only the commit is due, before joining again.
+    """Commit if commits are automatic, call the listener, take these away, then call `revoked`.
+    Without partitions only the commit is due, before joining again.
     """
 
     partitions: Partitions
@@ -46,17 +46,15 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """These have gone already, others may own them: no commit; `on_partitions_lost`. Then say
-    `lost`.
-    """
+    """These are gone, other members may own them: no commit; `on_partitions_lost`, then `lost`."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """From now on `partitions` is all that is owned; tell the listener of `added`. Then say
-    `assigned`.
+    """From now on `partitions` is all that is owned: call `assigned`, then the listener with
+    `added`, then `acknowledge`.
     """
 
     partitions: Partitions
@@ -86,7 +84,7 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """With what a commit is signed."""
+    """What a commit is signed with."""
 
     generation_id: int
     member_id: str
@@ -114,7 +112,7 @@ class Backoff:
         return pause_ms * self._jitter()
 
     def reset(self) -> None:
-        """It went well."""
+        """A request succeeded."""
         self._failure_count = 0
 
 
@@ -130,12 +128,12 @@ class PollWatch:
         self._under_way = 0
 
     def begin(self, now_ms: float) -> None:
-        """A poll waits for the group; polls that `noted` are over when they return."""
+        """A poll begins to wait for the group."""
         self._under_way += 1
         self._last_ms = now_ms
 
     def end(self, now_ms: float) -> None:
-        """It has returned."""
+        """The poll has returned."""
         self._under_way -= 1
         self._last_ms = now_ms
 

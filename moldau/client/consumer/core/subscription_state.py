@@ -1,29 +1,55 @@
 """What a consumer is subscribed to, what is assigned to it, and where it stands in each partition.
 
-Owns the subscription, the assignment and its `PartitionState`s. Must not fetch, join groups or run
-listeners. Invariants: topics by name, a pattern, and partitions by hand exclude each other until
-`unsubscribe`; `subscription_version` grows with every change of these.
+Owns the subscription, the assignment and its `PartitionState`s, and the interface of rebalance
+listeners. Must not fetch, join groups or run listeners. Invariants: topics by name, a pattern, and
+partitions by hand exclude each other until `unsubscribe`; `subscription_version` grows with every
+change of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 
 from moldau.client.consumer.core.faults import NotAssigned
-from moldau.client.consumer.core.offset_reset import OffsetReset, ResetKind
-from moldau.client.consumer.core.partition_state import FetchState, PartitionState, Unsettled
+from moldau.client.consumer.core.partition_records import PartitionRecords
+from moldau.client.consumer.core.partition_state import OffsetReset, PartitionState, ResetKind
 from moldau.client.errors import InvalidSubscription
 from moldau.client.records import OffsetAndMetadata, TopicPartition
 from moldau.protocol.types import ZERO_UUID
 
-if TYPE_CHECKING:
-    from moldau.client.consumer.core.partition_records import PartitionRecords
 
-Listener = TypeVar("Listener")
+class RebalanceListener:
+    """Derive from it and give it to `subscribe`. Every method may be plain or `async`.
+
+    Called inside polls and `close` only, one method at a time. Inside, the consumer may be used
+    (`commit`, `seek`, `position`, `pause`, …), but not polled or closed. What a method raises comes
+    out of the poll, after the rebalance step has been completed.
+    A poll that is cancelled inside a listener does not stop the listener: the next poll waits for
+    it, so that it is never called twice for the same thing.
+    """
+
+    def on_partitions_revoked(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
+        """These are about to be taken away: the last chance to commit what was processed of them.
+
+        With eager assignors that is everything, at the beginning of each rebalance; with
+        cooperative ones and with KIP-848 only the partitions that really go.
+        """
+        return None
+
+    def on_partitions_assigned(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
+        """These are new; nothing of them has been handed out yet. In the classic protocol called at
+        the end of every rebalance, also with none.
+        """
+        return None
+
+    def on_partitions_lost(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
+        """These are gone without warning (the member was expelled); other members may consume them
+        already, so commits of them fail. Calls `on_partitions_revoked` unless overridden.
+        """
+        return self.on_partitions_revoked(partitions)
 
 
-class SubscriptionState(Generic[Listener]):
+class SubscriptionState:
     """States: nothing → topics, pattern or by hand → (unsubscribe) nothing.
 
     Attributes:
@@ -32,8 +58,8 @@ class SubscriptionState(Generic[Listener]):
         listener: the group's rebalance listener of the subscription.
         subscription_version: see the module's invariant.
         default_reset: `auto.offset.reset`.
-        matched_topics: what the pattern has matched, as the group says.
-        unsettled: whether a partition may be without a position that can be fetched from.
+        matched_topics: what the pattern matches at the moment; set by the group's coordinator.
+        is_unsettled: whether a partition may be without a position that can be fetched from.
         on_change: called when what is assigned, or what may be fetched of it, has changed.
     """
 
@@ -44,11 +70,11 @@ class SubscriptionState(Generic[Listener]):
     ) -> None:
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None
-        self.listener: Listener | None = None
+        self.listener: RebalanceListener | None = None
         self.subscription_version: int = 0
         self.default_reset = default_reset
         self.matched_topics: frozenset[str] = frozenset()
-        self.unsettled: Unsettled = Unsettled()
+        self.is_unsettled: bool = False
         self.on_change: Callable[[], None] = lambda: None
         self._is_manual = False
         self._states: dict[TopicPartition, PartitionState] = {}
@@ -66,8 +92,8 @@ class SubscriptionState(Generic[Listener]):
         """Whether anything has been subscribed to or assigned by hand."""
         return self._is_manual or self.is_automatic
 
-    def subscribe(self, topics: Iterable[str], listener: Listener | None) -> None:
-        """Named topics, instead of those named before. None at all: unsubscribe."""
+    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None) -> None:
+        """Named topics, instead of those named before; without any this unsubscribes."""
         names = frozenset(topics)
         if not names:
             self.unsubscribe()
@@ -77,7 +103,7 @@ class SubscriptionState(Generic[Listener]):
         self.listener = listener
         self.subscription_version += 1
 
-    def subscribe_pattern(self, pattern: str, listener: Listener | None) -> None:
+    def subscribe_pattern(self, pattern: str, listener: RebalanceListener | None) -> None:
         """All topics whose names match, also those to come."""
         self._check_kind("a pattern", self._is_manual or bool(self.topics))
         self.pattern = pattern
@@ -97,7 +123,7 @@ class SubscriptionState(Generic[Listener]):
         self._replace(wanted)
 
     def unsubscribe(self) -> None:
-        """From everything; nothing is assigned afterwards."""
+        """End every kind of subscription; nothing is assigned afterwards."""
         self.topics = frozenset()
         self.pattern = None
         self.matched_topics = frozenset()
@@ -109,10 +135,6 @@ class SubscriptionState(Generic[Listener]):
     def subscription(self) -> set[str]:
         """The topics: as named, or as the pattern has matched."""
         return set(self.topics if self.pattern is None else self.matched_topics)
-
-    def subscribed_by_pattern(self, topics: Iterable[str]) -> None:
-        """What the pattern matches at the moment."""
-        self.matched_topics = frozenset(topics)
 
     def _check_kind(self, wanted: str, in_the_way: bool) -> None:
         if in_the_way:
@@ -128,11 +150,11 @@ class SubscriptionState(Generic[Listener]):
         return set(self._states)
 
     def states(self) -> Iterator[PartitionState]:
-        """Every assigned partition's, in the order of fetching."""
+        """The states of all assigned partitions, in the order of fetching."""
         return iter(self._states.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionState | None:
-        """The state of a partition that may not be assigned."""
+        """The state of a partition, None when it is not assigned."""
         return self._states.get(topic_partition)
 
     def state_of(self, topic_partition: TopicPartition) -> PartitionState:
@@ -152,7 +174,7 @@ class SubscriptionState(Generic[Listener]):
         for topic_partition in partitions:
             state = old.pop(topic_partition, None)
             if state is None:
-                state = PartitionState(self._new_records(topic_partition), self.unsettled)
+                state = PartitionState(self._new_records(topic_partition), self._unsettled)
             state.pending_revocation = False
             self._states[topic_partition] = state
         for state in old.values():
@@ -198,11 +220,10 @@ class SubscriptionState(Generic[Listener]):
                 )
         return consumed
 
-    def without_position(self, state: FetchState) -> list[PartitionState]:
-        """The partitions in one of the states in which there is something to find out."""
-        return [each for each in self._states.values() if each.state is state]
-
     @property
     def may_reset(self) -> bool:
         """Whether `auto.offset.reset` names a place to begin at."""
         return self.default_reset.kind is not ResetKind.NONE
+
+    def _unsettled(self) -> None:
+        self.is_unsettled = True

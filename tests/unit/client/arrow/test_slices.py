@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.client.arrow import ArrowMissing
-from moldau.client.arrow import slices as module
-from moldau.client.arrow.slices import cut, slices
+from moldau.client.arrow import sending as module
+from moldau.client.arrow.sending import cut, slices
 from moldau.client.errors import KafkaError, SerializationError
 
 

@@ -168,7 +168,7 @@ async def test_what_is_fetched_ahead_stays_within_its_bound():
         async with Consumer(cluster.bootstrap_servers, **settings) as consumer:
             consumer.assign([P0, P1, P2])
             await ends(consumer.getone(), "the first record")
-            memory = consumer._parts.buffer.memory
+            memory = consumer._buffer.memory
             seen, highest = 1, 0
             while seen < 180:
                 # The fetcher goes on while nobody polls, for as many turns as it likes.

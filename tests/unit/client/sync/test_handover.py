@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from moldau.client.errors import BufferFull, ClientClosed, DeliveryTimeout, KafkaError
-from moldau.client.sync.background_loop import BackgroundLoop, background_loop
 from moldau.client.sync.handover import RECORD_OVERHEAD_BYTES, Delivery, Handover, size_of
+from moldau.client.sync.portal import ThreadPortal, thread_portal
 from moldau.testing import wait_until
 from tests.unit.client.sync.interruptions import interrupted_at
 
@@ -114,7 +114,7 @@ class Setting:
     """A handover on the real background loop, before a fake producer."""
 
     def __init__(self, **changed: Any) -> None:
-        self.loop: BackgroundLoop = background_loop()
+        self.loop: ThreadPortal = thread_portal()
 
         async def make() -> tuple[FakeProducer, Handover]:
             producer = FakeProducer()

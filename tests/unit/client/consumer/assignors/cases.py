@@ -13,8 +13,11 @@ from moldau.client.consumer.assignors.assignor import (
 )
 from moldau.client.consumer.assignors.range import RangeAssignor
 from moldau.client.consumer.assignors.roundrobin import RoundRobinAssignor
-from moldau.client.consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from moldau.client.consumer.assignors.sticky_user_data import write_sticky_user_data
+from moldau.client.consumer.assignors.sticky import (
+    CooperativeStickyAssignor,
+    StickyAssignor,
+    write_sticky_user_data,
+)
 from moldau.protocol.types import TopicPartition
 
 ASSIGNORS: Final[Mapping[str, type[ConsumerPartitionAssignor]]] = {

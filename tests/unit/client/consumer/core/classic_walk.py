@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from moldau.client.consumer.core.classic_member import ClassicMember
-from moldau.client.consumer.core.classic_states import ClassicState
+from moldau.client.consumer.core.classic_member import ClassicMember, ClassicState
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
     Backoff,

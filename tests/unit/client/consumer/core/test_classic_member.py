@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.client.consumer.core.classic_member import ClassicMember
-from moldau.client.consumer.core.classic_states import TRANSITIONS, ClassicState
+from moldau.client.consumer.core.classic_member import TRANSITIONS, ClassicMember, ClassicState
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
     Backoff,
@@ -163,7 +162,7 @@ def test_fenced_for_good_until_the_user_subscribes_anew() -> None:
         step = script.member.next_step(script.now_ms)
         assert isinstance(step, Fail)
         assert step.code is ErrorCode.FENCED_INSTANCE_ID
-    script.member.subscribe(frozenset({"t"}), anew=True)
+    script.member.subscribe(frozenset({"t"}), is_new=True)
     script.prepare()
     script.send(GroupRequest.JOIN)
 

@@ -7,8 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from moldau.client.consumer.core.consumer_member import ConsumerMember, Wish
-from moldau.client.consumer.core.consumer_states import TRANSITIONS, ConsumerState
+from moldau.client.consumer.core.consumer_member import (
+    TRANSITIONS,
+    ConsumerMember,
+    ConsumerState,
+    Wish,
+)
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
     Backoff,
@@ -225,7 +229,7 @@ def test_refused_for_good_until_the_user_subscribes_anew(code: ErrorCode) -> Non
         step = script.member.next_step(script.now_ms)
         assert isinstance(step, Fail)
         assert step.code is code
-    script.member.subscribe(Wish(frozenset({"t"})), anew=True)
+    script.member.subscribe(Wish(frozenset({"t"})), is_new=True)
     script.send()
 
 

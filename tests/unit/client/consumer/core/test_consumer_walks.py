@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.client.consumer.core.consumer_member import ConsumerMember
-from moldau.client.consumer.core.consumer_states import ConsumerState
+from moldau.client.consumer.core.consumer_member import ConsumerMember, ConsumerState
 from moldau.client.consumer.core.rebalance_steps import Partitions
 from tests.unit.client.consumer.core.consumer_walk import ConsumerWalk
 from tests.unit.client.consumer.core.decisions import Decisions

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.client.consumer.core.chunks import Chunk, FetchedFrame, ReadOptions
 from moldau.client.consumer.core.faults import CorruptRecords
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
-from moldau.client.consumer.core.offset_reset import EARLIEST
-from moldau.client.consumer.core.partition_records import PartitionRecords
+from moldau.client.consumer.core.partition_records import (
+    Chunk,
+    FetchedFrame,
+    PartitionRecords,
+    ReadOptions,
+)
+from moldau.client.consumer.core.partition_state import EARLIEST
 from moldau.client.consumer.core.subscription_state import SubscriptionState
 from moldau.client.errors import TopicAuthorizationFailed, error_for
 from moldau.client.records import TopicPartition

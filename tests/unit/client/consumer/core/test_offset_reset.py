@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.client.consumer.consumer_parts import offset_reset
-from moldau.client.consumer.core.offset_reset import EARLIEST, LATEST, NONE, OffsetReset, ResetKind
+from moldau.client.consumer.core.partition_state import (
+    EARLIEST,
+    LATEST,
+    NONE,
+    OffsetReset,
+    ResetKind,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,11 +24,11 @@ from moldau.client.consumer.core.offset_reset import EARLIEST, LATEST, NONE, Off
     ],
 )
 def test_words(text: str, expected: OffsetReset) -> None:
-    assert offset_reset(text) == expected
+    assert OffsetReset.of(text) == expected
 
 
 def test_timestamps_to_ask_for() -> None:
     assert EARLIEST.timestamp_ms(1_000) == -2
     assert LATEST.timestamp_ms(1_000) == -1
-    assert offset_reset("by_duration:PT0.4S").timestamp_ms(1_000) == 600
-    assert offset_reset("by_duration:PT4S").timestamp_ms(1_000) == 0
+    assert OffsetReset.of("by_duration:PT0.4S").timestamp_ms(1_000) == 600
+    assert OffsetReset.of("by_duration:PT4S").timestamp_ms(1_000) == 0

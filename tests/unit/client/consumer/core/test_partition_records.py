@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.client.consumer.core.chunks import Chunk, FetchedFrame, FrameMemory, ReadOptions
 from moldau.client.consumer.core.faults import CorruptRecords, RecordDeserializationError
-from moldau.client.consumer.core.partition_records import PartitionRecords
+from moldau.client.consumer.core.partition_records import (
+    Chunk,
+    FetchedFrame,
+    FrameMemory,
+    PartitionRecords,
+    ReadOptions,
+)
 from moldau.client.records import ConsumerRecord, TopicPartition
 from moldau.protocol.records import Codec, Record, read_batch_header, take_columns
 from tests.unit.client.consumer.model_log import ModelLog

@@ -6,11 +6,21 @@ from uuid import UUID
 
 import pytest
 
-from moldau.client.consumer.core.chunks import Chunk, FetchedFrame, FrameMemory, ReadOptions
 from moldau.client.consumer.core.faults import NotAssigned
-from moldau.client.consumer.core.offset_reset import EARLIEST, LATEST, NONE
-from moldau.client.consumer.core.partition_records import PartitionRecords
-from moldau.client.consumer.core.partition_state import FetchState, PartitionState
+from moldau.client.consumer.core.partition_records import (
+    Chunk,
+    FetchedFrame,
+    FrameMemory,
+    PartitionRecords,
+    ReadOptions,
+)
+from moldau.client.consumer.core.partition_state import (
+    EARLIEST,
+    LATEST,
+    NONE,
+    FetchState,
+    PartitionState,
+)
 from moldau.client.consumer.core.subscription_state import SubscriptionState
 from moldau.client.errors import InvalidSubscription
 from moldau.client.records import OffsetAndMetadata, TopicPartition
@@ -19,7 +29,7 @@ from tests.unit.client.consumer.model_log import ModelLog
 A, B, C = (TopicPartition("t", index) for index in range(3))
 
 
-def subscription_of() -> SubscriptionState[object]:
+def subscription_of() -> SubscriptionState:
     memory = FrameMemory()
     return SubscriptionState(EARLIEST, lambda name: PartitionRecords(name, ReadOptions(), memory))
 
@@ -46,7 +56,7 @@ def test_kinds_of_subscription_exclude_each_other() -> None:
     subscription.unsubscribe()
     subscription.subscribe_pattern("t.*", None)
     assert (subscription.subscription(), subscription.is_automatic) == (set(), True)
-    subscription.subscribed_by_pattern(["t1", "t2"])
+    subscription.matched_topics = frozenset({"t1", "t2"})
     assert subscription.subscription() == {"t1", "t2"}
     with pytest.raises(InvalidSubscription):
         subscription.subscribe(["u"], None)
@@ -199,7 +209,7 @@ def test_a_seek_wins_over_what_is_found_out_meanwhile() -> None:
 def test_whether_a_reset_is_allowed() -> None:
     assert subscription_of().may_reset
     memory = FrameMemory()
-    never: SubscriptionState[object] = SubscriptionState(
+    never: SubscriptionState = SubscriptionState(
         NONE, lambda name: PartitionRecords(name, ReadOptions(), memory)
     )
     assert not never.may_reset

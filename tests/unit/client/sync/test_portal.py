@@ -14,8 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
-from moldau.client.sync.background_loop import BackgroundLoop, background_loop
-from moldau.client.sync.calls import Call, Callers, Kept
+from moldau.client.sync.portal import Call, Callers, Kept, ThreadPortal, thread_portal
 
 DEADLINE_S = 10.0
 
@@ -27,9 +26,9 @@ def callers() -> Callers:
 
 
 @pytest.fixture
-def loop() -> BackgroundLoop:
+def loop() -> ThreadPortal:
     """The process's one."""
-    return background_loop()
+    return thread_portal()
 
 
 async def _thread_of_work() -> int:
@@ -44,7 +43,7 @@ def _interrupt_main_thread() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_work_runs_in_one_other_thread_for_everybody(loop: BackgroundLoop):
+def test_work_runs_in_one_other_thread_for_everybody(loop: ThreadPortal):
     def ask() -> None:
         idents.append(loop.call(_thread_of_work))
 
@@ -57,14 +56,14 @@ def test_work_runs_in_one_other_thread_for_everybody(loop: BackgroundLoop):
     assert len(idents) == 5
     assert len({*idents, loop.call(_thread_of_work)}) == 1
     assert threading.get_ident() not in idents
-    assert background_loop() is loop
+    assert thread_portal() is loop
 
 
-async def test_it_works_while_a_loop_runs_in_the_calling_thread(loop: BackgroundLoop):
+async def test_it_works_while_a_loop_runs_in_the_calling_thread(loop: ThreadPortal):
     assert loop.call(_thread_of_work) != threading.get_ident()
 
 
-def test_an_error_of_the_work_is_the_callers(loop: BackgroundLoop):
+def test_an_error_of_the_work_is_the_callers(loop: ThreadPortal):
     error = ValueError("wrong")
     with pytest.raises(ValueError, match="wrong") as raised:
         loop.call(_fail, error)
@@ -72,18 +71,18 @@ def test_an_error_of_the_work_is_the_callers(loop: BackgroundLoop):
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_nothing_that_work_raises_ends_the_loop(loop: BackgroundLoop, kind: type[BaseException]):
+def test_nothing_that_work_raises_ends_the_loop(loop: ThreadPortal, kind: type[BaseException]):
     with pytest.raises(kind):
         loop.call(_fail, kind("from the work"))
     assert loop.call(_thread_of_work)
 
 
-def test_work_that_is_cancelled_from_inside_is_a_closed_client(loop: BackgroundLoop):
+def test_work_that_is_cancelled_from_inside_is_a_closed_client(loop: ThreadPortal):
     with pytest.raises(ClientClosed):
         loop.call(_fail, asyncio.CancelledError())
 
 
-def test_an_interruption_cancels_the_work_and_waits_for_its_end(loop: BackgroundLoop):
+def test_an_interruption_cancels_the_work_and_waits_for_its_end(loop: ThreadPortal):
     events: list[str] = []
 
     async def work() -> None:
@@ -101,7 +100,7 @@ def test_an_interruption_cancels_the_work_and_waits_for_its_end(loop: Background
     assert loop.call(_thread_of_work)
 
 
-def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: BackgroundLoop):
+def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: ThreadPortal):
     """The task is made and cancelled in one turn of the loop: its body never runs."""
     posted: list[Callable[..., object]] = []
     call = Call(_thread_of_work, (), {})
@@ -122,7 +121,7 @@ def test_an_interruption_before_the_works_first_step_ends_the_wait(loop: Backgro
     assert len(posted) == 2
 
 
-def test_a_result_that_crosses_an_interruption_is_taken_back(loop: BackgroundLoop):
+def test_a_result_that_crosses_an_interruption_is_taken_back(loop: ThreadPortal):
     taken_back: list[str] = []
 
     async def work() -> str:
@@ -140,7 +139,7 @@ def test_a_result_that_crosses_an_interruption_is_taken_back(loop: BackgroundLoo
     assert taken_back == ["records"]
 
 
-def test_a_result_that_comes_after_it_was_given_up_is_taken_back(loop: BackgroundLoop):
+def test_a_result_that_comes_after_it_was_given_up_is_taken_back(loop: ThreadPortal):
     """As after a second Ctrl-C, while the first one waited for the work's end."""
     taken_back: list[str] = []
 
@@ -155,7 +154,7 @@ def test_a_result_that_comes_after_it_was_given_up_is_taken_back(loop: Backgroun
 
 
 def test_an_interruption_while_the_last_errand_runs_ends_the_call(
-    loop: BackgroundLoop, callers: Callers
+    loop: ThreadPortal, callers: Callers
 ):
     """The result is there already: the work ended while the thread was busy with the errand."""
     errands: list[asyncio.Task[object]] = []
@@ -174,14 +173,14 @@ def test_an_interruption_while_the_last_errand_runs_ends_the_call(
     assert isinstance(loop.call(read_error), InvalidState)
 
 
-def test_listeners_run_in_the_calling_thread_and_may_call(loop: BackgroundLoop, callers: Callers):
+def test_listeners_run_in_the_calling_thread_and_may_call(loop: ThreadPortal, callers: Callers):
     def listener(number: int) -> tuple[int, int]:
         return threading.get_ident() + 0 * loop.call(_thread_of_work), number
 
     assert loop.call(callers.run, listener, 3, callers=callers) == (threading.get_ident(), 3)
 
 
-def test_a_listeners_error_is_the_works(loop: BackgroundLoop, callers: Callers):
+def test_a_listeners_error_is_the_works(loop: ThreadPortal, callers: Callers):
     def listener() -> None:
         raise ValueError("in the listener")
 
@@ -195,7 +194,7 @@ def test_a_listeners_error_is_the_works(loop: BackgroundLoop, callers: Callers):
     assert loop.call(work, callers=callers) == "in the listener"
 
 
-def test_an_async_listener_is_refused(loop: BackgroundLoop, callers: Callers):
+def test_an_async_listener_is_refused(loop: ThreadPortal, callers: Callers):
     async def listener() -> None:
         raise AssertionError("never run")
 
@@ -203,7 +202,7 @@ def test_an_async_listener_is_refused(loop: BackgroundLoop, callers: Callers):
         loop.call(callers.run, listener, callers=callers)
 
 
-def test_an_interrupted_listener_ends_with_an_error(loop: BackgroundLoop, callers: Callers):
+def test_an_interrupted_listener_ends_with_an_error(loop: ThreadPortal, callers: Callers):
     """As the consumer does it, the listener is called in a task that outlives the poll."""
     steps: list[asyncio.Task[object]] = []
 
@@ -224,7 +223,7 @@ def test_an_interrupted_listener_ends_with_an_error(loop: BackgroundLoop, caller
 
 
 def test_a_listener_that_an_interrupted_call_did_not_run_is_run_by_the_next(
-    loop: BackgroundLoop, callers: Callers
+    loop: ThreadPortal, callers: Callers
 ):
     steps: list[asyncio.Task[object]] = []
 
@@ -245,7 +244,7 @@ def test_a_listener_that_an_interrupted_call_did_not_run_is_run_by_the_next(
 
 
 def test_a_listener_that_waits_for_an_interrupted_thread_is_run_by_the_next_call(
-    loop: BackgroundLoop, callers: Callers
+    loop: ThreadPortal, callers: Callers
 ):
     """It was handed to the call before its thread heard of the interruption."""
     steps: list[asyncio.Task[object]] = []
@@ -263,7 +262,7 @@ def test_a_listener_that_waits_for_an_interrupted_thread_is_run_by_the_next_call
     assert loop.call(next_poll, callers=callers) == threading.get_ident()
 
 
-def test_a_thread_that_waits_for_its_call_takes_no_processor_time(loop: BackgroundLoop):
+def test_a_thread_that_waits_for_its_call_takes_no_processor_time(loop: ThreadPortal):
     async def work() -> None:
         over = asyncio.Event()
         asyncio.get_running_loop().call_later(0.3, over.set)
@@ -274,7 +273,7 @@ def test_a_thread_that_waits_for_its_call_takes_no_processor_time(loop: Backgrou
     assert time.thread_time() - before_s < 0.03
 
 
-def test_a_blocking_call_on_the_loops_own_thread_is_refused(loop: BackgroundLoop):
+def test_a_blocking_call_on_the_loops_own_thread_is_refused(loop: ThreadPortal):
     async def work() -> None:
         loop.call(_thread_of_work)
 
@@ -294,7 +293,7 @@ def _in_a_fork(check: Callable[[], bool]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_fork_gets_a_clear_error_and_a_loop_of_its_own(loop: BackgroundLoop):
+def test_a_fork_gets_a_clear_error_and_a_loop_of_its_own(loop: ThreadPortal):
     loop.call(_thread_of_work)
 
     def check() -> bool:
@@ -304,7 +303,7 @@ def test_a_fork_gets_a_clear_error_and_a_loop_of_its_own(loop: BackgroundLoop):
             refused = "before a fork" in str(error)
         else:
             refused = False
-        own = background_loop()
+        own = thread_portal()
         return refused and own is not loop and own.call(_thread_of_work) > 0
 
     assert _in_a_fork(check)
@@ -335,7 +334,7 @@ def test_a_stop_closes_what_is_open_and_cancels_what_is_left():
         finally:
             events.append("cancelled")
 
-    loop, released = BackgroundLoop(), Client("released")
+    loop, released = ThreadPortal(), Client("released")
     tasks: list[asyncio.Task[None]] = []
     loop.call(begin)
     loop.stop()
@@ -347,7 +346,7 @@ def test_a_stop_closes_what_is_open_and_cancels_what_is_left():
 
 EXITING = """
 import sys, threading
-from moldau.client.sync.background_loop import background_loop
+from moldau.client.sync.portal import thread_portal
 
 class Client:
     async def close(self):
@@ -355,7 +354,7 @@ class Client:
         await asyncio.sleep(0)
         print("closed", flush=True)
 
-loop = background_loop()
+loop = thread_portal()
 client = Client()
 
 async def adopt():
