@@ -28,19 +28,12 @@ from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.metadata_relay import MetadataConsumer, MetadataRelay
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
-from moldau.raft import (
-    CommittedBatch,
-    LoadedSnapshot,
-    MetadataLogError,
-    QuorumLog,
-    RaftRequestHandler,
-    VoterSet,
-    read_bootstrap,
-)
+from moldau.raft import MetadataLogError, QuorumLog, RaftRequestHandler, VoterSet, read_bootstrap
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient, describe_fault
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, NoBrokerAvailable, UnsupportedByBroker, error_for
 from moldau.client.records import OffsetAndTimestamp
 from moldau.protocol.errors import ErrorCode
