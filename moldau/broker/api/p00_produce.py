@@ -37,7 +37,7 @@ from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
 if TYPE_CHECKING:
     from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.protocol.messages.p00_produce import TopicProduceData
 

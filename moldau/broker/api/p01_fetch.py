@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
-from moldau.broker.replica.core.values import UNKNOWN_BROKER_EPOCH
+from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH
 from moldau.broker.replica.delayed_fetch import (
     MAX_READ_AT_ONCE,
     DelayedFetch,
@@ -54,7 +54,7 @@ from moldau.protocol.messages.p01_fetch import (
 if TYPE_CHECKING:
     from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.replica import FetchRead
+    from moldau.broker.replica.partition import FetchRead
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_SESSIONS: Final = 7

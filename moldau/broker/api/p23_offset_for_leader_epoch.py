@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.api.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
-from moldau.broker.replica.partition_lookup import find_led
+from moldau.broker.replica.replica_manager import find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     EpochEndOffset,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.group.core.prepared_commit import PreparedCommit
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
     from moldau.metadata.steps import Steps
 
 FIRST_WITH_LOAD_ERROR: Final = 2

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.api.authorizer import Operation
-from moldau.broker.replica.partition_lookup import LedPartition, find_led
+from moldau.broker.replica.replica_manager import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,

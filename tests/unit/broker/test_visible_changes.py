@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from moldau.broker.api import forwarding
-from moldau.broker.lifecycle.broker_lifecycle import controller_channel, metadata_loader
+from moldau.broker.lifecycle import controller_channel, metadata_loader
 from moldau.broker.lifecycle.controller_channel import ControllerAnswer
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import NodeConfig

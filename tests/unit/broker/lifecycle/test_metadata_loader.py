@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from moldau.broker.lifecycle.broker_lifecycle import metadata_loader
+from moldau.broker.lifecycle import metadata_loader
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader, TooManyWaiters
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.metadata_records import (
