@@ -10,7 +10,7 @@ subscribed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.protocol.errors import ErrorCode
@@ -94,36 +94,22 @@ class FetchPartition:
             self.partition = None
 
 
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """The partitions one client fetches, from full fetch to full fetch.
 
     A follower's is privileged: it is not given up for a consumer's.
     """
 
-    __slots__ = (
-        "created_ms",
-        "dirty",
-        "is_privileged",
-        "last_used_ms",
-        "partitions",
-        "session_epoch",
-        "session_id",
-        "uses_topic_ids",
-        "waiting",
-    )
-
-    def __init__(
-        self, session_id: int, now_ms: float, *, uses_topic_ids: bool, is_privileged: bool
-    ) -> None:
-        self.is_privileged = is_privileged
-        self.session_id = session_id
-        self.session_epoch = 1
-        self.created_ms = now_ms
-        self.last_used_ms = now_ms
-        self.uses_topic_ids = uses_topic_ids
-        self.partitions: dict[PartitionKey, FetchPartition] = {}
-        self.dirty: dict[FetchPartition, None] = {}
-        self.waiting: list[FetchOwner] = []
+    session_id: int
+    created_ms: float
+    uses_topic_ids: bool
+    is_privileged: bool
+    last_used_ms: float
+    session_epoch: int = 1
+    partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict)
+    dirty: dict[FetchPartition, None] = field(default_factory=dict)
+    waiting: list[FetchOwner] = field(default_factory=list)
 
     def partition_changed(self, fetched: FetchPartition) -> None:
         """Remember it for the next response, and tell the fetches that wait."""
@@ -282,12 +268,8 @@ class FetchSessionCache:
         """
         if not self._make_room(count, is_privileged):
             return None
-        session = FetchSession(
-            self._new_id(),
-            self._clock.monotonic_ms(),
-            uses_topic_ids=uses_topic_ids,
-            is_privileged=is_privileged,
-        )
+        now_ms = self._clock.monotonic_ms()
+        session = FetchSession(self._new_id(), now_ms, uses_topic_ids, is_privileged, now_ms)
         for fetched in partitions:
             session.adopt(fetched)
         self._sessions[session.session_id] = session

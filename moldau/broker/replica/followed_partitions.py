@@ -193,7 +193,7 @@ class FollowedPartition:
 
     def _apply_cut(self, log: Log, cut: LogCut, reason: str) -> None:
         """Raises: LogOffline."""
-        if cut.starts_anew:
+        if cut.begins_empty:
             self._begin_empty(log, cut.offset, reason)
             return
         log_end_offset, high_watermark = log.log_end_offset, log.high_watermark

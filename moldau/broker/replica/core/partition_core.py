@@ -363,7 +363,7 @@ class PartitionCore:
         self.followers = {}
         self._level = {}
 
-    # -- who may do what -------------------------------------------------------------------------
+    # -- checks of requests ----------------------------------------------------------------------
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
         """Compare a client's leader epoch (-1: not given) with the one in force (KIP-320)."""
