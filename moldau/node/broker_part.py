@@ -22,12 +22,14 @@ from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
 from moldau.broker.coordinator.producer_ids import ProducerIds
 from moldau.broker.lifecycle.background import Background
-from moldau.broker.lifecycle.broker_lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
+from moldau.broker.lifecycle.broker_lifecycle import (
+    BrokerDescription,
+    BrokerLifecycle,
+    BrokerState,
+    RegistrationTracker,
+)
 from moldau.broker.lifecycle.controller_channel import ControllerChannel
-from moldau.broker.lifecycle.election_meters import ElectionMeters
-from moldau.broker.lifecycle.metadata_loader import MetadataLoader
-from moldau.broker.lifecycle.metadata_progress import catch_up
-from moldau.broker.lifecycle.registration_tracker import RegistrationTracker
+from moldau.broker.lifecycle.metadata_loader import ElectionMeters, MetadataLoader, catch_up
 from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.broker.replica.replication import ReplicationPorts

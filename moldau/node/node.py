@@ -19,9 +19,8 @@ from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
-from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import INTERNAL_PRINCIPAL, ControllerUnavailable
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
-from moldau.broker.lifecycle.metadata_progress import INTERNAL_PRINCIPAL
 from moldau.config import ConfigError, NodeConfig
 from moldau.node.broker_part import BrokerPart, format_address
 from moldau.node.faults import FaultHandler

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from moldau.broker.coordinator.producer_ids import ProducerIdBlock, ProducerIdsUnavailable
 from moldau.broker.lifecycle.controller_channel import (
+    INTERNAL_PRINCIPAL,
     ControllerAnswer,
     ControllerChannel,
     ControllerUnavailable,
@@ -22,9 +23,8 @@ from moldau.broker.lifecycle.controller_channel import (
     NetworkControllerChannel,
     TryAgain,
 )
-from moldau.broker.lifecycle.metadata_loader import MetadataLoader
-from moldau.broker.lifecycle.metadata_progress import (
-    INTERNAL_PRINCIPAL,
+from moldau.broker.lifecycle.metadata_loader import (
+    MetadataLoader,
     high_watermark_of,
     wait_applied,
 )

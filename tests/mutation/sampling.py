@@ -31,7 +31,7 @@ class Area:
 
 AREAS = {
     "quorum": Area(("moldau/raft/core",), ("tests/unit/raft",)),
-    "partitions": Area(("moldau/broker/replica/core",), ("tests/unit/broker",)),
+    "partitions": Area(("moldau/broker/replica/core",), ("tests/unit/broker/replica",)),
     "coordinators": Area(
         (
             "moldau/broker/coordinator/core",

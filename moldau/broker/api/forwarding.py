@@ -20,8 +20,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ControllerUnavailable,
     ForwardedClient,
 )
-from moldau.broker.lifecycle.metadata_loader import TooManyWaiters
-from moldau.broker.lifecycle.metadata_progress import catch_up, wait_applied
+from moldau.broker.lifecycle.metadata_loader import TooManyWaiters, catch_up, wait_applied
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET

@@ -36,7 +36,7 @@ from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.protocol.messages.p00_produce import TopicProduceData
     from moldau.server.request_context import RequestContext

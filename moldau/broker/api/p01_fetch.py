@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
-from moldau.broker.replica.core.values import UNKNOWN_BROKER_EPOCH
+from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH
 from moldau.broker.replica.delayed_fetch import (
     MAX_READ_AT_ONCE,
     DelayedFetch,
@@ -53,7 +53,7 @@ from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceT
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.replica import FetchRead
+    from moldau.broker.replica.partition import FetchRead
     from moldau.server.request_context import RequestContext
 
 FIRST_BY_TOPIC_ID: Final = 13

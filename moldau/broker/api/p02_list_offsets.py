@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.broker.replica.partition_lookup import LedPartition, find_led
+from moldau.broker.replica.replica_manager import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
-from moldau.broker.replica.partition_lookup import find_led
+from moldau.broker.replica.replica_manager import find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartitionResult,

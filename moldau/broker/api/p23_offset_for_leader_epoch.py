@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.replica.partition_lookup import find_led
+from moldau.broker.replica.replica_manager import find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     EpochEndOffset,

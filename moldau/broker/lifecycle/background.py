@@ -1,7 +1,7 @@
 """Work of a broker that takes longer than a call.
 
-Owns the running tasks, so that their failures are told and a stop waits for them. Must not know
-what they do. Invariant: a failure is told exactly once; nothing runs after `close`.
+Owns the running tasks, so that their failures are reported and a stop waits for them. Invariant: a
+failure is reported exactly once; nothing runs after `close`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final
 logger = logging.getLogger("moldau.broker.lifecycle.background")
 
 MAX_TASKS: Final = 100_000
-"""More at once is a fault: those who start work have limits of their own, far below."""
+"""More at once is a fault: every caller of `start` has a limit of its own, far below."""
 
 
 class Background:
     """Runs coroutines on the data loop.
 
     Args:
-        on_fault: told of an exception that nobody expected.
+        on_fault: told of an unexpected exception.
     """
 
     __slots__ = ("_is_closed", "_on_fault", "_tasks")
@@ -35,7 +35,7 @@ class Background:
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
-        """Run work that ends by itself; whoever starts what lasts ends it before `close`."""
+        """Run work that ends by itself, or that its owner ends before `close`."""
         if self._is_closed:
             work.close()
             return

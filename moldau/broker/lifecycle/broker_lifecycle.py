@@ -1,14 +1,14 @@
 """A broker's standing with the controller: registration, heartbeats, controlled shutdown (KIP-631).
 
 Owns the broker epoch and the state STARTING → RECOVERY → RUNNING → PENDING_CONTROLLED_SHUTDOWN →
-SHUTTING_DOWN. Must not touch partitions, or look for the controller: the channel does, across
+SHUTTING_DOWN. Must not touch partitions, or look for the controller: the channel does that, across
 failover. Invariant: nothing is served before the controller has unfenced this incarnation of the
 broker, and the epoch that is sent is the one this incarnation got.
 
 A broker that was fenced while it stood still (its session ran out) keeps its registration: its next
-heartbeat unfences it. One that was unregistered, or replaced by another incarnation, is told
-BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH from then on; as Apache Kafka 4.3 it says so, goes on
-asking, and has to be restarted.
+heartbeat unfences it. One that was unregistered, or replaced by another incarnation, is answered
+BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH from then on; as in Apache Kafka 4.3 it logs that,
+goes on asking, and has to be restarted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from moldau.broker.lifecycle.controller_channel import ControllerChannel, ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import (
+    INTERNAL_PRINCIPAL,
+    ControllerChannel,
+    ControllerUnavailable,
+)
+from moldau.metadata.features import METADATA_VERSION, supports_directory_assignment
+from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
@@ -38,20 +44,19 @@ from moldau.runtime.restarts import RestartedTask
 
 logger = logging.getLogger("moldau.broker.lifecycle.broker_lifecycle")
 
-PRINCIPAL: Final = "User:ANONYMOUS"
 RETRY_MS: Final = 200
 CATCH_UP_PAUSE_MS: Final = 10
 """Between the heartbeats of a broker that reads the metadata up to its own registration."""
 
 MAX_FENCED_PAUSE_MS: Final = 500
 SHUTDOWN_PAUSE_MS: Final = 50
-"""Between the heartbeats of a broker that waits for leave to stop."""
+"""Between the heartbeats of a broker in controlled shutdown."""
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
-"""How long it waits for that, as Apache Kafka's brokers do, while the controller answers."""
+"""The longest controlled shutdown while the controller answers, as in Apache Kafka's brokers."""
 
 CONTROLLER_SILENCE_MS: Final = 10_000
-"""Without an answer for so long nobody is there who could give leave."""
+"""Without an answer for so long no controller is there to end the controlled shutdown."""
 
 FATAL_REGISTRATION_ERRORS: Final = frozenset(
     {
@@ -90,7 +95,7 @@ class RegistrationRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """What a broker tells the controller about itself.
+    """The registration of a broker.
 
     `listeners` are the advertised ones; `previous_broker_epoch` is the epoch of the last clean
     shutdown, -1 when there was none (KIP-966).
@@ -106,11 +111,11 @@ class BrokerDescription:
 
 
 class BrokerLifecycle:
-    """Registers, then beats until told to stop; one task owns it (states: LEGAL_TRANSITIONS).
+    """Registers, then sends heartbeats until `stop`; one task owns it (states: LEGAL_TRANSITIONS).
 
     Args:
         confirmed_for_ms: how long the answer to a heartbeat counts; less than the session, so that
-            nobody is put in this broker's place meanwhile for its silence.
+            no other broker is elected in this one's place for its silence in that time.
         catch_up: returns when this broker has applied all metadata that was committed when it was
             called. Raises: ControllerUnavailable.
     """
@@ -152,8 +157,8 @@ class BrokerLifecycle:
         self._confirmed_s = -math.inf
 
     def is_confirmed(self) -> bool:
-        """Whether nobody has been put in this broker's place for its silence, but by metadata that
-        it has applied.
+        """Whether no other broker was elected in this one's place for its silence, except by
+        metadata that it has applied.
         """
         return self._counts_still(asyncio.get_running_loop().time())
 
@@ -169,8 +174,8 @@ class BrokerLifecycle:
         """Register this incarnation and return its broker epoch.
 
         Raises:
-            RegistrationRefused: the controller said no for good.
-            ControllerUnavailable: nobody answered within the registration timeout.
+            RegistrationRefused: the controller refused for good.
+            ControllerUnavailable: no controller answered within the registration timeout.
         """
         request = self._registration_request()
         loop = asyncio.get_running_loop()
@@ -180,7 +185,7 @@ class BrokerLifecycle:
             try:
                 response: BrokerRegistrationResponse = await self._controller.send(
                     request,
-                    PRINCIPAL,
+                    INTERNAL_PRINCIPAL,
                     timeout_ms=max(0, int((deadline - loop.time()) * 1000)),
                 )
             except ControllerUnavailable as problem:
@@ -209,7 +214,7 @@ class BrokerLifecycle:
             await asyncio.sleep(RETRY_MS / 1000)
 
     def _registration_request(self) -> BrokerRegistrationRequest:
-        """With the log directories that have not failed: what lies in others is lost at once."""
+        """Without failed log directories: the replicas in those are lost at once."""
         failed = self._offline_log_directories()
         directory_ids = [each for each in self._description.log_directory_ids if each not in failed]
         return BrokerRegistrationRequest(
@@ -225,14 +230,14 @@ class BrokerLifecycle:
 
     def refresh_registration(self) -> None:
         """Send the registration of this incarnation again before the next heartbeat: the epoch
-        stays, what it says of the broker is brought up to date.
+        stays, the description of the broker is updated.
         """
         if not self._must_register:
             self._must_register = True
             self._wake.set()
 
     def start_heartbeats(self) -> None:
-        """Begin to beat; the first beat leaves at once."""
+        """Start the heartbeats; the first one leaves at once."""
         assert self.broker_epoch >= 0, "registered before the first heartbeat"
         self._heartbeats = RestartedTask("broker-heartbeats", self._beat)
         self._heartbeats.start()
@@ -246,7 +251,7 @@ class BrokerLifecycle:
         timeout_ms: int = CONTROLLED_SHUTDOWN_TIMEOUT_MS,
         silence_ms: int = CONTROLLER_SILENCE_MS,
     ) -> bool:
-        """Ask the controller to move leadership away; True when that is done and everybody knows.
+        """Ask the controller to move leadership away; True when that is done and committed.
 
         Args:
             timeout_ms: how long to wait at most.
@@ -278,7 +283,7 @@ class BrokerLifecycle:
         return True
 
     def beat_soon(self) -> None:
-        """There is news for the controller: the next heartbeat leaves without waiting."""
+        """Send the next heartbeat without waiting: there is news for the controller."""
         self._wake.set()
 
     async def stop(self) -> None:
@@ -291,7 +296,7 @@ class BrokerLifecycle:
 
     async def _beat(self) -> None:
         while not self._may_stop.is_set():
-            # Before the request is made: what is new while it is under way wants another one.
+            # Before the request is made: news that come while it is under way need another one.
             self._wake.clear()
             if self._must_register:
                 await self._register_again()
@@ -305,9 +310,9 @@ class BrokerLifecycle:
             )
             begin_s = asyncio.get_running_loop().time()
             try:
-                # No longer than one interval: what a later one says is newer.
+                # No longer than one interval: a later heartbeat is newer.
                 response: BrokerHeartbeatResponse = await self._controller.send(
-                    request, PRINCIPAL, timeout_ms=self._heartbeat_interval_ms
+                    request, INTERNAL_PRINCIPAL, timeout_ms=self._heartbeat_interval_ms
                 )
             except ControllerUnavailable as problem:
                 self._report(f"heartbeat not answered: {problem}")
@@ -319,9 +324,9 @@ class BrokerLifecycle:
             await self._pause(pause_ms)
 
     async def _confirm(self, begin_s: float) -> None:
-        """A heartbeat that was sent at `begin_s` was answered well.
+        """A heartbeat that was sent at `begin_s` was accepted.
 
-        After a long silence that does not do: the session was perhaps over before, others lead
+        After a long silence that is not enough: the session may have been over before, others lead
         instead, and the metadata that says so is not here yet.
         """
         if not self._counts_still(begin_s):
@@ -333,11 +338,13 @@ class BrokerLifecycle:
         self._confirmed_s = begin_s
 
     async def _register_again(self) -> None:
-        """One attempt; the next heartbeat makes another one if the metadata still asks for it."""
+        """One attempt; the next heartbeat makes another one if the metadata still requires it."""
         self._must_register = False
         try:
             response: BrokerRegistrationResponse = await self._controller.send(
-                self._registration_request(), PRINCIPAL, timeout_ms=self._heartbeat_interval_ms
+                self._registration_request(),
+                INTERNAL_PRINCIPAL,
+                timeout_ms=self._heartbeat_interval_ms,
             )
         except ControllerUnavailable as problem:
             self._must_register = True
@@ -351,13 +358,13 @@ class BrokerLifecycle:
             self._report(f"registration not refreshed: {error.name}")
 
     def _take_heartbeat(self, response: BrokerHeartbeatResponse) -> float:
-        """Act on one answer and say how long to wait before the next beat, in milliseconds."""
+        """Act on one answer; returns the pause before the next heartbeat in milliseconds."""
         self._last_answer_s = asyncio.get_running_loop().time()
         if response.error_code != ErrorCode.NONE:
             error = ErrorCode.of(response.error_code)
             if error is ErrorCode.STALE_BROKER_EPOCH and not self._unfenced.is_set():
-                # A registration of a former incarnation came late, while this one was silent. It
-                # has served nothing yet, so that it can take the place back. Apache Kafka does not.
+                # A registration of an earlier incarnation came late, while this one was silent.
+                # This one has served nothing yet, so it registers again. Apache Kafka does not.
                 self._must_register = True
                 return self._heartbeat_interval_ms
             advice = ""
@@ -390,7 +397,7 @@ class BrokerLifecycle:
             self._unfenced.set()
 
     def _report(self, problem: str) -> None:
-        """Log a problem when it is a new one: it may be met again every interval."""
+        """Log a problem when it is a new one: it may come again every interval."""
         if problem != self._problem:
             self._problem = problem
             logger.warning("%s", problem)
@@ -403,3 +410,30 @@ class BrokerLifecycle:
                 await self._wake.wait()
         except TimeoutError:
             return
+
+
+class RegistrationTracker:
+    """A metadata publisher that has the registration sent again when it lacks log directories: the
+    cluster's `metadata.version` did not know them when this broker registered, and does now
+    (KIP-858).
+
+    Args:
+        refresh: sends the registration again, under the same incarnation id.
+    """
+
+    def __init__(self, broker_id: int, refresh: Callable[[], None]) -> None:
+        self._broker_id = broker_id
+        self._refresh = refresh
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Refresh while the image holds a registration of this broker without directories."""
+        features = image.features
+        if METADATA_VERSION not in features.finalized_levels:
+            return
+        registration = image.cluster.brokers.get(self._broker_id)
+        if (
+            registration is not None
+            and not registration.directories
+            and supports_directory_assignment(features.metadata_level)
+        ):
+            self._refresh()

@@ -1,8 +1,8 @@
 """What the metadata image looks like from one listener: the shapes Metadata-like answers share.
 
-Owns the rules by which an image becomes a client's view: which address of a broker a client that
-came in through a listener is told, when a leader counts as absent, what a topic's entry carries.
-Must not send or change anything. Invariant: a view is built from one image, never from two.
+Owns the rules by which an image becomes a client's view: the broker addresses of the client's
+listener, when a leader counts as absent, what a topic's entry carries. Invariant: a view is built
+from one image, never from two.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
 """The way from a broker to the active controller.
 
 Owns the port through which a broker asks the controller for a change and waits for its answer, and
-its form over the network: who leads now, repetition across failover, Envelopes for what clients
-sent (KIP-590). Must not interpret requests. Invariant: a request is either answered, or fails with
-ControllerUnavailable; it is never silently dropped, and it is never sent to two controllers at the
-same time.
+its form over the network: the present leader, repetition across failover, Envelopes for requests of
+clients (KIP-590). Must not interpret requests. Invariant: a request is either answered, or fails
+with ControllerUnavailable; it is never silently dropped, and it is never sent to two controllers at
+the same time.
 
-A request whose answer was lost is sent again, as Apache Kafka's brokers do: it may then have been
-served twice, and the second time may say TOPIC_ALREADY_EXISTS of what the first one created.
+A request whose answer was lost is sent again, as Apache Kafka's brokers do: it may then be served
+twice, and the second answer may be TOPIC_ALREADY_EXISTS for a topic that the first one created.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import ssl
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
@@ -31,18 +30,19 @@ from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.network import Network
 from moldau.server.outgoing import Offload, run_inline
 
-logger = logging.getLogger("moldau.broker.controller")
-
 MAX_WAITING_REQUESTS: Final = 1_000
 DEFAULT_TIMEOUT_MS: Final = 30_000
 RETRY_BACKOFF_MS: Final = 100
 """The pause before a request is tried again; a new leader ends it early."""
 
+INTERNAL_PRINCIPAL: Final = "User:ANONYMOUS"
+"""The principal of a broker's own requests."""
+
 
 class ControllerUnavailable(Exception):
     """No active controller answered in time; the change may or may not have happened.
 
-    `error` is what to tell a client.
+    `error` is the one for a client.
     """
 
     def __init__(self, message: str, error: ErrorCode = ErrorCode.REQUEST_TIMED_OUT) -> None:
@@ -51,8 +51,8 @@ class ControllerUnavailable(Exception):
 
 
 class ForwardedClient(NamedTuple):
-    """Whose request a broker passes on: where the client is, what it calls itself, and the version
-    it spoke if its request is passed on unchanged (None: any that both sides know).
+    """The client whose request a broker forwards: its host, its client id, and the version of the
+    request if it is forwarded unchanged (None: any that both sides know).
     """
 
     host: str
@@ -61,8 +61,8 @@ class ForwardedClient(NamedTuple):
 
 
 class ControllerAnswer(NamedTuple):
-    """The controller's response, and where the metadata ended that were committed then: all that
-    the response tells of is below. UNKNOWN_END_OFFSET: this controller does not say (Apache
+    """The controller's response, and the end of the metadata that was committed then: every change
+    that the response reports is below. UNKNOWN_END_OFFSET: this controller does not say (Apache
     Kafka's), or the request was the broker's own.
     """
 
@@ -84,7 +84,6 @@ class ControllerChannel(Protocol):
         Raises:
             ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
         """
-        ...
 
     async def forward(
         self,
@@ -94,14 +93,11 @@ class ControllerChannel(Protocol):
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> ControllerAnswer:
-        """As `send`, for the request of a client of this broker, whose `principal` is asked for
-        permission.
-        """
-        ...
+        """As `send`, for the request of a client, whose `principal` the controller authorizes."""
 
 
 class TryAgain(Exception):
-    """This attempt brought no answer that counts; another one may."""
+    """This attempt brought no valid answer; another one may."""
 
 
 _LANES: Final = {
@@ -122,9 +118,9 @@ class NetworkControllerChannel:
     of its own (`_LANES`), as in Apache Kafka.
 
     Args:
-        leader: the active controller as far as known, None for nobody; called on this loop.
-        request_timeout_ms: `controller.socket.timeout.ms`; a controller that owes an answer for so
-            long is given up.
+        leader: the active controller as far as known; called on this loop.
+        request_timeout_ms: `controller.socket.timeout.ms`; the connection to a controller that owes
+            an answer for so long is closed.
         network, clock: the simulation's, or None for the machine's.
         offload: runs the coding of clients' requests beside the loop: they may be large.
     """
@@ -165,14 +161,14 @@ class NetworkControllerChannel:
         return self._waiting_count
 
     def leader_changed(self) -> None:
-        """The quorum has another leader, or none: stop waiting for the old one's answers."""
+        """The quorum has another leader, or none: stop waiting for answers of the old one."""
         leader = self._leader()
         for link in self._links.values():
             link.leader_changed(leader)
         self._leader_changed.set()
 
     async def close(self) -> None:
-        """Give up; whoever waits is told ControllerUnavailable."""
+        """Give up; requests that wait fail with ControllerUnavailable."""
         self._is_closed = True
         self._leader_changed.set()
         for link in self._links.values():
@@ -185,7 +181,6 @@ class NetworkControllerChannel:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> Any:
-        """As the port says."""
         return (await self._send(request, principal, timeout_ms, None)).response
 
     async def forward(
@@ -196,7 +191,6 @@ class NetworkControllerChannel:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> ControllerAnswer:
-        """As the port says."""
         return await self._send(request, principal, timeout_ms, client)
 
     async def _send(
@@ -296,7 +290,7 @@ class NetworkControllerChannel:
         if answer.error_code == ErrorCode.NOT_CONTROLLER:
             raise TryAgain(f"{leader} is not the active controller")
         if answer.error_code != ErrorCode.NONE:
-            # The two nodes do not agree on something: nothing that the client could change.
+            # The two nodes disagree: the client cannot change that.
             error = ErrorCode.of(answer.error_code)
             raise ControllerUnavailable(
                 f"{leader} refuses what is forwarded: {error.name}",

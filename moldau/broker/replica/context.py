@@ -1,74 +1,71 @@
-"""What all partitions of a broker share: the rest of the cluster, as far as replication needs it.
+"""What every partition of a broker shares: the clock, the lag limit, when followers fetched last,
+which brokers may be in an in-sync set, and the way of proposals to the controller.
 
-Owns the port, and the implementation for a broker without others. Must not hold any state of a
-partition. Invariant: all of it belongs to the data loop.
+Owns `last_fetch_ms`. Invariant: eligibility is judged by the newest image alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final
 
-from moldau.broker.replica.core.values import ClusterView
+from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
-    from moldau.broker.replica.core.values import IsrChange
+    from moldau.broker.replica.core.in_sync_set import IsrChange
     from moldau.broker.replica.partition import Partition
+    from moldau.metadata.image import MetadataImage
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.telemetry.metrics import Registry
 
-DEFAULT_MAX_LAG_MS = 30_000
-
-
-class IsrCounts:
-    """How often ISRs changed as their leaders proposed, or the controller refused."""
-
-    __slots__ = ("expands", "failed_updates", "shrinks")
-
-    def __init__(self) -> None:
-        self.expands = 0
-        self.shrinks = 0
-        self.failed_updates = 0
+METRIC_PREFIX: Final = "kafka.server:type=ReplicaManager,name="
 
 
-class ReplicationContext(ClusterView, Protocol):
-    """The cluster around a partition.
+class ReplicationContext:
+    """The cluster around the partitions of one broker (a `ClusterView`). Belongs to the data loop.
 
-    Attributes:
+    Args:
         max_lag_ms: `replica.lag.time.max.ms`.
-        last_fetch_ms: written when a follower's Fetch arrives; at most one entry for each
-            registered broker.
-        isr_counts: of all partitions together.
+        broker_epoch: of this broker, -1 before it registered.
+        image: the newest metadata.
+        submit_isr_change: takes a proposal to the controller; `Partition.isr_change_answered` gets
+            the answer.
+
+    `last_fetch_ms` is written when a follower's Fetch arrives; it has at most one entry for each
+    registered broker.
     """
 
-    max_lag_ms: int
-    last_fetch_ms: dict[int, float]
-    isr_counts: IsrCounts
-
-    def submit_isr_change(self, partition: Partition, change: IsrChange) -> None:
-        """Bring a proposal to the controller; `isr_change_answered` hears of the answer."""
-
-
-class SingleReplicaContext:
-    """A broker that has heard of no others: nobody is refused, and no proposal goes anywhere."""
-
-    __slots__ = ("_now_ms", "isr_counts", "last_fetch_ms", "max_lag_ms")
-
-    def __init__(self, now_ms: Callable[[], float], max_lag_ms: int = DEFAULT_MAX_LAG_MS) -> None:
-        self._now_ms = now_ms
+    def __init__(
+        self,
+        *,
+        max_lag_ms: int,
+        clock: Clock,
+        broker_epoch: Callable[[], int],
+        image: Callable[[], MetadataImage],
+        submit_isr_change: Callable[[Partition, IsrChange], None],
+        registry: Registry,
+    ) -> None:
         self.max_lag_ms = max_lag_ms
         self.last_fetch_ms: dict[int, float] = {}
-        self.isr_counts = IsrCounts()
-
-    def now_ms(self) -> float:
-        """The monotonic clock."""
-        return self._now_ms()
-
-    def broker_epoch(self) -> int:
-        """Not registered, so unknown."""
-        return -1
+        self.now_ms = clock.monotonic_ms
+        self.broker_epoch = broker_epoch
+        self.submit_isr_change = submit_isr_change
+        self.isr_expands = registry.meter(METRIC_PREFIX + "IsrExpandsPerSec")
+        self.isr_shrinks = registry.meter(METRIC_PREFIX + "IsrShrinksPerSec")
+        self.failed_isr_updates = registry.meter(METRIC_PREFIX + "FailedIsrUpdatesPerSec")
+        self._image = image
 
     def is_isr_eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Everybody is."""
-        return True
+        """As `ClusterView` says; a broker in controlled shutdown is on its way out."""
+        registration = self._image().cluster.brokers.get(broker_id)
+        return (
+            registration is not None
+            and not registration.fenced
+            and not registration.in_controlled_shutdown
+            and broker_epoch in (UNKNOWN_BROKER_EPOCH, registration.broker_epoch)
+        )
 
-    def submit_isr_change(self, partition: Partition, change: IsrChange) -> None:
-        """There is no controller to ask: the proposal stays without an answer."""
+    def brokers_left(self, image: MetadataImage) -> None:
+        """Forget the last fetches of brokers that are not registered any more."""
+        for broker_id in self.last_fetch_ms.keys() - image.cluster.brokers.keys():
+            del self.last_fetch_ms[broker_id]

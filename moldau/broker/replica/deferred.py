@@ -1,17 +1,17 @@
 """What an append may have to wait for off the loop: recompression or a look at compressed keys
 before it, a flush after it.
 
-Owns the line of appends behind a recompression, and who waits for the next flush. Must not decide
-whether an append is allowed (`Partition.append` does, when its turn comes). Invariants: appends
-of a partition reach its log in the order they came; a flush acknowledges only what was appended
-before it began.
+Owns the queue of appends behind a recompression, and the appends that wait for the next flush. Must
+not decide whether an append is allowed (`Partition.append` does, when its turn comes). Invariants:
+appends reach the log in the order they came; a flush acknowledges only what was appended before it
+began.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendResult, prepare
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moldau.storage.log import Log
 
 MAX_QUEUED_APPENDS: Final = 1_000
-"""Appends of one partition that wait for recompression; one more is told to come back later."""
+"""Appends of one partition that wait for recompression; one more is refused."""
 
 MAX_FLUSH_WAITS: Final = 10_000
 """Appends of one partition that wait for a flush; one more is not acknowledged."""
@@ -35,31 +35,15 @@ StartWork = Callable[[Coroutine[Any, Any, None]], None]
 Flush = Callable[["Log"], Awaitable[bool]]
 
 
-class QueuedAppend:
-    """An append that waits for its turn."""
-
-    __slots__ = ("guard", "on_appended", "records", "required_acks")
-
-    def __init__(
-        self,
-        records: Records,
-        required_acks: int,
-        on_appended: OnAppended,
-        guard: VerificationGuard | None,
-    ) -> None:
-        self.records = records
-        self.required_acks = required_acks
-        self.on_appended = on_appended
-        self.guard = guard
+class _QueuedAppend(NamedTuple):
+    records: Records
+    required_acks: int
+    on_appended: OnAppended
+    guard: VerificationGuard | None
 
 
 class DeferredAppends:
-    """The two lines of one partition.
-
-    Args:
-        start_work: runs a coroutine beside the loop's own work.
-        flush: makes durable what a log holds now; False when the log went offline instead.
-    """
+    """The appends of one partition that wait; see `Partition` for the arguments."""
 
     __slots__ = ("_flush", "_flush_waits", "_is_flushing", "_partition", "_queue", "_start_work")
 
@@ -67,7 +51,7 @@ class DeferredAppends:
         self._partition = partition
         self._flush = flush
         self._start_work = start_work
-        self._queue: deque[QueuedAppend] = deque()
+        self._queue: deque[_QueuedAppend] = deque()
         self._flush_waits: list[OnFlushed] = []
         self._is_flushing = False
 
@@ -84,7 +68,7 @@ class DeferredAppends:
         *,
         guard: VerificationGuard | None = None,
     ) -> bool:
-        """Append in turn, recompressed if the topic wants that.
+        """Append in turn, recompressed if the topic has a codec of its own.
 
         `records` must stay valid until `on_appended` is called with the outcome; `guard` is handed
         to the append.
@@ -95,7 +79,7 @@ class DeferredAppends:
         queue = self._queue
         if len(queue) >= MAX_QUEUED_APPENDS:
             return False
-        queue.append(QueuedAppend(records, required_acks, on_appended, guard))
+        queue.append(_QueuedAppend(records, required_acks, on_appended, guard))
         if len(queue) == 1:
             self._start_work(self._append_in_turn())
         return True
@@ -117,18 +101,18 @@ class DeferredAppends:
     async def _append_in_turn(self) -> None:
         queue = self._queue
         queued = queue[0]
-        # What is answered when something fails that nobody expected: it must not block the line.
+        # The answer when an unexpected exception comes: it must not block the queue.
         result = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
         try:
             result = await self._prepare_and_append(queued)
         finally:
-            # Only now: until here a newer append must find the line occupied.
+            # Only now: until here a newer append must find the queue occupied.
             queue.popleft()
             if queue:
                 self._start_work(self._append_in_turn())
             queued.on_appended(result)
 
-    async def _prepare_and_append(self, queued: QueuedAppend) -> AppendResult:
+    async def _prepare_and_append(self, queued: _QueuedAppend) -> AppendResult:
         partition = self._partition
         log = partition.log
         records = queued.records

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.replica.purgatory import DelayedOperation
-from moldau.broker.replica.waiting import wait_in, wait_no_longer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -17,7 +16,7 @@ from moldau.protocol.messages.p21_delete_records import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.server.request_context import RequestContext
 
@@ -58,30 +57,30 @@ class DelayedDeleteRecords(DelayedOperation):
             self._waits.setdefault(partition, []).append(_Wait(required_offset, slot))
 
     def start(self, timeout_ms: int) -> None:
-        """Answer, or wait for what is not there yet."""
+        """Answer, or wait for the followers."""
         if self._waits and timeout_ms > 0:
             for partition in self._waits:
-                partition.low_watermark_waits[self] = None
+                partition.low_watermark_waits[self._partition_changed] = None
             purgatory = self._manager.delete_records_purgatory
-            self._is_linked = wait_in(purgatory, self, self._context, timeout_ms)
+            self._is_linked = purgatory.add_request(self, self._context, timeout_ms)
             if self._is_linked:
                 return
         self.on_timeout()
 
-    def partition_changed(self, partition: Partition) -> None:
-        """Its low watermark may have moved, or it is led by another broker now."""
+    def _partition_changed(self, partition: Partition) -> None:
+        """The low watermark may have moved, or another broker leads now."""
         waits = self._waits.get(partition)
         if waits is None:
             return
         waits[:] = [wait for wait in waits if not self._settle(partition, wait)]
         if not waits:
             del self._waits[partition]
-            partition.low_watermark_waits.pop(self, None)
+            partition.low_watermark_waits.pop(self._partition_changed, None)
             if not self._waits:
                 self._answer()
 
     def on_timeout(self) -> None:
-        """Deleted here, and not known to be everywhere."""
+        """The records are deleted here, and perhaps not at every follower."""
         for waits in self._waits.values():
             for wait in waits:
                 wait.slot.error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -89,7 +88,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._answer()
 
     def on_dropped(self) -> None:
-        """The records stay deleted; nobody is told."""
+        """The records stay deleted; the client that asked has gone."""
         self._let_go()
         self._context.respond_nothing()
 
@@ -108,12 +107,12 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def _answer(self) -> None:
         if self._is_linked:
-            wait_no_longer(self._manager.delete_records_purgatory, self, self._context)
+            self._manager.delete_records_purgatory.remove_request(self, self._context)
         self.is_ended = True
         self._let_go()
         self._context.respond(self._response)
 
     def _let_go(self) -> None:
         for partition in self._waits:
-            partition.low_watermark_waits.pop(self, None)
+            partition.low_watermark_waits.pop(self._partition_changed, None)
         self._waits.clear()

@@ -10,23 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from moldau.broker.replica import FetchRead, FollowerFetch
-from moldau.broker.replica.core.values import UNKNOWN_BROKER_EPOCH
+from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH, FollowerFetch
 from moldau.broker.replica.fetch_sessions import NO_REPLICA, FetchSession
+from moldau.broker.replica.partition import FetchRead
 from moldau.broker.replica.purgatory import DelayedOperation
-from moldau.broker.replica.waiting import wait_in, wait_no_longer
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.slices import in_slices
 from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
-    from moldau.broker.replica import Partition
     from moldau.broker.replica.fetch_sessions import FetchPartition
+    from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.server.request_context import RequestContext
 
 PENDING_WAIT_MS: Final = 5_000
-"""How long a fetch that would not wait waits all the same for bytes being read off the loop."""
+"""How long a fetch with `max_wait_ms` 0 waits for bytes that are being verified off the loop."""
 
 MAX_READ_AT_ONCE: Final = 500
 """More partitions are read and answered in steps, `STEP_COUNT` in each."""
@@ -34,7 +33,7 @@ MAX_READ_AT_ONCE: Final = 500
 STEP_COUNT: Final = 50
 
 READ_ALL_UP_TO: Final = 8
-"""A fetch of so few partitions reads them all again when one changed; others look at that one."""
+"""A fetch of so few partitions reads all again when one changed; a larger one reads that one."""
 
 Outcome = tuple["FetchPartition", FetchRead]
 
@@ -43,10 +42,10 @@ class FetchAnswer(Protocol):
     """The response while it is built."""
 
     def add(self, outcomes: list[Outcome]) -> None:
-        """These partitions, and what was read of them."""
+        """Add partitions and what was read of them."""
 
     def send(self, outcomes: list[Outcome]) -> None:
-        """All of them have been added."""
+        """Send the response, to which all of `outcomes` have been added."""
 
 
 class FetchParameters(NamedTuple):
@@ -128,7 +127,7 @@ class DelayedFetch(DelayedOperation):
         """What has changed since it was read, while this is read or answered in steps."""
 
     def _follower_asks(self) -> float:
-        """Note that the follower lives, for whatever it follows; returns when that was."""
+        """Note when the follower fetched, for all that it follows; returns that time."""
         replication = self.manager.replication.context
         now_ms = replication.now_ms()
         replica_id, broker_epoch = self.parameters.replica_id, self.parameters.replica_epoch
@@ -142,8 +141,8 @@ class DelayedFetch(DelayedOperation):
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> Iterator[None] | None:
-        """Answer at once if there is enough, and wait otherwise; of very many partitions, the steps
-        of that.
+        """Answer at once if there is enough, else wait; with very many partitions, returns the
+        steps of that.
         """
         if self._is_large:
             return self._start_in_steps()
@@ -168,12 +167,12 @@ class DelayedFetch(DelayedOperation):
 
     @property
     def _is_large(self) -> bool:
-        """Whether there is so much to be read that others must have their turn in between."""
+        """Whether there is so much to read that other requests must have their turn in between."""
         to_read = self.session.dirty if self.is_incremental and self.session else self._partitions
         return len(to_read) > MAX_READ_AT_ONCE
 
     def _begin_waiting(self, outcomes: list[Outcome]) -> bool:
-        """Wait unless there is enough, or nothing to wait for; whether it does."""
+        """Wait unless there is enough, or nothing to wait for; returns whether it waits."""
         parameters = self.parameters
         enough, pending = self._judge(outcomes)
         timeout_ms = parameters.max_wait_ms
@@ -184,14 +183,14 @@ class DelayedFetch(DelayedOperation):
             return False
         if self.session is not None and self not in self.session.waiting:
             self.session.waiting.append(self)
-        if not wait_in(self.manager.fetch_purgatory, self, self.context, timeout_ms):
+        if not self.manager.fetch_purgatory.add_request(self, self.context, timeout_ms):
             return False
         self._sizes = {fetched: read.size_bytes for fetched, read in outcomes if read.size_bytes}
         self._total_bytes = sum(self._sizes.values())
         return True
 
     def partition_changed(self, fetched: FetchPartition) -> None:
-        """A partition has something new: look at it once the change is complete."""
+        """A partition has something new: look at it when the change is complete."""
         if self.changed_in_steps is not None:
             self.changed_in_steps[fetched] = None
         elif not self.is_ended:
@@ -200,7 +199,7 @@ class DelayedFetch(DelayedOperation):
             self._changed[fetched] = None
 
     def high_watermark_moved(self, fetched: FetchPartition) -> None:
-        """A follower learns it with whatever is answered next, unless it awaits commits."""
+        """A follower learns it with the next answer, unless the fetch awaits commits."""
         parameters = self.parameters
         if (
             not parameters.is_from_follower
@@ -210,7 +209,7 @@ class DelayedFetch(DelayedOperation):
             self.partition_changed(fetched)
 
     def complete_if_ready(self) -> None:
-        """Look at what changed; answer if that makes it enough."""
+        """Look at the partitions that changed; answer if there is enough now."""
         changed, self._changed = self._changed, {}
         if self.is_ended:
             return
@@ -248,13 +247,13 @@ class DelayedFetch(DelayedOperation):
         self.context.respond_nothing()
 
     def _finish(self, outcomes: list[Outcome] | None) -> None:
-        """Answer, with what there is now when no outcomes are given."""
+        """Answer; without outcomes, with what there is now."""
         if self._is_large:
             work = in_slices(self.manager.clock, self._finish_in_steps(outcomes))
             if work is not None:
                 self.manager.start(work)
             return
-        wait_no_longer(self.manager.fetch_purgatory, self, self.context)
+        self.manager.fetch_purgatory.remove_request(self, self.context)
         try:
             found = self.read_all() if outcomes is None else outcomes
             answer = self._new_answer(self)
@@ -264,8 +263,8 @@ class DelayedFetch(DelayedOperation):
             self._ended()
 
     def _finish_in_steps(self, outcomes: list[Outcome] | None) -> Iterator[None]:
-        """As `_finish`; what changes from now on is new to the client after the answer, too."""
-        wait_no_longer(self.manager.fetch_purgatory, self, self.context)
+        """As `_finish`; changes from now on are still news to the client after the answer."""
+        self.manager.fetch_purgatory.remove_request(self, self.context)
         if self.changed_in_steps is None:
             self.changed_in_steps = {}
         try:
@@ -283,7 +282,7 @@ class DelayedFetch(DelayedOperation):
     def _ended(self) -> None:
         self._let_go()
         if not self.context.is_answered:
-            # Nothing else would: it waits nowhere any more.
+            # Nothing else would: the fetch is in no purgatory any more.
             self.context.close("a fetch failed inside the broker")
 
     def _let_go(self) -> None:
@@ -297,7 +296,7 @@ class DelayedFetch(DelayedOperation):
         self._sizes.clear()
 
     def _judge(self, outcomes: list[Outcome]) -> tuple[bool, bool]:
-        """Whether this is enough to answer with, and whether bytes are being read off the loop."""
+        """Whether this is enough to answer, and whether bytes are being verified off the loop."""
         total_bytes = 0
         pending = False
         for fetched, read in outcomes:
@@ -313,7 +312,7 @@ class DelayedFetch(DelayedOperation):
         return total_bytes >= parameters.min_bytes, pending
 
     def _ends_waiting(self, fetched: FetchPartition, read: FetchRead) -> bool:
-        """Errors, diverging logs and nearer replicas are told at once; to some, commits too."""
+        """Errors, diverging logs and nearer replicas are answered at once; to some, commits too."""
         if (
             read.error is not ErrorCode.NONE
             or read.is_diverging
@@ -376,8 +375,8 @@ class DelayedFetch(DelayedOperation):
         outcomes: list[Outcome],
         remaining_bytes: int,
     ) -> int:
-        """As `_read_listed`, of partitions of a session that are new to the client; those with
-        nothing new after all are clean from now on.
+        """As `_read_listed`, for a session's dirty partitions; those that turn out to have nothing
+        new are clean from now on.
         """
         is_empty = remaining_bytes == self.parameters.max_bytes
         for fetched in dirty:
@@ -386,7 +385,7 @@ class DelayedFetch(DelayedOperation):
                     break
                 if not fetched.is_position_news:
                     continue
-                # Without any bytes: what the follower has by now must not wait for its turn.
+                # Without any bytes: the position of the follower must not wait for its turn.
             read = self._read(fetched, max(0, remaining_bytes), min_one_batch=is_empty)
             if read.pending or is_news(fetched, read):
                 outcomes.append((fetched, read))
@@ -420,7 +419,7 @@ class DelayedFetch(DelayedOperation):
                 and not fetched.is_position_news
                 and partition.core.needs_position(parameters.replica_id)
             ):
-                # Told to come back, it names the partition again.
+                # With this error the follower names the partition again.
                 error = ErrorCode.UNKNOWN_LEADER_EPOCH
             if error is ErrorCode.NONE and self._is_blank_beyond_start(fetched, partition):
                 error = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -451,15 +450,15 @@ class DelayedFetch(DelayedOperation):
         return read
 
     def _may_be_behind(self, fetched: FetchPartition, partition: Partition) -> bool:
-        """Whether a consumer asks for more than there is here because there is more elsewhere:
+        """Whether a consumer asks for more than there is here because there may be more elsewhere:
 
         1. this broker stands still for longer than its session; another leads in its place;
         2. a group consumes what is new there, and commits its offset;
-        3. a member that gets the partition, and has not heard of the new leader, asks here for that
-           offset just when this broker goes on, and does not know better either.
+        3. a member gets the partition and does not know the new leader; it asks here for that
+           offset just when this broker goes on, which does not know the new leader either.
 
-        Told that there is no such offset it would begin anew where `auto.offset.reset` says, and
-        consume everything again, or leave out what lies between.
+        With OFFSET_OUT_OF_RANGE the consumer would go where `auto.offset.reset` says, and consume
+        everything again, or skip what lies between.
         """
         log = partition.log
         return (
@@ -471,7 +470,7 @@ class DelayedFetch(DelayedOperation):
         )
 
     def _preferred_read_replica(self, fetched: FetchPartition, partition: Partition) -> int:
-        """Where a consumer that names its rack had better read, -1 for here (KIP-392)."""
+        """The replica that a consumer with a rack should read from, -1 for this one (KIP-392)."""
         rack_id = self.parameters.rack_id
         if not rack_id or not partition.is_leader:
             return NO_REPLICA
@@ -480,8 +479,8 @@ class DelayedFetch(DelayedOperation):
         )
 
     def _is_throttled(self, partition: Partition) -> bool:
-        """Whether a follower that is not in sync gets no records now, for the quota's sake; its
-        fetch then waits as for new ones, and looks again when its time is over (KIP-73).
+        """Whether the quota keeps records from a follower that is not in sync; its fetch then waits
+        as for new records, and looks again when its time is over (KIP-73).
         """
         parameters = self.parameters
         return parameters.is_from_follower and not self.manager.replication.throttles.leader.allows(
@@ -489,8 +488,8 @@ class DelayedFetch(DelayedOperation):
         )
 
     def _note_position(self, fetched: FetchPartition, partition: Partition) -> None:
-        """Once for each request that names the partition, as of when it came: looking again later
-        proves nothing about the follower.
+        """Note the follower's position, once for each request that names the partition and as of
+        its arrival: looking again later proves nothing about the follower.
         """
         fetched.is_position_news = False
         parameters = self.parameters
@@ -508,15 +507,15 @@ class DelayedFetch(DelayedOperation):
         )
 
     def _repeat_positions(self, fetched: FetchPartition, partition: Partition) -> None:
-        """A follower goes back; or this comes late, from a connection that it has given up:
+        """A follower went back; or this fetch comes late, from a connection that the follower has
+        given up:
 
-        1. a fetch with its position is on its way, the follower gives up and connects anew;
-        2. there it founds a session, says how far it is by now, and then nothing more about the
-           partition, since nothing happens to it;
-        3. the fetch on the first connection is read: the follower seems to be far behind, and would
-           be taken so for ever.
+        1. a fetch with its position is on its way; the follower gives up and connects again;
+        2. there it founds a session, reports its new position, and then does not name the partition
+           again, since nothing happens to it;
+        3. the fetch on the first connection is read: the follower seems to be far behind, for ever.
 
-        So every other session of the follower says again where it is, when it next fetches.
+        So every other session of the follower repeats its position with the next fetch.
         """
         for other in partition.fetch_watchers:
             if other is not fetched and other.replica_id == fetched.replica_id:
@@ -525,7 +524,7 @@ class DelayedFetch(DelayedOperation):
                     owner.repeat_position(other)
 
     def _find(self, fetched: FetchPartition) -> Partition | ErrorCode:
-        """The local replica, or what the client is told instead."""
+        """The local replica, or the error for the client."""
         fetched.unwatch()
         manager = self.manager
         index = fetched.partition_index
@@ -543,14 +542,14 @@ class DelayedFetch(DelayedOperation):
         return partition
 
     def _is_blank_beyond_start(self, fetched: FetchPartition, partition: Partition) -> bool:
-        """Whether a follower without a single record fetches from behind our first one.
+        """Whether a follower without a single record fetches from behind this log's first one.
 
-        It has no leader epoch to compare, and would count as having all that lies before: after an
-        unclean election it would join the ISR without that.
+        There is no leader epoch to compare, and the follower would count as having all that lies
+        before: after an unclean election it would join the ISR without that.
         """
         log = partition.log
         return (
-            self.parameters.uses_topic_ids  # from before v12 nobody hears of epochs
+            self.parameters.uses_topic_ids  # before v12 requests have no epochs
             and fetched.last_fetched_epoch < 0
             and log is not None
             and fetched.fetch_offset > log.log_start_offset

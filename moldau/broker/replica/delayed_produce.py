@@ -9,12 +9,11 @@ up; while only the high watermark is awaited, the request's bytes have been give
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from moldau.broker.api.leader_hints import LeaderHints
-from moldau.broker.replica import ProduceWait
+from moldau.broker.replica.partition import ACKS_ALL, NO_OFFSET, ProduceWait
 from moldau.broker.replica.purgatory import DelayedOperation
-from moldau.broker.replica.waiting import wait_in, wait_no_longer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     BatchIndexAndErrorMessage,
@@ -25,14 +24,11 @@ from moldau.protocol.messages.p00_produce import (
 )
 
 if TYPE_CHECKING:
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.broker.replica.transactions import VerificationGuard
     from moldau.server.request_context import RequestContext
     from moldau.storage.append import AppendResult
-
-ACKS_ALL: Final = -1
-NO_OFFSET: Final = -1
 
 
 class ProduceOperation(DelayedOperation):
@@ -86,7 +82,7 @@ class ProduceOperation(DelayedOperation):
     def appended(
         self, partition: Partition, slot: PartitionProduceResponse, result: AppendResult
     ) -> None:
-        """Take over what became of an append, and wait for what `required_acks` demands."""
+        """Take over the outcome of an append, and wait for what `required_acks` requires."""
         stats = partition.stats
         total = self.manager.topic_stats.all_topics
         stats.produce_requests.count += 1
@@ -148,12 +144,12 @@ class ProduceOperation(DelayedOperation):
             self.fail(slot, ErrorCode.REQUEST_TIMED_OUT, "too many appends wait for recompression")
 
     def hold(self) -> None:
-        """A batch waits for something before its append; its bytes must stay."""
+        """Count a batch that waits for something before its append; its bytes must stay."""
         self._outstanding_count += 1
         self._queued_count += 1
 
     def held_is_decided(self) -> None:
-        """A batch for which `hold` was called has been appended, or refused, or waits anew."""
+        """A batch that `hold` counted has been appended or refused, or waits for something else."""
         self._queued_count -= 1
         self._settle()
         if self._is_started and not self._queued_count and self._outstanding_count:
@@ -191,7 +187,7 @@ class ProduceOperation(DelayedOperation):
             self.fail(slot, error, None)
 
     def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
-        """A partition's high watermark passed the batch, or never will while we wait."""
+        """A partition's high watermark passed the batch, or will not while this waits."""
         assert self._commit_waits is not None
         del self._commit_waits[wait]
         if error is not ErrorCode.NONE:
@@ -210,16 +206,16 @@ class ProduceOperation(DelayedOperation):
             self._wait_or_expire()
 
     def on_timeout(self) -> None:
-        """Committed too late for the client: it is told that it does not know (KIP-1)."""
+        """Not committed in the client's time: it gets an error and does not know more (KIP-1)."""
         self._give_up_waits(ErrorCode.REQUEST_TIMED_OUT)
         if self._outstanding_count:
-            # A flush cannot be called off; it answers, and it is bounded by the disk.
+            # A flush cannot be cancelled; its end answers the request.
             self.is_ended = False
             return
         self._answer()
 
     def on_dropped(self) -> None:
-        """The records stay; nobody is told of them."""
+        """The records stay; the client that asked has gone."""
         self._give_up_waits(None)
         self.context.respond_nothing()
 
@@ -228,7 +224,7 @@ class ProduceOperation(DelayedOperation):
         if self.is_ended or self.timer is not None:
             return
         purgatory = self.manager.produce_purgatory
-        self._is_linked = wait_in(purgatory, self, self.context, self._timeout_ms)
+        self._is_linked = purgatory.add_request(self, self.context, self._timeout_ms)
         if not self._is_linked:
             self._give_up_waits(ErrorCode.REQUEST_TIMED_OUT)
             if not self._outstanding_count:
@@ -254,7 +250,7 @@ class ProduceOperation(DelayedOperation):
         context = self.context
         manager = self.manager
         if self._is_linked:
-            wait_no_longer(manager.produce_purgatory, self, context)
+            manager.produce_purgatory.remove_request(self, context)
         self.is_ended = True
         context.throttle(
             manager.quotas.record_produce(

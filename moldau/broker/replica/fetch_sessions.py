@@ -1,15 +1,16 @@
-"""Fetch sessions: what each client is fetching, remembered between its requests (KIP-227).
+"""Fetch sessions: what each client fetches, remembered between its requests (KIP-227).
 
 Owns the cache of sessions, their epochs and their eviction, and which partitions of a session have
 something new. Must not read logs or build responses. Invariants: a session's `dirty` holds every
-partition of which the client may not know the latest; a partition outside `dirty` is watched, so
-that the next change puts it there. That is why an incremental fetch costs what has changed, not
-what is subscribed.
+partition whose latest state the client may not know; a partition outside `dirty` is watched, so
+that the next change puts it there. So an incremental fetch costs what has changed, not what is
+subscribed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.protocol.errors import ErrorCode
@@ -31,14 +32,13 @@ FINAL_SESSION_EPOCH: Final = -1
 MAX_SESSION_EPOCH: Final = 2**31 - 1
 DEFAULT_MAX_SESSIONS: Final = 1_000
 MIN_EVICTION_MS: Final = 120_000
-"""A session younger in use than this is only evicted for a larger one, see `_make_room`."""
+"""A session used or founded within this time is protected from eviction, see `_make_room`."""
 
 PartitionKey = tuple["str | UUID", int]
-Admit = Callable[["FetchPartition"], bool]
 
 
 class FetchOwner(Protocol):
-    """Whoever wants to hear that a fetched partition has changed."""
+    """A session, or a fetch without one: it is told when a fetched partition has changed."""
 
     def partition_changed(self, fetched: FetchPartition) -> None:
         """New data, another leader, another log start offset, or the partition is gone."""
@@ -47,102 +47,69 @@ class FetchOwner(Protocol):
         """Only the high watermark is new: data for a consumer, not for a follower."""
 
 
+@dataclass(slots=True, eq=False)
 class FetchPartition:
     """One partition in a fetch: from where, how much, and what the client was told last.
 
     `partition` is the local replica while it is known; a partition that changes tells `owner`.
-    `is_follower` says that the client reads past the high watermark, to the end of the log, and
-    `replica_id` which broker that is;
-    `log_start_offset` is a follower's own. `is_position_news` says that the client has named the
-    partition in its latest request, and the leader has not taken note of that yet.
+    `is_follower`: the client reads past the high watermark, to the end of the log; `replica_id` is
+    its broker, `log_start_offset` its own. `is_position_news`: the client has named the partition
+    in its latest request, and the leader has not noted that yet.
     """
 
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "is_follower",
-        "is_position_news",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "owner",
-        "partition",
-        "partition_index",
-        "partition_max_bytes",
-        "replica_id",
-        "reported_high_watermark",
-        "reported_log_start_offset",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(self, owner: FetchOwner, topic: str, topic_id: UUID, partition_index: int) -> None:
-        self.owner = owner
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partition_index = partition_index
-        self.partition: Partition | None = None
-        self.current_leader_epoch = -1
-        self.fetch_offset = 0
-        self.last_fetched_epoch = -1
-        self.log_start_offset = -1
-        self.is_follower = False
-        self.is_position_news = True
-        self.replica_id = NO_REPLICA
-        self.partition_max_bytes = 0
-        self.reported_high_watermark = -1
-        self.reported_log_start_offset = -1
+    owner: FetchOwner
+    topic: str
+    topic_id: UUID
+    partition_index: int
+    current_leader_epoch: int = -1
+    fetch_offset: int = 0
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    partition_max_bytes: int = 0
+    partition: Partition | None = None
+    is_follower: bool = False
+    is_position_news: bool = True
+    replica_id: int = NO_REPLICA
+    reported_high_watermark: int = -1
+    reported_log_start_offset: int = -1
 
     @property
     def key(self) -> PartitionKey:
-        """By id when the client fetches by id (v13 on), by name otherwise."""
+        """The topic id (from v13 on) or name, and the partition index."""
         if self.topic_id is ZERO_UUID or self.topic:
             return (self.topic, self.partition_index)
         return (self.topic_id, self.partition_index)
 
     def watch(self, partition: Partition) -> None:
-        """Hear of the changes of `partition` from now on."""
+        """Tell the owner of the changes of `partition` from now on."""
         if self.partition is not partition:
             self.unwatch()
             self.partition = partition
             partition.fetch_watchers[self] = None
 
     def unwatch(self) -> None:
-        """Hear nothing more."""
+        """Tell the owner nothing more."""
         if self.partition is not None:
             self.partition.fetch_watchers.pop(self, None)
             self.partition = None
 
 
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """The partitions one client fetches, from full fetch to full fetch.
 
     A follower's is privileged: it is not given up for a consumer's.
     """
 
-    __slots__ = (
-        "created_ms",
-        "dirty",
-        "is_privileged",
-        "last_used_ms",
-        "partitions",
-        "session_epoch",
-        "session_id",
-        "uses_topic_ids",
-        "waiting",
-    )
-
-    def __init__(
-        self, session_id: int, now_ms: float, *, uses_topic_ids: bool, is_privileged: bool
-    ) -> None:
-        self.is_privileged = is_privileged
-        self.session_id = session_id
-        self.session_epoch = 1
-        self.created_ms = now_ms
-        self.last_used_ms = now_ms
-        self.uses_topic_ids = uses_topic_ids
-        self.partitions: dict[PartitionKey, FetchPartition] = {}
-        self.dirty: dict[FetchPartition, None] = {}
-        self.waiting: list[FetchOwner] = []
+    session_id: int
+    created_ms: float
+    uses_topic_ids: bool
+    is_privileged: bool
+    last_used_ms: float
+    session_epoch: int = 1
+    partitions: dict[PartitionKey, FetchPartition] = field(default_factory=dict)
+    dirty: dict[FetchPartition, None] = field(default_factory=dict)
+    waiting: list[FetchOwner] = field(default_factory=list)
 
     def partition_changed(self, fetched: FetchPartition) -> None:
         """Remember it for the next response, and tell the fetches that wait."""
@@ -157,8 +124,8 @@ class FetchSession:
             fetch.high_watermark_moved(fetched)
 
     def repeat_position(self, fetched: FetchPartition) -> None:
-        """With its next request the client says again where it is, if it names the partition or
-        not: somebody who took its place may have said otherwise.
+        """Note the client's position again at its next request, whether that names the partition or
+        not: a late request from an older connection may have replaced it.
         """
         fetched.is_position_news = True
         self.dirty[fetched] = None
@@ -178,10 +145,10 @@ class FetchSession:
                 self.dirty[fetched] = None
             else:
                 if known.current_leader_epoch != fetched.current_leader_epoch:
-                    # What a follower was told in another leader epoch it may not have taken:
+                    # A follower may have ignored an answer from another leader epoch:
                     #   1. the leader answers with a new high watermark, and notes that
-                    #   2. metadata of a new epoch reach the follower: it ignores the answer
-                    #   3. it asks again; nothing has changed since 1, so it would never hear
+                    #   2. metadata of a new epoch reaches the follower: it ignores the answer
+                    #   3. it asks again; nothing has changed since 1: it would never get an answer
                     known.reported_high_watermark = -1
                     known.reported_log_start_offset = -1
                 known.fetch_offset = fetched.fetch_offset
@@ -211,13 +178,17 @@ def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[Fet
     """The partitions a request lists, in its order."""
     for topic in request.topics:
         for asked in topic.partitions:
-            fetched = FetchPartition(owner, topic.topic, topic.topic_id, asked.partition)
-            fetched.current_leader_epoch = asked.current_leader_epoch
-            fetched.fetch_offset = asked.fetch_offset
-            fetched.last_fetched_epoch = asked.last_fetched_epoch
-            fetched.log_start_offset = asked.log_start_offset
-            fetched.partition_max_bytes = asked.partition_max_bytes
-            yield fetched
+            yield FetchPartition(
+                owner,
+                topic.topic,
+                topic.topic_id,
+                asked.partition,
+                asked.current_leader_epoch,
+                asked.fetch_offset,
+                asked.last_fetched_epoch,
+                asked.log_start_offset,
+                asked.partition_max_bytes,
+            )
 
 
 class FetchSessionCache:
@@ -263,8 +234,8 @@ class FetchSessionCache:
         """Find the session of an incremental fetch and apply the request to it.
 
         Returns:
-            The error to answer with, or the session; a session that became empty has ended: it
-            comes back closed, and its id is free.
+            The error to answer with, or the session; a session that became empty has ended: it is
+            returned closed, and its id is free.
         """
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -297,12 +268,8 @@ class FetchSessionCache:
         """
         if not self._make_room(count, is_privileged):
             return None
-        session = FetchSession(
-            self._new_id(),
-            self._clock.monotonic_ms(),
-            uses_topic_ids=uses_topic_ids,
-            is_privileged=is_privileged,
-        )
+        now_ms = self._clock.monotonic_ms()
+        session = FetchSession(self._new_id(), now_ms, uses_topic_ids, is_privileged, now_ms)
         for fetched in partitions:
             session.adopt(fetched)
         self._sessions[session.session_id] = session
@@ -322,10 +289,10 @@ class FetchSessionCache:
     def _make_room(self, partition_count: int, is_privileged: bool) -> bool:
         """Evict one session when the cache is full, if KIP-227 allows it.
 
-        First choice is the least recently used one when it is stale; otherwise the least of those
-        that the new one outranks: consumers before followers, then small before large. Those in
-        use are left alone until they are old enough to have had their chance; a consumer's has no
-        such grace before a follower.
+        First choice is the least recently used session when it is stale; otherwise the lowest of
+        those that the new one outranks: consumers below followers, then small below large. A
+        session in use is protected until it is MIN_EVICTION_MS old; a consumer's session is not
+        protected from a follower's.
         """
         if self._max_sessions <= 0:
             return False

@@ -1,28 +1,33 @@
-"""Which partition is fetched from whom: the fetchers of a broker.
+"""The replica fetchers of a broker.
 
 Owns the fetchers, one for each leader and fetcher number, and which partition belongs to which.
-Must not talk to leaders, or decide who leads. Invariants: a partition is fetched by at most one
-fetcher; a fetcher without partitions ends; whatever ends, ends before `close` returns.
+Must not talk to leaders, or decide which broker leads. Invariants: a partition is fetched by at
+most one fetcher; a fetcher without partitions ends; every fetcher has ended when `close` returns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.replica.fetcher_settings import FetcherSettings, FollowerThrottle
-from moldau.broker.replica.replica_fetcher import Endpoint, FetcherMeters, ReplicaFetcher
+from moldau.broker.replica.replica_fetcher import (
+    Endpoint,
+    FetcherMeters,
+    FetcherSettings,
+    FetcherShare,
+    ReplicaFetcher,
+)
 from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREFIX
 from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime.network import AsyncioNetwork
 
 if TYPE_CHECKING:
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.throttle import ReplicationQuota
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
@@ -35,10 +40,10 @@ FETCHER_METRIC_PREFIX: Final = "kafka.server:type=FetcherStats,name="
 CLIENT_ID: Final = "Replica"
 
 POOLED_BYTES: Final = 2 * 1024 * 1024
-"""Unused receive buffers that are kept; a fresh one for every answer costs more than the answer."""
+"""Unused receive buffers that are kept; a new one for every answer costs more than the answer."""
 
 NO_LIMIT_BYTES: Final = 2**62
-"""What answers may take is limited by what is asked for: `replica.fetch.response.max.bytes`."""
+"""`replica.fetch.response.max.bytes` limits what answers may take already."""
 
 FetcherKey = tuple[int, int]
 
@@ -59,7 +64,7 @@ class FetcherManager:
         network, clock: the simulation's, or the machine's.
         throttle: what followers may fetch; None for no limit.
         on_applied: called after fetched records were applied, once for many partitions.
-        on_fault: told of an exception in a fetcher that nobody expected.
+        on_fault: told of an unexpected exception in a fetcher.
     """
 
     def __init__(
@@ -71,23 +76,23 @@ class FetcherManager:
         clock: Clock,
         settings: FetcherSettings,
         registry: Registry,
-        throttle: FollowerThrottle | None,
+        throttle: ReplicationQuota | None,
         on_applied: Callable[[], None],
         on_fault: Callable[[BaseException], None],
-        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._broker_id = broker_id
-        self._broker_epoch = broker_epoch
-        self._network = network or AsyncioNetwork()
-        self._clock = clock
-        self._settings = settings
+        self._share = FetcherShare(
+            broker_id,
+            broker_epoch,
+            network or AsyncioNetwork(),
+            clock,
+            settings,
+            throttle,
+            on_applied,
+            ReceiveMemory(NO_LIMIT_BYTES, pool_limit_bytes=POOLED_BYTES),
+        )
         self._fetcher_count = settings.num_fetchers
         self._registry = registry
-        self._throttle = throttle
-        self._on_applied = on_applied
         self._on_fault = on_fault
-        self._ssl_context = ssl_context
-        self._memory = ReceiveMemory(NO_LIMIT_BYTES, pool_limit_bytes=POOLED_BYTES)
         self._assignments: dict[TopicPartition, _Assignment] = {}
         self._fetchers: dict[FetcherKey, ReplicaFetcher] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -100,11 +105,11 @@ class FetcherManager:
     # -- use -------------------------------------------------------------------------------------
 
     def follow(self, partition: Partition, leader_id: int, endpoint: Endpoint | None) -> None:
-        """Fetch the partition from that broker, or go on with it: its state has changed.
+        """Fetch the partition from that broker, or go on with it, because its state has changed.
 
         Args:
-            endpoint: `(host, port)` of the leader; None while it is not known: the partition waits
-                until it is told here.
+            endpoint: `(host, port)` of the leader; None while it is unknown: the partition waits
+                for another call.
         """
         if self._is_closed:
             return
@@ -119,7 +124,7 @@ class FetcherManager:
         self._place(assignment)
 
     def unfollow(self, partition: Partition) -> None:
-        """Fetch the partition no more; unknown ones are fine."""
+        """Stop fetching the partition; unknown ones are fine."""
         assignment = self._assignments.get(partition.topic_partition)
         if assignment is not None and assignment.partition is partition:
             del self._assignments[partition.topic_partition]
@@ -145,7 +150,7 @@ class FetcherManager:
 
     @property
     def fetchers(self) -> list[ReplicaFetcher]:
-        """Those that have something to fetch."""
+        """The fetchers that have partitions."""
         return list(self._fetchers.values())
 
     # -- inner workings --------------------------------------------------------------------------
@@ -173,7 +178,7 @@ class FetcherManager:
             return
         fetcher.unfollow(assignment.partition)
         if not len(fetcher.partitions) and not self._sweeps:
-            # Not at once: the same change of metadata may bring it others.
+            # Not at once: the same metadata change may bring the fetcher other partitions.
             self._sweeps = True
             asyncio.get_running_loop().call_soon(self._end_unused)
 
@@ -186,26 +191,13 @@ class FetcherManager:
                 self._forget_meters(fetcher)
 
     def _start(self, leader_id: int, number: int, endpoint: Endpoint) -> ReplicaFetcher:
-        name = f"broker-{self._broker_id}-fetcher-{number}"
-        fetcher = ReplicaFetcher(
-            name,
-            leader_id,
-            endpoint,
-            replica_id=self._broker_id,
-            broker_epoch=self._broker_epoch,
-            network=self._network,
-            clock=self._clock,
-            settings=self._settings,
-            throttle=self._throttle,
-            meters=FetcherMeters(
-                self._meter("RequestsPerSec", name, leader_id),
-                self._meter("BytesPerSec", name, leader_id),
-                self._bytes_in,
-            ),
-            on_applied=self._on_applied,
-            memory=self._memory,
-            ssl_context=self._ssl_context,
+        name = f"broker-{self._share.replica_id}-fetcher-{number}"
+        meters = FetcherMeters(
+            self._meter("RequestsPerSec", name, leader_id),
+            self._meter("BytesPerSec", name, leader_id),
+            self._bytes_in,
         )
+        fetcher = ReplicaFetcher(name, leader_id, endpoint, meters, self._share)
         task = fetcher.start()
         self._tasks[task] = None
         task.add_done_callback(self._ended)

@@ -1,15 +1,16 @@
 """A follower's side of its fetch session with one leader (KIP-227).
 
-Owns what the leader's session knows of our partitions, what of that has changed, and the session's
+Owns what the leader's session knows of the partitions, what of that has changed, and the session's
 id and epoch. Must not know connections, logs or times. Invariants: building a request and reading
-its answer cost what has changed since the last one, not what is followed (but for a full fetch,
+its answer cost what has changed since the last one, not what is followed (except for the full fetch
 with which a session begins); a partition that is wanted is in the leader's session, or in the next
-request: whatever a leader leaves out of its answers, it is asked for it again.
+request: what a leader leaves out of its answers is requested again.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
@@ -19,18 +20,17 @@ from moldau.protocol.messages.p01_fetch import (
     ForgottenTopic,
     PartitionData,
 )
+from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from moldau.broker.replica.following import FollowerPosition
     from moldau.protocol.messages.p01_fetch import FetchResponse
 
 NO_SESSION_ID: Final = 0
 FULL_FETCH_EPOCH: Final = 0
 MAX_SESSION_EPOCH: Final = 2**31 - 1
 
-PartitionKey = tuple["UUID", int]
+PartitionKey = tuple[UUID, int]
+"""How a Fetch names a partition from v13 on."""
 
 SESSION_ERRORS: Final = frozenset(
     {
@@ -39,24 +39,34 @@ SESSION_ERRORS: Final = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""The leader has lost the session, or our requests: a full fetch begins a new one."""
+"""The leader has lost the session, or requests of it: a full fetch begins a new one."""
+
+
+class FollowerPosition(NamedTuple):
+    """The leader that a replica follows and where its log stands. `last_fetched_epoch` is the
+    newest leader epoch in its log, -1 without one.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: UUID
+    leader_id: int
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    high_watermark: int
 
 
 class FollowerAnswer(NamedTuple):
-    """What the leader says about one partition, and the position it was asked from."""
+    """What the leader says about one partition, and the position of the request."""
 
     key: PartitionKey
     requested: FollowerPosition
     data: PartitionData
 
 
-def key_of(position: FollowerPosition) -> PartitionKey:
-    """How a Fetch names the partition: topic ids from v13 on."""
-    return position.topic_id, position.topic_partition.partition
-
-
 def _asks_the_same(one: FollowerPosition, other: FollowerPosition) -> bool:
-    """Whether both make the same entry in a request (which says nothing of the high watermark)."""
+    """Whether both make the same entry in a request; the high watermark is not part of it."""
     return (
         one.fetch_offset == other.fetch_offset
         and one.leader_epoch == other.leader_epoch
@@ -105,19 +115,19 @@ class FollowerSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to tell a leader: no partition to fetch, none to take back."""
+        """Whether there is nothing to tell the leader: no partition to fetch, none to forget."""
         return not self._wanted and not (self._known and self.is_open)
 
     def want(self, position: FollowerPosition) -> None:
-        """Fetch the partition from there on, and from nowhere else."""
-        key = key_of(position)
+        """Fetch the partition from that position on."""
+        key = (position.topic_id, position.topic_partition.partition)
         self._forgotten.pop(key, None)
         known = self._known.get(key)
         if known is not None and _asks_the_same(known, position):
             self._changed.pop(key, None)
             self._wanted[key] = position
             return
-        # At the end of the line: a full fetch begins with those that had their turn longest ago.
+        # To the end: a full fetch begins with the partitions whose turn was longest ago.
         self._wanted.pop(key, None)
         self._wanted[key] = position
         self._changed[key] = position
@@ -147,11 +157,10 @@ class FollowerSession:
         return request
 
     def take(self, response: FetchResponse) -> tuple[ErrorCode, list[FollowerAnswer]]:
-        """The answer to the request built last.
+        """Take the answer to the request built last.
 
         Returns:
-            The error that concerns the whole of it, or NONE and what is said about partitions that
-            were asked for.
+            The error of the whole answer, or NONE and the answers about requested partitions.
         """
         error = ErrorCode.of(response.error_code)
         if error is not ErrorCode.NONE:
@@ -168,7 +177,7 @@ class FollowerSession:
                 else:
                     answers.append(FollowerAnswer(key, requested, data))
         if has_strangers:
-            # The leader's idea of the session is not ours.
+            # The leader knows the session otherwise than this follower.
             self.lose()
         elif not self.is_open:
             self._founded(response.session_id, answers)
@@ -180,10 +189,11 @@ class FollowerSession:
         return ErrorCode.NONE, answers
 
     def lose(self, *, is_gone: bool = False) -> None:
-        """The answer is lost, or makes no sense: begin anew with a full fetch.
+        """The answer is lost, or makes no sense: start over with a full fetch.
 
         Args:
-            is_gone: the leader has the session no more; otherwise the next fetch ends it there.
+            is_gone: the leader does not have the session any more; otherwise the next fetch ends it
+                there.
         """
         if is_gone:
             self.session_id = NO_SESSION_ID

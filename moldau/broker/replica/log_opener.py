@@ -1,8 +1,8 @@
 """The logs of this broker's replicas: found or made in the directory that the metadata names.
 
-Owns: when a new log is made, where, and what becomes of one that cannot be used. Must not know
+Owns when and where a new log is made, and what happens to a log that cannot be used. Must not know
 leaders, requests or other brokers. Invariants: an empty log is made only for a replica that is new
-on this broker, that certainly never had one here, or that has left ISR and eligible leaders while
+on this broker, that certainly never had a log here, or that is neither in sync nor eligible while
 another broker leads (docs/adr/0011, 0016), and never for one that may lie in a directory that
 failed; a damaged log is put aside, never removed.
 """
@@ -23,11 +23,11 @@ from moldau.storage.log_manager import InconsistentTopicId
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.replica import Partition
-    from moldau.broker.replica.topic_settings import TopicSettings
+    from moldau.broker.replica.partition import Partition
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.timers import TimerWheel
     from moldau.storage.log import Log
+    from moldau.storage.log_config import LogConfig
     from moldau.storage.log_directory import LogDirectory
     from moldau.storage.log_manager import LogManager
 
@@ -38,32 +38,33 @@ MAX_INLINE_OPENS: Final = 100
 requests are served, and their partitions answer NOT_LEADER_OR_FOLLOWER until then."""
 
 RETRY_OPEN_MS: Final = 30_000
-"""How long after a full disk kept a log from being made it is tried again."""
+"""The pause before a log is tried again that a full disk kept from being made."""
 
 MAX_REPLACEMENTS: Final = 3
-"""How often one replica is begun anew in the life of a process: a disk on which logs keep breaking
-is an operator's business."""
+"""How often one replica is begun empty in the life of a process: a disk on which logs keep breaking
+needs an operator."""
 
 
 class LogOpener:
     """Opens logs for partitions.
 
     Args:
+        log_config: the settings of a topic's logs.
         start: runs work that takes turns with the loop's own.
-        on_opened: told of each partition whose log was opened later than it was asked for.
+        on_opened: called for each partition whose log was not opened by `open` itself but later.
     """
 
     def __init__(
         self,
         log_manager: LogManager,
         *,
-        settings: TopicSettings,
+        log_config: Callable[[str], LogConfig],
         timers: TimerWheel,
         start: Callable[[Coroutine[Any, Any, None]], None],
         on_opened: Callable[[Partition], None],
     ) -> None:
         self._log_manager = log_manager
-        self._settings = settings
+        self._log_config = log_config
         self._timers = timers
         self._start = start
         self._on_opened = on_opened
@@ -75,20 +76,20 @@ class LogOpener:
         self._waits_for_room: set[Partition] = set()
 
     def begin_change(self) -> None:
-        """A metadata change begins."""
+        """A metadata change begins: some logs may be made at once again."""
         self._inline_budget = MAX_INLINE_OPENS
 
     def is_new(self, partition: Partition) -> None:
-        """The replica came to this broker while it runs: it cannot have had a log here before."""
+        """The replica came to this broker while it runs, so it never had a log here."""
         self._new.add((partition.topic_partition, partition.topic_id))
 
     def open(self, partition: Partition, assigned: UUID, *, is_believed: bool) -> None:
-        """Logs that exist are at hand; making many new ones takes turns with requests.
+        """Open the partition's log: at once if it exists, else perhaps in turns with requests.
 
         Args:
             assigned: the log directory that the metadata names for this broker's replica.
-            is_believed: whether the replica may be taken to have what was committed: it is in the
-                ISR or eligible, or another one does not lead.
+            is_believed: whether the replica counts as having what was committed: it is in the ISR
+                or eligible, or no other broker leads.
         """
         is_believed = is_believed and (partition.topic_partition, partition.topic_id) not in (
             self._new
@@ -109,7 +110,7 @@ class LogOpener:
             partition, assigned, is_believed = self._to_open[0]
             partition.is_opening = False
             self._retry_open(partition, assigned, is_believed)
-            # Only now: until here `open` must not start a second turn.
+            # Only now: until here `open` must not start a second task.
             self._to_open.popleft()
 
     def _open_log(self, partition: Partition, assigned: UUID, is_believed: bool) -> Log | None:
@@ -123,7 +124,7 @@ class LogOpener:
             log = self._log_manager.get_or_create(
                 topic_partition,
                 partition.topic_id,
-                self._settings.of(topic_partition.topic).log_config,
+                self._log_config(topic_partition.topic),
                 directory,
             )
         except DiskFull as problem:
@@ -153,10 +154,10 @@ class LogOpener:
             self._on_opened(partition)
 
     def _release_name(self, partition: Partition, assigned: UUID, is_believed: bool) -> None:
-        """An offline log of that name that is not the wanted one does not stand in its way.
+        """Let an offline log of that name make way, if it is not the wanted one.
 
         Raises:
-            LogOffline: the directory of the other one fails.
+            LogOffline: the directory of the offline log fails.
         """
         manager, topic_partition = self._log_manager, partition.topic_partition
         directory = manager.directory_with_id(assigned)
@@ -175,13 +176,13 @@ class LogOpener:
 
         Raises:
             LogOffline: the replica lies, or may lie, in a directory that failed; or it may have had
-                a log that is not here any more, and is believed to have what was in it.
+                a log that is not here any more, and counts as having what was in it.
         """
         manager = self._log_manager
         name = str(partition.topic_partition)
         directory = manager.directory_with_id(assigned)
         if directory is not None and not directory.is_online:
-            return directory  # which then tells why it cannot be used
+            return directory  # and using it raises why it cannot be used
         may_be_anywhere = assigned in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
         is_away = directory is None and (is_believed or assigned != UNASSIGNED_DIRECTORY)
         if is_away and manager.has_failed_directories:
@@ -205,9 +206,7 @@ class LogOpener:
     # -- damaged logs ----------------------------------------------------------------------------
 
     def damage(self, partition: Partition) -> str | None:
-        """Why the partition's log cannot be used although its directory can; None when it can, or
-        when the directory cannot.
-        """
+        """Why the partition's log cannot be used although its directory can; None otherwise."""
         directory = self._log_manager.directory_of(partition.topic_partition)
         if directory is None or not directory.is_online:
             return None
@@ -216,8 +215,8 @@ class LogOpener:
     def replace_damaged(self, partition: Partition) -> bool:
         """Put the damaged log aside and begin an empty one, to be filled from the leader.
 
-        Only for a replica that nobody believes: out of the in-sync and the eligible replicas. One
-        that two directories hold is an operator's to sort out.
+        Only for a replica that is neither in sync nor eligible. One that two directories hold is
+        left to an operator.
 
         Returns:
             Whether the partition has a log now.

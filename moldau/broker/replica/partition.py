@@ -1,72 +1,107 @@
-"""A partition's replica on this broker: the core's decisions applied to a log.
+"""One partition's replica on this broker: the core's decisions applied to a log.
 
-Owns the pair of `PartitionCore` and `Log`, and who waits for the partition to change. Must not know
-requests, responses or other partitions. Invariants: what the log is told of the high watermark is
-what the core decided; after an append nothing refers to the bytes it was given.
+Owns `PartitionCore` and `Log` together, and the requests that wait for the partition to change.
+Must not know requests, responses or other partitions. Invariants: the log's high watermark is the
+one that the core decided; after an append nothing refers to the bytes it was given; a proposal that
+the core has made is submitted or returned, never dropped; consumers get nothing from the high
+watermark on; bytes that this process has not read before leave only after they were verified.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from moldau.broker.replica import following, leading, reading, transactions
-from moldau.broker.replica.core import PartitionCore, PartitionState
+from moldau.broker.replica.core.in_sync_set import RECOVERING, IsrAnswer, IsrChange, PartitionState
+from moldau.broker.replica.core.partition_core import FollowerFetch, PartitionCore, ReplicaFigures
 from moldau.broker.replica.deferred import DeferredAppends, Flush, Records, StartWork
-from moldau.broker.replica.transactions import VerificationGuard, VerificationGuards
+from moldau.broker.replica.transactions import (
+    NOT_REQUIRED,
+    BatchProducer,
+    VerificationGuard,
+    VerificationGuards,
+    transactional_producer,
+)
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
 from moldau.storage.append import AppendOrigin, AppendResult
+from moldau.storage.faults import LogOffline
+from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.replica.context import ReplicationContext
-    from moldau.broker.replica.core import ReplicaFigures
     from moldau.broker.replica.fetch_sessions import FetchPartition
     from moldau.broker.replica.topic_stats import TopicStats
-    from moldau.protocol.types import TopicPartition
+    from moldau.protocol.types import RecordsSource, TopicPartition
     from moldau.storage.log import Log
+    from moldau.storage.log_segments import ReadResult
+
+logger = logging.getLogger("moldau.broker.replica")
 
 NO_OFFSET: Final = -1
 ACKS_ALL: Final = -1
+EMPTY_RECORDS: Final = b""
 
 
 class ProduceOwner(Protocol):
-    """Whoever wants to hear that appended records are committed."""
+    """A request that waits until appended records are committed."""
 
     def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
         """Everything before `wait.required_offset` is committed (NONE), or will not be."""
 
 
+@dataclass(slots=True, eq=False)
 class ProduceWait:
     """One partition's part of an acks=all produce that waits for the high watermark.
 
     `slot` is the owner's own: where in its response the partition stands.
     """
 
-    __slots__ = ("owner", "partition", "required_offset", "slot")
-
-    def __init__(
-        self, owner: ProduceOwner, partition: Partition, required_offset: int, slot: Any
-    ) -> None:
-        self.owner = owner
-        self.partition = partition
-        self.required_offset = required_offset
-        self.slot = slot
+    owner: ProduceOwner
+    partition: Partition
+    required_offset: int
+    slot: Any
 
 
-class LowWatermarkWaiter(Protocol):
-    """Whoever waits until the followers have dropped records, too (DeleteRecords)."""
+@dataclass(slots=True, eq=False)
+class FetchRead:
+    """What one partition has for one fetch.
 
-    def partition_changed(self, partition: Partition) -> None:
-        """The low watermark may have moved, or this broker leads no longer."""
+    `records` are whole batches, possibly none. `pending`: there are records that have to be
+    verified off the loop first; the partition reports a change when they are. `is_starved`: there
+    are records that the byte limits left out. `preferred_read_replica` is a nearer replica that the
+    consumer should read from instead, -1 without one.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    high_watermark: int = NO_OFFSET
+    last_stable_offset: int = NO_OFFSET
+    log_start_offset: int = NO_OFFSET
+    records: bytes | RecordsSource = EMPTY_RECORDS
+    size_bytes: int = 0
+    aborted_transactions: list[tuple[int, int]] | None = None
+    diverging_epoch: int = -1
+    diverging_end_offset: int = NO_OFFSET
+    pending: bool = False
+    is_starved: bool = False
+    preferred_read_replica: int = -1
+
+    @property
+    def is_diverging(self) -> bool:
+        """Whether the client's log and this one part before its fetch offset (KIP-595)."""
+        return self.diverging_end_offset >= 0 or self.diverging_epoch >= 0
 
 
 class Partition:
     """One replica. All methods belong to the data loop; none of them waits.
 
     Args:
-        start_work: starts a coroutine that may leave the loop; whoever runs it also completes the
-            requests that `changed` made ready when it ends.
+        start_work: starts a coroutine that may leave the loop; when it ends, the requests that
+            `changed` made ready are completed.
         flush: makes durable what a log holds now; False when the log went offline instead.
         context: the rest of the cluster.
     """
@@ -114,7 +149,7 @@ class Partition:
         self.fetch_watchers: dict[FetchPartition, None] = {}
         self.produce_waits: dict[ProduceWait, None] = {}
         self.follower_problem = ""
-        self.low_watermark_waits: dict[LowWatermarkWaiter, None] = {}
+        self.low_watermark_waits: dict[Callable[[Partition], None], None] = {}
         self.guards = VerificationGuards()
         self.deferred = DeferredAppends(self, start_work, flush)
         self.is_verifying = False
@@ -130,31 +165,26 @@ class Partition:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the local log cannot be used (one that is just being made can, soon)."""
+        """Whether the local log cannot be used; one that is being opened is not offline."""
         return not self.is_opening and (self.log is None or self.log.offline)
 
     @property
     def unusable_error(self) -> ErrorCode:
-        """What a client is told while there is no log to use."""
+        """The error for clients while there is no log to use."""
         if self.is_opening:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     @property
-    def is_under_replicated(self) -> bool:
-        """Whether this broker leads and a replica is not in sync."""
-        return self.core.is_under_replicated
-
-    @property
     def is_under_min_isr(self) -> bool:
-        """Whether this broker leads and fewer are in sync than acks=all asks for."""
+        """Whether this broker leads and fewer replicas are in sync than acks=all requires."""
         return self.core.is_leader and self.core.is_under_min_isr(self.min_insync_replicas)
 
     @property
     def is_at_min_isr(self) -> bool:
-        """Whether this broker leads and no replica in sync can be spared."""
+        """Whether this broker leads and acks=all requires every replica that is in sync."""
         core = self.core
-        # No more can be asked for than are assigned.
+        # No more can be required than are assigned.
         required_count = min(self.min_insync_replicas, max(1, len(core.replicas)))
         return core.is_leader and len(core.isr) == required_count
 
@@ -165,8 +195,8 @@ class Partition:
         return core.is_leader and bool(core.adding_replicas or core.removing_replicas)
 
     def has_late_transaction(self, late_after_ms: int) -> bool:
-        """Whether this broker leads and nothing was heard for `late_after_ms` of the producer whose
-        open transaction holds the last stable offset back (KIP-664).
+        """Whether this broker leads and the producer whose open transaction holds back the last
+        stable offset has been silent for longer than `late_after_ms` (KIP-664).
         """
         log = self.log
         if not self.core.is_leader or log is None or log.offline:
@@ -177,7 +207,7 @@ class Partition:
     # -- leadership ------------------------------------------------------------------------------
 
     def apply_state(self, state: PartitionState) -> None:
-        """Take over what the controller decided; waiting requests hear of it."""
+        """Take over what the controller decided; waiting requests are told."""
         log = self.log
         log_end_offset = log.log_end_offset if log is not None else 0
         high_watermark = log.high_watermark if log is not None else 0
@@ -189,24 +219,38 @@ class Partition:
         if led_epoch is None or not self.core.is_leader or self.core.leader_epoch > led_epoch + 1:
             self.guards.void_all()
         if has_proposed and led_epoch == self.core.leader_epoch and not self.core.in_sync.pending:
-            leading.count_isr_change(self, before)
+            self._count_isr_change(before)
         if log is not None and not log.offline:
             if begins_leading:
                 log.assign_leader_epoch(self.core.leader_epoch, log_end_offset)
-                leading.say_if_unclean(self, log)
+                self._log_unclean_election(log)
             self.core.advance_high_watermark(self.min_insync_replicas)
             log.update_high_watermark(self.core.high_watermark)
-            leading.submit(self, self.core.propose())
+            self._submit(self.core.propose())
         self.changed()
 
+    def _log_unclean_election(self, log: Log) -> None:
+        """Acknowledged records may be gone: the operator must not find that out by accident."""
+        if self.core.leader_recovery_state == RECOVERING:
+            logger.error(
+                "%s: UNCLEAN LEADER ELECTION: broker %d leads in epoch %d without having been in "
+                "sync; its log ends at %d (high watermark known here: %d), and records that "
+                "earlier leaders acknowledged from there on are LOST",
+                self.topic_partition,
+                self.core.local_broker_id,
+                self.core.leader_epoch,
+                log.log_end_offset,
+                self.core.high_watermark,
+            )
+
     def log_opened(self) -> None:
-        """The log could be opened after all: begin anew with what the controller decided."""
+        """The log was opened late: apply the controller's decision again, now to a log."""
         state = self.core.state
         self.core.resign()
         self.apply_state(state)
 
     def resign(self) -> None:
-        """The replica leaves this broker: whoever waits is told."""
+        """The replica leaves this broker; waiting requests are told."""
         self.is_deleted = True
         self.core.resign()
         self.guards.void_all()
@@ -219,27 +263,134 @@ class Partition:
             self.high_watermark_moved(log)
 
     def changed(self) -> None:
-        """Tell everyone who waits that something about the partition is new."""
-        self._tell_fetches()
+        """Tell every waiting request that something about the partition is new."""
+        for fetched in self.fetch_watchers:
+            fetched.owner.partition_changed(fetched)
         if self.produce_waits:
             self._decide_commits()
         if self.low_watermark_waits:
-            self.tell_low_watermark()
+            self._tell_low_watermark()
 
-    # -- leading and following -------------------------------------------------------------------
+    # -- the in-sync set -------------------------------------------------------------------------
 
-    follower_fetched = leading.follower_fetched
-    check_isr = leading.check_isr
-    isr_change_answered = leading.isr_change_answered
+    def follower_fetched(self, fetch: FollowerFetch) -> ErrorCode:
+        """Note how far a follower's log reaches, after its fetch found that log in line with this
+        one. Call it once for a request, however often the request is looked at again.
 
-    follower_position = following.follower_position
-    apply_fetched = following.apply_fetched
-    apply_leader_offsets = following.apply_leader_offsets
+        Returns:
+            Why the fetch does not count, or NONE.
+        """
+        core = self.core
+        error = core.check_follower(fetch.replica_id, fetch.broker_epoch, -1)
+        log = self.log
+        if error is ErrorCode.NONE and (log is None or log.offline):
+            error = self.unusable_error
+        if error is not ErrorCode.NONE or log is None:
+            return error
+        if core.follower_fetched(fetch, self.min_insync_replicas):
+            self.high_watermark_moved(log)
+        elif self.low_watermark_waits:
+            self._tell_low_watermark()
+        self._submit(core.propose_expansion(fetch.replica_id))
+        return ErrorCode.NONE
+
+    def check_isr(self) -> None:
+        """Propose what is due: followers that lag leave the ISR, followers that could not join
+        before join now.
+
+        Call it every half of `replica.lag.time.max.ms`, and when metadata says that brokers have
+        come or gone: the high watermark may have waited for a broker that is not eligible any more.
+        """
+        log = self.log
+        if not self.core.is_leader or log is None or log.offline:
+            return
+        if self.core.advance_high_watermark(self.min_insync_replicas):
+            self.high_watermark_moved(log)
+        self._submit(self.core.propose(again=True))
+        if self.low_watermark_waits:
+            self._tell_low_watermark()
+
+    def isr_change_answered(
+        self, change: IsrChange, error: ErrorCode, state: PartitionState | None
+    ) -> IsrChange | None:
+        """Take over the controller's answer to a proposal.
+
+        Args:
+            error: of the answer; any that does not answer this proposal, a lost connection for
+                instance, means that the proposal has to be sent again.
+            state: with NONE, what the partition is now; its replicas may be left out.
+
+        Returns:
+            What to send next: the same proposal again, or one that is due now.
+        """
+        core = self.core
+        before = core.isr
+        answer = core.isr_change_answered(change, error, state)
+        if answer is IsrAnswer.RETRY:
+            return change
+        if answer is IsrAnswer.REFUSED:
+            self.context.failed_isr_updates.count += 1
+            logger.info(
+                "%s: the controller refused ISR %s (%s); it stays %s",
+                self.topic_partition,
+                _joined(change.isr),
+                error.name,
+                _joined(core.in_sync.members),
+            )
+        log = self.log
+        if answer is not IsrAnswer.COMMITTED:
+            if log is None or log.offline or core.in_sync.refused.isdisjoint(change.isr):
+                return None
+            return self._next_change()
+        logger.info(
+            "%s: ISR %s from %s to %s in partition epoch %d",
+            self.topic_partition,
+            "shrank" if core.isr < before else "grew" if core.isr > before else "confirmed,",
+            _joined(sorted(before)),
+            _joined(core.in_sync.members),
+            core.partition_epoch,
+        )
+        self._count_isr_change(before)
+        if log is None or log.offline:
+            return None
+        core.advance_high_watermark(self.min_insync_replicas)
+        self.high_watermark_moved(log)
+        return self._next_change()
+
+    def _count_isr_change(self, before: frozenset[int]) -> None:
+        """The controller has committed a proposal: its answer or, earlier, the metadata said so."""
+        self.context.isr_shrinks.count += not self.core.isr >= before
+        self.context.isr_expands.count += not self.core.isr <= before
+
+    def _submit(self, change: IsrChange | None) -> None:
+        if change is not None:
+            self._log_proposal(change)
+            self.context.submit_isr_change(self, change)
+
+    def _next_change(self) -> IsrChange | None:
+        next_change = self.core.propose()
+        if next_change is not None:
+            self._log_proposal(next_change)
+        return next_change
+
+    def _log_proposal(self, change: IsrChange) -> None:
+        logger.info(
+            "%s: proposing ISR %s instead of %s (leader epoch %d, partition epoch %d, high "
+            "watermark %d, log end offset %d): %s",
+            self.topic_partition,
+            _joined(change.isr),
+            _joined(self.core.in_sync.members),
+            change.leader_epoch,
+            change.partition_epoch,
+            self.core.high_watermark,
+            -1 if self.log is None else self.log.log_end_offset,
+            change.reason,
+        )
 
     @property
     def low_watermark(self) -> int:
         """The smallest log start offset of the live replicas: what DeleteRecords waits for. -1
-        while a live follower has not said where its log begins, or without a usable log.
+        while a live follower has not reported where its log begins, or without a usable log.
         """
         log = self.log
         if log is None or log.offline:
@@ -251,11 +402,10 @@ class Partition:
         log = self.log
         return self.core.replica_figures(NO_OFFSET if log is None else log.log_start_offset)
 
-    def tell_low_watermark(self) -> None:
-        """A follower has said where its log begins, or is not waited for any more."""
-        for waiter in list(self.low_watermark_waits):
-            if waiter in self.low_watermark_waits:
-                waiter.partition_changed(self)
+    def _tell_low_watermark(self) -> None:
+        for tell in list(self.low_watermark_waits):
+            if tell in self.low_watermark_waits:
+                tell(self)
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -299,7 +449,7 @@ class Partition:
             )
         producer = None
         if origin is AppendOrigin.CLIENT:
-            producer = transactions.transactional_producer(records)
+            producer = transactional_producer(records)
         if producer is None:
             result = log.append_as_leader(
                 records,
@@ -308,7 +458,7 @@ class Partition:
                 transaction_version=transaction_version,
             )
         else:
-            result = transactions.append_transactional(self, log, records, producer, guard)
+            result = self._append_transactional(log, records, producer, guard)
         if result.error is ErrorCode.NONE and not result.is_duplicate:
             if core.local_log_grew(log.log_end_offset, self.min_insync_replicas):
                 self.high_watermark_moved(log)
@@ -321,28 +471,96 @@ class Partition:
             self.changed()
         return result
 
-    append_marker = transactions.append_marker
+    def _append_transactional(
+        self, log: Log, records: Records, producer: BatchProducer, guard: VerificationGuard | None
+    ) -> AppendResult:
+        """Append a transactional batch if its coordinator knows of the transaction;
+        INVALID_TXN_STATE if not.
+        """
+        if guard is NOT_REQUIRED:
+            guard = None
+        else:
+            if guard is not None and not (
+                guard.is_current
+                and guard.producer_id == producer.producer_id
+                and guard.producer_epoch == producer.producer_epoch
+            ):
+                guard = None
+            if guard is None and not log.producer_state.has_open_transaction(
+                producer.producer_id, producer.producer_epoch
+            ):
+                return AppendResult(
+                    ErrorCode.INVALID_TXN_STATE,
+                    "the batch is not part of an ongoing transaction",
+                    log_start_offset=log.log_start_offset,
+                )
+        result = log.append_as_leader(
+            records, leader_epoch=self.core.leader_epoch, verification=guard
+        )
+        if result.error is ErrorCode.NONE and not result.is_duplicate:
+            self.guards.drop_up_to(producer.producer_id, producer.producer_epoch)
+        return result
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        is_commit: bool,
+        transaction_version: int = 0,
+    ) -> AppendResult:
+        """End a producer's transaction in this partition, as the leader, as with acks=all.
+
+        A marker that comes again is appended again, as Apache Kafka does: it ends nothing then.
+        The caller waits for the high watermark. Errors: NOT_LEADER_OR_FOLLOWER,
+        KAFKA_STORAGE_ERROR, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED.
+
+        Args:
+            coordinator_epoch: the leader epoch of the coordinator's partition; an administrator who
+                aborts a hanging transaction names the one that the partition has seen (KIP-664).
+            transaction_version: of the transaction; from 2 on `producer_epoch` is the one after it.
+        """
+        log = self.log
+        batch = encode_end_txn_batch(
+            EndTxnMarker(
+                ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT,
+                coordinator_epoch,
+            ),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp_ms=0 if log is None else log.clock.now_ms(),
+        )
+        result = self.append(
+            batch, ACKS_ALL, AppendOrigin.COORDINATOR, transaction_version=transaction_version
+        )
+        if result.error is ErrorCode.NONE:
+            ended_epoch = producer_epoch
+            if (
+                transaction_version >= FIRST_VERSION_WITH_EPOCH_BUMP
+                and producer_epoch < MAX_PRODUCER_EPOCH
+            ):
+                ended_epoch -= 1  # what is verified for this epoch is the next transaction already
+            self.guards.drop_up_to(producer_id, ended_epoch)
+        return result
 
     def wait_for_commit(self, wait: ProduceWait) -> ErrorCode | None:
-        """Start to wait for a high watermark, or say at once what is already decided."""
+        """Start to wait for a high watermark, or return what is already decided."""
         error = self.core.is_committed(wait.required_offset, self.min_insync_replicas)
         if error is None:
             self.produce_waits[wait] = None
         return error
 
     def high_watermark_moved(self, log: Log) -> None:
-        """The core has moved it: the log and whoever waits hear of it."""
+        """Take the core's new high watermark to the log and to the waiting requests."""
         log.update_high_watermark(self.core.high_watermark)
         for fetched in self.fetch_watchers:
             fetched.owner.high_watermark_moved(fetched)
         if self.produce_waits:
             self._decide_commits()
         if self.low_watermark_waits:
-            self.tell_low_watermark()
-
-    def _tell_fetches(self) -> None:
-        for fetched in self.fetch_watchers:
-            fetched.owner.partition_changed(fetched)
+            self._tell_low_watermark()
 
     def _decide_commits(self) -> None:
         for wait in list(self.produce_waits):
@@ -355,4 +573,130 @@ class Partition:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    read = reading.read
+    def read(
+        self,
+        fetched: FetchPartition,
+        *,
+        max_bytes: int,
+        min_one_batch: bool,
+        read_committed: bool,
+        leader_only: bool,
+        for_replica: bool = False,
+        without_records: bool = False,
+    ) -> FetchRead:
+        """Read for a fetch, from the batch that holds its fetch offset.
+
+        Args:
+            max_bytes: the partition's share of the response.
+            min_one_batch: return the first batch even if it is larger than that.
+            read_committed: stop at the last stable offset, and name aborted transactions.
+            leader_only: a follower answers NOT_LEADER_OR_FOLLOWER (before KIP-392).
+            for_replica: read past the high watermark, to the end of the log.
+            without_records: report how the log stands, but leave the records out.
+        """
+        core = self.core
+        current = fetched.current_leader_epoch
+        if current not in (-1, core.leader_epoch) or not core.is_leader:
+            error = core.check_leader_epoch(current)
+            if error is ErrorCode.NONE and (leader_only or self.is_deleted):
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if error is not ErrorCode.NONE:
+                return FetchRead(error)
+        log = self.log
+        if log is None or log.offline:
+            return FetchRead(self.unusable_error)
+        read = FetchRead()
+        fetch_offset = fetched.fetch_offset
+        # A client past this log's end whose log parts from it has to cut its log, not to begin
+        # again elsewhere. A client below this log's start has to begin elsewhere, wherever the logs
+        # part: no cut would help it.
+        is_diverging = fetched.last_fetched_epoch >= 0 and _diverges(fetched, log, read)
+        if read.error is not ErrorCode.NONE:
+            return read
+        if fetch_offset < log.log_start_offset:
+            return FetchRead(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if not is_diverging and fetch_offset > log.log_end_offset:
+            return FetchRead(ErrorCode.OFFSET_OUT_OF_RANGE)
+        read.high_watermark = core.high_watermark
+        read.log_start_offset = log.log_start_offset
+        read.last_stable_offset = log.last_stable_offset
+        if is_diverging:
+            return read
+        if for_replica:
+            upper = log.log_end_offset
+        elif read_committed:
+            upper = read.last_stable_offset
+        else:
+            upper = read.high_watermark
+        if read_committed:
+            read.aborted_transactions = []
+        if fetch_offset < upper and without_records:
+            read.is_starved = True
+        elif fetch_offset < upper:
+            self._read_log(log, read, fetch_offset, upper, max_bytes, min_one_batch)
+        return read
+
+    def _read_log(
+        self,
+        log: Log,
+        read: FetchRead,
+        fetch_offset: int,
+        upper: int,
+        max_bytes: int,
+        min_one_batch: bool,
+    ) -> None:
+        result = log.read(
+            fetch_offset,
+            max_bytes=max_bytes,
+            max_offset=upper,
+            min_one_message=min_one_batch,
+        )
+        if result.verification is not None:
+            read.pending = True
+            if not self.is_verifying:
+                self.is_verifying = True
+                self.start_work(self._verify(log, result))
+            return
+        if result.error is not ErrorCode.NONE:
+            read.error = result.error
+            return
+        read.records = result.records
+        read.size_bytes = len(result.records)
+        read.is_starved = not read.size_bytes
+        if read.aborted_transactions is not None and read.size_bytes:
+            try:
+                read.aborted_transactions = [
+                    (aborted.producer_id, aborted.first_offset)
+                    for aborted in log.aborted_transactions(fetch_offset, result.next_offset)
+                ]
+            except LogOffline as offline:
+                read.error = offline.error
+                read.records = EMPTY_RECORDS
+                read.size_bytes = 0
+
+    async def _verify(self, log: Log, result: ReadResult) -> None:
+        """Check bytes that this process has not read before, then let the fetches look again."""
+        assert result.verification is not None
+        await log.filesystem.offload(result.verification.run)
+        self.is_verifying = False
+        verified = log.finish_verification(result).records
+        if not isinstance(verified, bytes):
+            verified.release()
+        self.changed()
+
+
+def _diverges(fetched: FetchPartition, log: Log, read: FetchRead) -> bool:
+    """Compare the epoch of the client's last record with this log's history (KIP-595)."""
+    leader_epoch, end_offset = log.end_offset_for_epoch(fetched.last_fetched_epoch)
+    if leader_epoch < 0 or end_offset < 0:
+        read.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        return True
+    if leader_epoch < fetched.last_fetched_epoch or end_offset < fetched.fetch_offset:
+        read.diverging_epoch = leader_epoch
+        read.diverging_end_offset = end_offset
+        return True
+    return False
+
+
+def _joined(replica_ids: Iterable[int]) -> str:
+    return ",".join(map(str, replica_ids))

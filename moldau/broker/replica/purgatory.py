@@ -1,9 +1,10 @@
 """Where requests wait for something to happen: enough bytes to fetch, enough replicas to commit.
 
-Owns the set of waiting operations, their limit, their time limits and their end at shutdown. Must
-not know what an operation waits for: whoever makes it come true tells the operation itself, through
-the watch lists of partitions. Invariants: an operation ends exactly once (completed, expired or
-dropped); once it has ended nothing of it stays behind here.
+Owns the set of waiting operations, their limit, their time limits, the link from a connection to
+the operations of its requests, and their end at shutdown. Must not know what an operation waits
+for: a change is told to the operation itself, through the watch lists of partitions. Invariants: an
+operation ends exactly once (completed, expired or dropped); after its end nothing of it stays
+behind here; an operation is linked to its connection exactly while it waits.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from moldau.runtime.timers import TimerWheel, WheelTimer
+    from moldau.server.request_context import RequestContext
+    from moldau.server.server_connection import ServerConnection
 
 DEFAULT_MAX_OPERATIONS: Final = 100_000
 """Operations that may wait in one purgatory; one more is answered at once, with what there is."""
 
 MAX_WAIT_MS: Final = 3_600_000
 """The longest an operation waits, whatever its client asked for."""
+
+STATE_KEY: Final = "waiting_operations"
 
 
 class DelayedOperation:
@@ -37,7 +42,7 @@ class DelayedOperation:
         raise NotImplementedError
 
     def on_dropped(self) -> None:
-        """Nobody waits for the answer any more: give up what is held."""
+        """The client has gone: give up what is held."""
         raise NotImplementedError
 
 
@@ -91,6 +96,24 @@ class Purgatory:
         )
         return True
 
+    def add_request(
+        self, operation: DelayedOperation, context: RequestContext, timeout_ms: int
+    ) -> bool:
+        """As `add`; the operation is dropped as soon as the request's connection is lost.
+
+        The request's frame is given back: the operation must have taken what it needs of it.
+        """
+        if context.request.is_connection_lost or not self.add(operation, timeout_ms):
+            return False
+        context.request.release_body()
+        connection = context.request.connection
+        waiting = connection.state.get(STATE_KEY)
+        if waiting is None:
+            waiting = connection.state[STATE_KEY] = {}
+            connection.on_close(_drop_all)
+        waiting[operation] = self
+        return True
+
     def remove(self, operation: DelayedOperation) -> None:
         """An operation has what it waited for (or never waited); idempotent."""
         operation.is_ended = True
@@ -98,6 +121,13 @@ class Purgatory:
             operation.timer.cancel()
             operation.timer = None
             self._operations.pop(operation, None)
+
+    def remove_request(self, operation: DelayedOperation, context: RequestContext) -> None:
+        """As `remove`; the connection forgets the operation."""
+        self.remove(operation)
+        waiting = context.request.connection.state.get(STATE_KEY)
+        if waiting is not None:
+            waiting.pop(operation, None)
 
     def drop(self, operation: DelayedOperation) -> None:
         """The client has gone: end an operation without an answer; idempotent."""
@@ -117,3 +147,9 @@ class Purgatory:
         self.remove(operation)
         self.expired_count += 1
         operation.on_timeout()
+
+
+def _drop_all(connection: ServerConnection) -> None:
+    waiting: dict[DelayedOperation, Purgatory] = connection.state.pop(STATE_KEY, {})
+    for operation, purgatory in waiting.items():
+        purgatory.drop(operation)

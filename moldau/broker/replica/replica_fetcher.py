@@ -1,35 +1,50 @@
 """Fetches partitions from one leader: one connection, one session, one task.
 
-Owns the loop (ask, apply, ask on), and which of its partitions wait for what. Must not decide what
-an answer does to a log: `broker.partition.following` does. Invariants: one answer is in memory at a
-time; the task is never cancelled while it applies one; the next fetch, which carries the
-acknowledgement, leaves before anything else happens; a partition that waits for nothing is in the
-session, and costs nothing as long as nothing happens to it.
+Owns the loop: fetch, apply, fetch again. Must not decide what an answer does to a log:
+`FollowedPartition` does. Invariants: one answer is in memory at a time; the task is never cancelled
+while it applies one; the next fetch, which carries the acknowledgement, leaves before anything else
+happens; a partition that waits for nothing is in the session, and costs nothing as long as nothing
+happens to it; every partition about whose offsets the leader is asked gets a step, whatever the
+leader leaves out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.replica.fetched_partitions import FetchedPartitions, Followed
-from moldau.broker.replica.follower_session import SESSION_ERRORS, FollowerAnswer
-from moldau.broker.replica.following import FollowerStep
-from moldau.broker.replica.leader_offsets import ask_leader_offsets
+from moldau.broker.replica.followed_partitions import (
+    FollowedPartition,
+    FollowedPartitions,
+    FollowerStep,
+)
+from moldau.broker.replica.follower_session import SESSION_ERRORS, FollowerAnswer, FollowerPosition
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
-from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse, ReplicaState
+from moldau.protocol.messages.p01_fetch import (
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
+from moldau.protocol.messages.p02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import Connection, ConnectionLost, UnsupportedByPeer
 from moldau.runtime.leader_link import LINK_ERRORS
 from moldau.runtime.network import DEFAULT_CONNECT_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from moldau.broker.replica import Partition
-    from moldau.broker.replica.fetcher_settings import FetcherSettings, FollowerThrottle
+    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.throttle import ReplicationQuota
     from moldau.protocol.framing import ReceiveMemory
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
@@ -41,33 +56,82 @@ FIRST_FETCH_BY_TOPIC_ID: Final = 13
 FIRST_FETCH_WITH_REPLICA_STATE: Final = 15
 
 TURN_BYTES: Final = 1024 * 1024
-"""After applying so much, others have their turn on the loop."""
+"""After applying so much, other tasks have their turn on the loop."""
 
 TURN_PARTITIONS: Final = 100
+
+LATEST: Final = -1
+EARLIEST: Final = -2
 
 Endpoint = tuple[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """Kafka's `replica.*` settings; the defaults are Kafka's."""
+
+    num_fetchers: int = 1
+    """`num.replica.fetchers`: connections per leader."""
+    wait_max_ms: int = 500
+    """`replica.fetch.wait.max.ms`"""
+    min_bytes: int = 1
+    """`replica.fetch.min.bytes`"""
+    partition_max_bytes: int = 1_048_576
+    """`replica.fetch.max.bytes`"""
+    response_max_bytes: int = 10_485_760
+    """`replica.fetch.response.max.bytes`"""
+    backoff_ms: int = 1_000
+    """`replica.fetch.backoff.ms`"""
+    socket_timeout_ms: int = 30_000
+    """`replica.socket.timeout.ms`"""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> FetcherSettings:
+        """From the node's typed configuration under Kafka's keys."""
+        return cls(
+            num_fetchers=values["num.replica.fetchers"],
+            wait_max_ms=values["replica.fetch.wait.max.ms"],
+            min_bytes=values["replica.fetch.min.bytes"],
+            partition_max_bytes=values["replica.fetch.max.bytes"],
+            response_max_bytes=values["replica.fetch.response.max.bytes"],
+            backoff_ms=values["replica.fetch.backoff.ms"],
+            socket_timeout_ms=values["replica.socket.timeout.ms"],
+        )
+
+
+@dataclass(slots=True)
 class FetcherMeters:
     """What one fetcher counts."""
 
-    __slots__ = ("bytes", "replication_bytes_in", "requests")
+    requests: Meter
+    bytes: Meter
+    replication_bytes_in: Meter
 
-    def __init__(self, requests: Meter, bytes_: Meter, replication_bytes_in: Meter) -> None:
-        self.requests = requests
-        self.bytes = bytes_
-        self.replication_bytes_in = replication_bytes_in
+
+@dataclass(frozen=True, slots=True)
+class FetcherShare:
+    """What the fetchers of a broker share.
+
+    `replica_id` is this broker, `broker_epoch` its epoch when a request is made (KIP-903). A
+    `throttle` of None limits nothing. `on_applied` is called after answers were applied: requests
+    that wait for the partitions may go on. `memory` holds receive buffers.
+    """
+
+    replica_id: int
+    broker_epoch: Callable[[], int]
+    network: Network
+    clock: Clock
+    settings: FetcherSettings
+    throttle: ReplicationQuota | None
+    on_applied: Callable[[], None]
+    memory: ReceiveMemory
 
 
 class ReplicaFetcher:
     """States: made -> `start` -> running -> `close` -> ended.
 
     Args:
-        name: what connections and log lines call it.
-        replica_id: this broker.
-        broker_epoch: of this broker, as it is when a request is made (KIP-903).
-        on_applied: called after answers were applied: what waits for these partitions may go on.
-        memory: receive buffers, shared by the fetchers of the loop.
+        name: of the connections and log lines.
     """
 
     def __init__(
@@ -75,36 +139,27 @@ class ReplicaFetcher:
         name: str,
         leader_id: int,
         endpoint: Endpoint,
-        *,
-        replica_id: int,
-        broker_epoch: Callable[[], int],
-        network: Network,
-        clock: Clock,
-        settings: FetcherSettings,
-        throttle: FollowerThrottle | None,
         meters: FetcherMeters,
-        on_applied: Callable[[], None],
-        memory: ReceiveMemory | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        share: FetcherShare,
     ) -> None:
         self.name = name
         self.leader_id = leader_id
         self.endpoint = endpoint
         self.meters = meters
-        self.partitions = FetchedPartitions(settings, clock, throttle, self._has_work)
-        self._replica_id = replica_id
-        self._broker_epoch = broker_epoch
-        self._network = network
-        self._clock = clock
-        self._settings = settings
-        self._on_applied = on_applied
-        self._memory = memory
-        self._ssl_context = ssl_context
+        self._share = share
+        self._settings = share.settings
+        self._work = asyncio.Event()
+        self.partitions = FollowedPartitions(
+            partition_max_bytes=share.settings.partition_max_bytes,
+            backoff_ms=share.settings.backoff_ms,
+            clock=share.clock,
+            throttle=share.throttle,
+            on_work=self._work.set,
+        )
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._has_answered = False
         self._session_error_count = 0
-        self._work = asyncio.Event()
         self._hurry = asyncio.Event()
         self._is_closed = False
         self._owes_notice = False
@@ -120,7 +175,7 @@ class ReplicaFetcher:
         return self.task
 
     def close(self) -> None:
-        """Fetch nothing more. The task ends soon, after the answer it is applying."""
+        """Stop fetching. The task ends soon, after the answer it is applying."""
         self._is_closed = True
         self.partitions.close()
         self._disconnect()
@@ -128,13 +183,13 @@ class ReplicaFetcher:
         self._hurry.set()
 
     def follow(self, partition: Partition) -> None:
-        """Fetch the partition from now on, or go on with it whatever held it up."""
+        """Fetch the partition from now on, or go on with it at once if it waits."""
         self.partitions.follow(partition)
         # Something is new about the leader: it may be worth trying again.
         self._hurry.set()
 
     def unfollow(self, partition: Partition) -> None:
-        """Fetch the partition no more."""
+        """Stop fetching the partition."""
         self.partitions.unfollow(partition)
 
     def move_to(self, endpoint: Endpoint) -> None:
@@ -143,9 +198,6 @@ class ReplicaFetcher:
             self.endpoint = endpoint
             self._disconnect()
             self._hurry.set()
-
-    def _has_work(self) -> None:
-        self._work.set()
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -180,7 +232,7 @@ class ReplicaFetcher:
             return 0.0
         request = self._request(version)
         future = connection.submit(request, api_version=version)
-        # Only now, with the acknowledgement on its way, those who wait here.
+        # Only now, with the acknowledgement on its way, go on with the requests that wait here.
         self._notify()
         response: FetchResponse = await future  # type: ignore[assignment]
         self.meters.requests.count += 1
@@ -202,10 +254,10 @@ class ReplicaFetcher:
         request.max_bytes = settings.response_max_bytes
         if version >= FIRST_FETCH_WITH_REPLICA_STATE:
             request.replica_state = ReplicaState(
-                replica_id=self._replica_id, replica_epoch=self._broker_epoch()
+                replica_id=self._share.replica_id, replica_epoch=self._share.broker_epoch()
             )
         else:
-            request.replica_id = self._replica_id
+            request.replica_id = self._share.replica_id
         return request
 
     async def _apply(self, answers: list[FollowerAnswer]) -> None:
@@ -218,7 +270,7 @@ class ReplicaFetcher:
             if followed is None:
                 continue
             size_bytes = len(answer.data.records or b"")
-            step = followed.partition.apply_fetched(answer.requested, answer.data)
+            step = followed.apply_fetched(answer.requested, answer.data)
             self._owes_notice = True
             if size_bytes:
                 self.meters.bytes.count += size_bytes
@@ -232,26 +284,48 @@ class ReplicaFetcher:
                 self._notify()
                 await asyncio.sleep(0)
         if flushes:
-            # The next fetch says that we have the records: `flush.messages` wants them on the disk.
+            # The next fetch acknowledges the records: `flush.messages` wants them on disk first.
             await asyncio.wait(flushes)
             for answer in answers:
                 self.partitions.look_again(answer.key)
 
     async def _ask_offsets(self, connection: Connection) -> None:
         asking = self.partitions.take_asking()
-        answered: dict[Followed, FollowerStep] = {}
+        steps: dict[FollowedPartition, FollowerStep] = {}
         try:
-            answered = await ask_leader_offsets(connection, self._replica_id, asking)
+            latest = connection.submit(self._offsets_request(asking, LATEST))
+            earliest = connection.submit(self._offsets_request(asking, EARLIEST))
+            ends = _found_offsets(await latest)  # type: ignore[arg-type]
+            starts = _found_offsets(await earliest)  # type: ignore[arg-type]
+            for followed, requested in asking.items():
+                steps[followed] = _apply_offsets(followed, requested, starts, ends)
         finally:
             # Without an answer they are fetched again, and out of range again.
             for followed in asking:
-                self.partitions.asked(followed, answered.get(followed, FollowerStep.FETCH_ON))
+                self.partitions.asked(followed, steps.get(followed, FollowerStep.FETCH_ON))
         self._owes_notice = True
+
+    def _offsets_request(
+        self, asking: Mapping[FollowedPartition, FollowerPosition], timestamp: int
+    ) -> ListOffsetsRequest:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for position in asking.values():
+            topic, partition_index = position.topic_partition
+            if topic not in topics:
+                topics[topic] = ListOffsetsTopic(name=topic, partitions=[])
+            topics[topic].partitions.append(
+                ListOffsetsPartition(
+                    partition_index=partition_index,
+                    current_leader_epoch=position.leader_epoch,
+                    timestamp=timestamp,
+                )
+            )
+        return ListOffsetsRequest(replica_id=self._share.replica_id, topics=list(topics.values()))
 
     def _notify(self) -> None:
         if self._owes_notice:
             self._owes_notice = False
-            self._on_applied()
+            self._share.on_applied()
 
     # -- the connection --------------------------------------------------------------------------
 
@@ -264,16 +338,15 @@ class ReplicaFetcher:
         settings = self._settings
         connecting = self._connecting = asyncio.get_running_loop().create_task(
             Connection.connect(
-                self._network,
+                self._share.network,
                 host,
                 port,
                 client_id=self.name,
-                clock=self._clock,
-                ssl_context=self._ssl_context,
+                clock=self._share.clock,
                 connect_timeout_ms=min(settings.socket_timeout_ms, DEFAULT_CONNECT_TIMEOUT_MS),
                 request_timeout_ms=settings.socket_timeout_ms,
                 max_response_bytes=settings.response_max_bytes + DEFAULT_MAX_FRAME_BYTES,
-                memory=self._memory,
+                memory=self._share.memory,
                 holds_responses=True,
             )
         )
@@ -308,36 +381,36 @@ class ReplicaFetcher:
             self._session_error_count += 1
             if self._session_error_count == 1:
                 return 0.0
-        self._say(f"refuses fetches with {error.name}")
+        self._log_problem(f"refuses fetches with {error.name}")
         return self._settings.backoff_ms
 
     def _lost(self, error: Exception) -> float:
         """The pause before the next attempt: none after a connection that had worked."""
         had_worked, self._has_answered = self._has_answered, False
         if not isinstance(error, OSError):
-            # What is left of the connection is not to be trusted.
+            # The rest of what the connection receives is not to be trusted.
             self._disconnect()
         if self._is_closed or (had_worked and isinstance(error, ConnectionLost)):
             return 0.0
         host, port = self.endpoint
-        self._say(f"at {host}:{port}: {error or type(error).__name__}")
+        self._log_problem(f"at {host}:{port}: {error or type(error).__name__}")
         return self._settings.backoff_ms
 
-    def _say(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             logger.warning("%s: broker %d %s; trying again", self.name, self.leader_id, problem)
 
     async def _pause(self, pause_ms: float) -> None:
         """Wait, unless something new since the attempt began makes it worth trying at once."""
-        timer = self._clock.call_later(pause_ms, self._hurry.set)
+        timer = self._share.clock.call_later(pause_ms, self._hurry.set)
         try:
             await self._hurry.wait()
         finally:
             timer.cancel()
 
 
-def _flush_if_asked(followed: Followed, flushes: list[asyncio.Future[None]]) -> None:
+def _flush_if_asked(followed: FollowedPartition, flushes: list[asyncio.Future[None]]) -> None:
     partition = followed.partition
     log = partition.log
     if log is None or log.offline or not log.needs_flush:
@@ -345,3 +418,34 @@ def _flush_if_asked(followed: Followed, flushes: list[asyncio.Future[None]]) -> 
     flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if partition.deferred.wait_for_flush(lambda _error: flushed.set_result(None)):
         flushes.append(flushed)
+
+
+FoundOffsets = dict[TopicPartition, tuple[ErrorCode, int]]
+
+
+def _found_offsets(response: ListOffsetsResponse) -> FoundOffsets:
+    return {
+        TopicPartition(topic.name, found.partition_index): (
+            ErrorCode.of(found.error_code),
+            found.offset,
+        )
+        for topic in response.topics
+        for found in topic.partitions
+    }
+
+
+def _apply_offsets(
+    followed: FollowedPartition,
+    requested: FollowerPosition,
+    starts: FoundOffsets,
+    ends: FoundOffsets,
+) -> FollowerStep:
+    nothing = (ErrorCode.UNKNOWN_SERVER_ERROR, -1)
+    end_error, end_offset = ends.get(requested.topic_partition, nothing)
+    start_error, start_offset = starts.get(requested.topic_partition, nothing)
+    error = end_error if end_error is not ErrorCode.NONE else start_error
+    if error is ErrorCode.NONE:
+        return followed.apply_leader_offsets(requested, start_offset, end_offset)
+    step = followed.apply_fetched(requested, PartitionData(error_code=error))
+    # Out of range is no answer to this question.
+    return FollowerStep.BACK_OFF if step is FollowerStep.ASK_OFFSETS else step

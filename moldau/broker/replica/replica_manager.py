@@ -1,10 +1,11 @@
 """All partitions of this broker: found by name or id, made, changed and dropped as metadata says.
 
-Owns the table of partitions, the purgatories, the fetches that are ready to answer, and what a
-client is told about a partition that is not here. Must not decode requests or build responses, or
-talk to other brokers (`replication` does). Invariants: a partition is in the table exactly while
-the image assigns a replica of it to this broker; requests that became ready are completed before
-the public call that made them ready returns to the loop, or after an append at its next turn.
+Owns the table of partitions, the purgatories, the fetches that are ready to answer, and the error
+for a partition that is not here. Must not decode requests or build responses, or talk to other
+brokers (`replication` does). Invariants: a partition is in the table exactly while the image
+assigns a replica of it to this broker; requests that became ready are completed before the public
+call that made them ready returns to the loop, or after an append at the loop's next turn; the
+settings of a topic are those of the newest image.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from moldau.broker.replica import Partition, PartitionState
+from moldau.broker.replica.context import METRIC_PREFIX
+from moldau.broker.replica.core.in_sync_set import PartitionState
 from moldau.broker.replica.log_opener import LogOpener
+from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.purgatory import Purgatory
-from moldau.broker.replica.replica_gauges import register_replica_gauges
 from moldau.broker.replica.replication import Replication, ReplicationPorts
-from moldau.broker.replica.topic_settings import TopicSettings
 from moldau.broker.replica.topic_stats import BrokerTopicStats
+from moldau.config import effective_broker_config, effective_topic_config
 from moldau.metadata.image import MetadataImage
+from moldau.metadata.image.configs import ConfigResourceType
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.server.quotas import Quotas, UnlimitedQuotas
+from moldau.storage.log_config import LogConfig
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -35,12 +39,17 @@ if TYPE_CHECKING:
     from moldau.runtime.filesystem import Filesystem
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
+    from moldau.server.authorizer import Operation
+    from moldau.server.request_context import RequestContext
     from moldau.storage.log import Log
     from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger("moldau.broker.replicas")
 
 NO_PARTITIONS: Final[Mapping[int, Partition]] = {}
+PURGATORY_PREFIX: Final = "kafka.server:type=DelayedOperationPurgatory,name="
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+"""The time of a coordinator, beyond the longest timeout, to abort what timed out (KIP-664)."""
 
 
 class ReadyFetch(Protocol):
@@ -51,10 +60,69 @@ class ReadyFetch(Protocol):
 
 
 class LeaderHint(NamedTuple):
-    """Who leads a partition, as far as this broker knows; both are -1 when it does not."""
+    """The leader of a partition as this broker knows it; both are -1 when it does not."""
 
     leader_id: int
     leader_epoch: int
+
+
+class LedPartition(NamedTuple):
+    """A partition this broker leads, with its log."""
+
+    partition: Partition
+    log: Log
+
+
+class TopicSettings:
+    """The effective settings of topics: topic, broker and cluster level over the node's own.
+
+    Args:
+        node_values: the node's static configuration, typed.
+    """
+
+    def __init__(self, broker_id: int, node_values: Mapping[str, Any]) -> None:
+        self._broker_name = str(broker_id)
+        self._static_values = node_values
+        self._broker_values = node_values
+        self._image = MetadataImage.EMPTY
+
+    def _values(self, topic: str) -> dict[str, Any]:
+        overrides = self._image.configs.get(ConfigResourceType.TOPIC, topic)
+        return effective_topic_config(self._broker_values, overrides)
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The settings of the topic's logs."""
+        return LogConfig.from_topic_config(self._values(topic))
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """`min.insync.replicas` of the topic."""
+        return int(self._values(topic)["min.insync.replicas"])
+
+    def apply(self, delta: MetadataDelta, image: MetadataImage) -> tuple[set[str], bool]:
+        """Take over the new image.
+
+        Returns:
+            The topics whose own settings changed, and whether a broker default has, which may
+            change any topic.
+        """
+        self._image = image
+        topics: set[str] = set()
+        is_default_changed = False
+        for resource in delta.configs_delta.changes:
+            if resource.resource_type == ConfigResourceType.TOPIC:
+                topics.add(resource.name)
+            elif resource.resource_type == ConfigResourceType.BROKER and resource.name in (
+                "",
+                self._broker_name,
+            ):
+                is_default_changed = True
+        if is_default_changed:
+            self._broker_values = effective_broker_config(
+                self._static_values,
+                image.configs.get(ConfigResourceType.BROKER, ""),
+                image.configs.get(ConfigResourceType.BROKER, self._broker_name),
+            )
+        return topics, is_default_changed
 
 
 class ReplicaManager:
@@ -67,8 +135,8 @@ class ReplicaManager:
         timers: the data loop's wheel, for requests that wait.
         registry: where the metrics go.
         ports: the ways to the controller and to other brokers.
-        quotas: the throttle hook; nobody is throttled without one.
-        on_fault: told of an exception in work off the loop that nobody expected.
+        quotas: the throttle hook; no client is throttled without one.
+        on_fault: told of an unexpected exception in work off the loop.
     """
 
     def __init__(
@@ -107,7 +175,7 @@ class ReplicaManager:
         self._is_first_change = True
         self._opener = LogOpener(
             log_manager,
-            settings=self._settings,
+            log_config=self._settings.log_config,
             timers=timers,
             start=self.start,
             on_opened=self._log_opened,
@@ -127,12 +195,36 @@ class ReplicaManager:
             on_fault=self._fault,
         )
         log_manager.on_log_offline = self._log_went_offline
-        register_replica_gauges(
-            registry,
-            self.partitions,
-            (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory),
-            node_values["transaction.max.timeout.ms"],
+        self._register_gauges(registry, node_values["transaction.max.timeout.ms"])
+
+    def _register_gauges(self, registry: Registry, max_transaction_ms: int) -> None:
+        late_ms = max_transaction_ms + LATE_TRANSACTION_BUFFER_MS
+
+        def gauge(name: str, is_counted: Callable[[Partition], bool]) -> None:
+            registry.gauge(
+                METRIC_PREFIX + name, lambda: float(sum(map(is_counted, self.partitions())))
+            )
+
+        gauge("PartitionCount", lambda each: True)
+        gauge("LeaderCount", lambda each: each.is_leader)
+        gauge("OfflineReplicaCount", lambda each: each.is_offline)
+        gauge("UnderReplicatedPartitions", lambda each: each.core.is_under_replicated)
+        gauge("UnderMinIsrPartitionCount", lambda each: each.is_under_min_isr)
+        gauge("AtMinIsrPartitionCount", lambda each: each.is_at_min_isr)
+        gauge(
+            "PartitionsWithLateTransactionsCount", lambda each: each.has_late_transaction(late_ms)
         )
+        gauge("ReassigningPartitions", lambda each: each.is_reassigning)
+        for purgatory in (
+            self.produce_purgatory,
+            self.fetch_purgatory,
+            self.delete_records_purgatory,
+        ):
+            registry.gauge(
+                PURGATORY_PREFIX + "PurgatorySize",
+                purgatory.size,
+                delayedOperation=purgatory.name,
+            )
 
     # -- lookup ----------------------------------------------------------------------------------
 
@@ -152,7 +244,7 @@ class ReplicaManager:
         return len(self._partitions)
 
     def missing_error(self, topic: str, partition_index: int) -> ErrorCode:
-        """What a client is told about a partition that `get` does not find."""
+        """The error for a partition that `get` does not find."""
         known = self.image.topics.topics_by_name.get(topic)
         if known is None or partition_index not in known.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -161,7 +253,7 @@ class ReplicaManager:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def missing_error_by_id(self, topic_id: UUID, partition_index: int) -> ErrorCode:
-        """What a client is told about a partition that `topic_by_id` does not have."""
+        """The error for a partition that `topic_by_id` does not have."""
         known = self.image.topics.topics_by_id.get(topic_id)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -173,7 +265,7 @@ class ReplicaManager:
         return None if known is None else known.name
 
     def leader_hint(self, topic: str, partition_index: int) -> LeaderHint:
-        """Who leads now, for clients that asked the wrong broker (KIP-951)."""
+        """The present leader, for clients that asked the wrong broker (KIP-951)."""
         partition = self._partitions.get((topic, partition_index))
         if partition is not None and not partition.is_deleted:
             return LeaderHint(partition.core.leader_id, partition.core.leader_epoch)
@@ -186,10 +278,10 @@ class ReplicaManager:
     # -- metadata --------------------------------------------------------------------------------
 
     def has_every_directory(self, image: MetadataImage) -> bool:
-        """Whether the start has read every log directory that this broker had, by the last stop and
+        """Whether the start has read every log directory that this broker had, by its last stop and
         by the registration in `image`, the one before this start's. If not, a replica that may have
-        been in another one is offline from now on, also after a kill: the next registration will
-        not name that directory.
+        been in a missing directory is offline from now on, also after a kill: the next registration
+        will not name that directory.
         """
         found, broker_id = self._log_manager.found, self.broker_id
         registration = image.cluster.brokers.get(broker_id)
@@ -218,7 +310,7 @@ class ReplicaManager:
             for topic_partition, (topic_id, registration) in assigned.items():
                 topic = topic_partition.topic
                 if topic not in min_insync:
-                    min_insync[topic] = self._settings.of(topic).min_insync_replicas
+                    min_insync[topic] = self._settings.min_insync_replicas(topic)
                 self._assign(topic_partition, topic_id, registration, min_insync[topic])
         if self._is_first_change:
             self._is_first_change = False
@@ -303,7 +395,8 @@ class ReplicaManager:
             partitions = self._partitions_of(topic)
             if not partitions:
                 continue
-            config, min_insync_replicas = self._settings.of(topic)
+            config = self._settings.log_config(topic)
+            min_insync_replicas = self._settings.min_insync_replicas(topic)
             for partition in partitions:
                 partition.min_insync_replicas = min_insync_replicas
                 if partition.log is not None:
@@ -311,7 +404,7 @@ class ReplicaManager:
                 partition.settings_changed()
 
     def _partitions_of(self, topic: str) -> list[Partition]:
-        """Those of the topic that the image knows by this name, found without a look at others."""
+        """The partitions of the topic that the image knows by this name."""
         known = self.image.topics.topics_by_name.get(topic)
         return [] if known is None else list(self.topic_by_id(known.topic_id).values())
 
@@ -321,7 +414,7 @@ class ReplicaManager:
     # -- logs that come and go -------------------------------------------------------------------
 
     def _log_opened(self, partition: Partition) -> None:
-        """Later than its partition: because there were many, or the disk had no room."""
+        """A log was opened later than its partition: there were many, or the disk had no room."""
         registration = self._registration(partition)
         if registration is not None:
             self.replication.partition_changed(partition, registration)
@@ -331,7 +424,7 @@ class ReplicaManager:
         partition = self._partitions.get(log.topic_partition)
         if partition is None or partition.log is not log:
             return
-        # Not from within the append or read that found out: it has its own answer to give first.
+        # Not from within the append or read that failed: it gives its own answer first.
         asyncio.get_running_loop().call_soon(self._leave_offline, partition)
 
     def _leave_offline(self, partition: Partition) -> None:
@@ -344,7 +437,7 @@ class ReplicaManager:
         self.complete_ready()
 
     def _look_after_damage(self, partition: Partition, registration: PartitionRegistration) -> None:
-        """A damaged replica is given up when nobody believes it any more, and then begun anew."""
+        """Begin a damaged replica empty once it is neither in sync nor eligible; else report it."""
         if len(registration.replicas) == 1 or self._opener.damage(partition) is None:
             return
         if self.replication.may_be_replaced(registration):
@@ -353,14 +446,14 @@ class ReplicaManager:
             self.replication.tell_lost(partition, registration)
 
     def log_start_offset_moved(self, partition: Partition) -> None:
-        """Records were deleted: checkpoint it soon (a crash before may bring them back)."""
+        """Records were deleted: checkpoint that soon (a crash before may bring them back)."""
         self._log_manager.jobs.log_start_offsets.soon()
         partition.changed()
 
     # -- requests that wait ----------------------------------------------------------------------
 
     def fetch_changed(self, fetch: ReadyFetch) -> None:
-        """A waiting fetch has something to look at; `complete_ready` lets it."""
+        """A waiting fetch has something to look at; `complete_ready` completes it."""
         self._ready.append(fetch)
 
     def complete_ready(self) -> None:
@@ -381,12 +474,12 @@ class ReplicaManager:
         finally:
             self._is_completing = False
             if self._ready:
-                # One has failed, and that is told; the others still get their answers.
+                # One has failed and its exception goes on; the others still get their answers.
                 asyncio.get_running_loop().call_soon(self.complete_ready)
 
     def complete_soon(self) -> None:
-        """`complete_ready` after everything received so far: appends of several requests, of
-        whatever connections, reach a waiting fetch, a follower's above all, in one answer.
+        """`complete_ready` after everything received so far: appends of several requests, from any
+        connections, reach a waiting fetch, a follower's above all, in one answer.
         """
         if self._ready and not self._is_completion_due:
             self._is_completion_due = True
@@ -398,8 +491,7 @@ class ReplicaManager:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that has to leave the loop (recompression, verification); `close` waits for it.
-
-        Its number is bounded by one per partition and kind.
+        There is at most one of a kind per partition.
         """
         task = asyncio.get_running_loop().create_task(self._run(work))
         self._tasks.add(task)
@@ -421,8 +513,8 @@ class ReplicaManager:
         self.complete_ready()
 
     async def close(self) -> None:
-        """Fetch nothing more, answer everybody who waits with what there is, and wait for work off
-        the loop.
+        """Stop fetching, answer every waiting request with what there is, and wait for work off the
+        loop.
         """
         await self.replication.close()
         self.fetch_purgatory.close()
@@ -433,10 +525,46 @@ class ReplicaManager:
 
 
 def _assigned_directory(registration: PartitionRegistration, broker_id: int) -> UUID:
-    """Where the metadata says that the replica lies. Where nothing is said of directories, one that
-    has never changed is new.
+    """The directory of the replica by the metadata. Where the metadata names no directories, a
+    partition that has never changed is new.
     """
     assigned = registration.directory(broker_id)
     if assigned == MIGRATING_DIRECTORY and registration.partition_epoch == 0:
         return UNASSIGNED_DIRECTORY
     return assigned
+
+
+def find_led(
+    manager: ReplicaManager,
+    context: RequestContext,
+    operation: Operation | None,
+    topic: str,
+    partition_index: int,
+    *,
+    current_leader_epoch: int = -1,
+    leader_only: bool = True,
+) -> LedPartition | ErrorCode:
+    """The partition and its log, or the error the client gets.
+
+    Args:
+        operation: what the sender must be allowed to do to the topic; None for no check.
+        current_leader_epoch: the client's, -1 when it does not say (KIP-320).
+        leader_only: False lets a follower answer (debugging consumers).
+    """
+    if operation is not None and not context.authorized_topic(operation, topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    partition = manager.get(topic, partition_index)
+    if partition is None:
+        return manager.missing_error(topic, partition_index)
+    core = partition.core
+    error = (
+        core.check_leader(current_leader_epoch)
+        if leader_only
+        else core.check_leader_epoch(current_leader_epoch)
+    )
+    if error is not ErrorCode.NONE:
+        return error
+    log = partition.log
+    if log is None or log.offline:
+        return partition.unusable_error
+    return LedPartition(partition, log)

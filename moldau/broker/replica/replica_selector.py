@@ -1,24 +1,23 @@
-"""Which replica a consumer reads from: the leader, or a nearer follower (KIP-392).
+"""The replica that a consumer reads from: the leader, or a nearer follower (KIP-392).
 
-Owns the choice. Must not know logs, requests or metadata: what is known of the replicas comes in.
-Invariant: a follower is named only when it is in sync, has the offset the consumer asks for, and
-lies in the consumer's rack while the leader does not.
+Must not know logs or requests. Invariant: a follower is named only when it is in sync, has the
+offset that the consumer asks for, and lies in the consumer's rack while the leader does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.config.cross_checks import RACK_AWARE_REPLICA_SELECTOR
 
 if TYPE_CHECKING:
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
     from moldau.metadata.image import MetadataImage
 
 NO_PREFERRED_READ_REPLICA: Final = -1
-"""What a consumer is told that may go on reading from the leader."""
+"""The answer to a consumer that may go on reading from the leader."""
 
 
 class ReplicaView(NamedTuple):
@@ -34,97 +33,58 @@ class ReplicaView(NamedTuple):
     lag_ms: float
 
 
-class ReplicaSelector(Protocol):
-    """Chooses for consumers; the leader asks it."""
+def choose_in_rack(
+    rack_id: str, leader_rack: str | None, fetch_offset: int, followers: Iterable[ReplicaView]
+) -> int:
+    """The most caught-up follower in a consumer's rack, or NO_PREFERRED_READ_REPLICA: Kafka's
+    RackAwareReplicaSelector.
 
-    def choose(
-        self,
-        *,
-        client_rack_id: str,
-        leader_rack: str | None,
-        fetch_offset: int,
-        in_sync_followers: Iterable[ReplicaView],
-    ) -> int:
-        """The follower to read from, or NO_PREFERRED_READ_REPLICA for the leader."""
+    Most caught-up: the highest log end offset, then the one that was level last, then the higher
+    id, as Kafka orders them.
 
-
-class RackAwareReplicaSelector:
-    """The most caught-up replica in the client's rack; the leader itself if it is there.
-
-    Most caught-up: the highest log end offset, then whoever was level last, then the higher id, as
-    Kafka orders them.
+    Args:
+        rack_id: the consumer's `client.rack`; empty when it does not say.
+        fetch_offset: a follower must have it: from its log start to its log end offset.
+        followers: those in sync.
     """
-
-    __slots__ = ()
-
-    def choose(
-        self,
-        *,
-        client_rack_id: str,
-        leader_rack: str | None,
-        fetch_offset: int,
-        in_sync_followers: Iterable[ReplicaView],
-    ) -> int:
-        """The follower to read from, or NO_PREFERRED_READ_REPLICA for the leader.
-
-        Args:
-            client_rack_id: of the consumer, its `client.rack`; empty when it does not say.
-            fetch_offset: a follower must have it: from its log start to its log end offset.
-            in_sync_followers: with what the leader knows of their logs.
-        """
-        if not client_rack_id or leader_rack == client_rack_id:
-            return NO_PREFERRED_READ_REPLICA
-        near = [
-            replica
-            for replica in in_sync_followers
-            if replica.rack == client_rack_id
-            and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
-        ]
-        if not near:
-            return NO_PREFERRED_READ_REPLICA
-        best = max(near, key=lambda each: (each.log_end_offset, -each.lag_ms, each.broker_id))
-        return best.broker_id
+    if not rack_id or leader_rack == rack_id:
+        return NO_PREFERRED_READ_REPLICA
+    near = [
+        replica
+        for replica in followers
+        if replica.rack == rack_id
+        and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
+    ]
+    if not near:
+        return NO_PREFERRED_READ_REPLICA
+    return max(near, key=lambda each: (each.log_end_offset, -each.lag_ms, each.broker_id)).broker_id
 
 
-def make_replica_selector(class_name: str | None) -> ReplicaSelector | None:
-    """The selector that `replica.selector.class` names; None when consumers read from leaders.
+class ReadReplicas:
+    """Chooses by what the leader and the newest metadata know.
+
+    Args:
+        selector_class: `replica.selector.class`; None when all consumers read from leaders.
+        image: the newest metadata.
 
     Raises:
         ValueError: a class that is not served; configuration has refused it before.
     """
-    if not class_name:
-        return None
-    if class_name == RACK_AWARE_REPLICA_SELECTOR:
-        return RackAwareReplicaSelector()
-    raise ValueError(
-        f"replica.selector.class={class_name}: only {RACK_AWARE_REPLICA_SELECTOR} is served"
-    )
 
+    __slots__ = ("_image", "is_enabled")
 
-class ReadReplicas:
-    """Where consumers read, by what the leader and the newest metadata know.
-
-    Args:
-        selector: None when everybody reads from leaders.
-        image: the newest metadata.
-    """
-
-    __slots__ = ("_image", "_selector")
-
-    def __init__(
-        self, selector: ReplicaSelector | None, image: Callable[[], MetadataImage]
-    ) -> None:
-        self._selector = selector
+    def __init__(self, selector_class: str | None, image: Callable[[], MetadataImage]) -> None:
+        if selector_class and selector_class != RACK_AWARE_REPLICA_SELECTOR:
+            raise ValueError(
+                f"replica.selector.class={selector_class}: only {RACK_AWARE_REPLICA_SELECTOR} is "
+                "served"
+            )
+        self.is_enabled = bool(selector_class)
         self._image = image
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether consumers may be sent to followers at all."""
-        return self._selector is not None
 
     def rack_of(self, rack_id: str) -> str:
         """The rack a consumer names, or nothing where racks make no difference."""
-        return "" if self._selector is None else rack_id
+        return rack_id if self.is_enabled else ""
 
     def preferred(
         self, partition: Partition, client_rack_id: str, fetch_offset: int, listener_name: str
@@ -134,8 +94,7 @@ class ReadReplicas:
         Args:
             listener_name: the consumer's; a replica that it cannot reach by it is of no use.
         """
-        selector = self._selector
-        if selector is None:
+        if not self.is_enabled:
             return NO_PREFERRED_READ_REPLICA
         brokers = self._image().cluster.brokers
         local_broker_id = partition.core.local_broker_id
@@ -159,9 +118,5 @@ class ReadReplicas:
                         figures.caught_up_age_ms if figures.caught_up_age_ms >= 0 else inf,
                     )
                 )
-        return selector.choose(
-            client_rack_id=client_rack_id,
-            leader_rack=None if leader is None else leader.rack,
-            fetch_offset=fetch_offset,
-            in_sync_followers=followers,
-        )
+        leader_rack = None if leader is None else leader.rack
+        return choose_in_rack(client_rack_id, leader_rack, fetch_offset, followers)

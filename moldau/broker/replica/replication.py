@@ -1,4 +1,4 @@
-"""The replication of one broker: who fetches what from whom, ISR checks, directories.
+"""The replication of one broker: replica fetchers, ISR checks, directory assignments.
 
 Owns the parts and what each metadata change means for them. Must not make or drop partitions (the
 replica manager does), nor decide about one. Invariants: a partition is followed exactly while its
@@ -13,12 +13,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.replica.directory_assignments import DirectoryAssignments
+from moldau.broker.replica.context import ReplicationContext
+from moldau.broker.replica.controller_reports import AlterPartitionSender, DirectoryAssignments
 from moldau.broker.replica.fetcher_manager import FetcherManager
-from moldau.broker.replica.fetcher_settings import FetcherSettings
-from moldau.broker.replica.isr_changes import AlterPartitionSender
-from moldau.broker.replica.replica_selector import ReadReplicas, make_replica_selector
-from moldau.broker.replica.replicated_context import BrokerReplicationContext, IsrMeters
+from moldau.broker.replica.replica_fetcher import FetcherSettings
+from moldau.broker.replica.replica_selector import ReadReplicas
 from moldau.broker.replica.throttle import ReplicationThrottles
 from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREFIX
 from moldau.metadata.image.values import LOST_DIRECTORY, NO_LEADER
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.lifecycle.controller_channel import ControllerChannel
-    from moldau.broker.replica import Partition
+    from moldau.broker.replica.partition import Partition
     from moldau.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
@@ -36,16 +35,16 @@ if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
 CHECKS_PER_TURN: Final = 500
-"""Partitions looked at before the loop serves others again."""
+"""Partitions checked before the loop serves other tasks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationPorts:
-    """The ways out of this broker.
+    """What replication needs beyond this broker.
 
-    `broker_epoch` is -1 before it registered; `is_confirmed` is BrokerLifecycle's; `listener_name`
-    is `inter.broker.listener.name`, by which other brokers' addresses are found; without a
-    `network` it is the machine's.
+    `broker_epoch` is -1 before registration; `is_confirmed` is BrokerLifecycle's; `listener_name`
+    is `inter.broker.listener.name`, by which other brokers' addresses are found; `network` is the
+    simulation's, None for the machine's.
     """
 
     controller: ControllerChannel
@@ -56,14 +55,14 @@ class ReplicationPorts:
 
 
 class Replication:
-    """Made with the replica manager → `apply_metadata`, again and again → `close`.
+    """Made with the replica manager → `apply_metadata`, repeatedly → `close`.
 
     Args:
         partitions: all of this broker.
         image: the newest metadata.
         start: runs work that takes turns with the loop's own.
-        on_changed: called after partitions may have changed by themselves.
-        on_fault: told of an exception that nobody expected.
+        on_changed: called after a controller's or a leader's answers may have changed partitions.
+        on_fault: told of an unexpected exception.
     """
 
     def __init__(
@@ -104,21 +103,19 @@ class Replication:
             broker_epoch=ports.broker_epoch,
             on_fault=on_fault,
         )
-        self.context = BrokerReplicationContext(
+        self.context = ReplicationContext(
             max_lag_ms=node_values["replica.lag.time.max.ms"],
             clock=clock,
             broker_epoch=ports.broker_epoch,
             image=image,
-            isr_changes=self.isr_changes,
-            isr_counts=IsrMeters(registry),
+            submit_isr_change=self.isr_changes.submit,
+            registry=registry,
         )
         self.bytes_out = registry.meter(TOPIC_METRIC_PREFIX + "ReplicationBytesOutPerSec")
         self.throttles = ReplicationThrottles(
             broker_id=broker_id, node_values=node_values, clock=clock, registry=registry
         )
-        self.read_replicas = ReadReplicas(
-            make_replica_selector(node_values["replica.selector.class"]), image
-        )
+        self.read_replicas = ReadReplicas(node_values["replica.selector.class"], image)
         self.fetchers = FetcherManager(
             broker_id=broker_id,
             broker_epoch=ports.broker_epoch,
@@ -135,7 +132,7 @@ class Replication:
     # -- metadata --------------------------------------------------------------------------------
 
     def partition_changed(self, partition: Partition, registration: PartitionRegistration) -> None:
-        """The metadata says something new about it, or it has got or lost its log."""
+        """The metadata says something new about the partition, or its log was opened or failed."""
         leader_id = registration.leader
         if leader_id in (NO_LEADER, self._broker_id) or partition.is_offline:
             self.fetchers.unfollow(partition)
@@ -144,7 +141,7 @@ class Replication:
         self._tell_directory(partition, registration)
 
     def _address(self, broker_id: int) -> tuple[str, int] | None:
-        """Where other brokers reach that one; None while it is not known."""
+        """Where other brokers reach the given one; None while that is unknown."""
         registration = self._image().cluster.brokers.get(broker_id)
         endpoint = registration and registration.listeners.get(self._listener_name)
         return (endpoint.host, endpoint.port) if endpoint else None
@@ -155,7 +152,7 @@ class Replication:
         self.directories.settled(partition.topic_id, partition.topic_partition.partition)
 
     def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """After the partitions have heard of it: what it says about brokers and throttles."""
+        """Take over what `delta` says about brokers and throttles, after the partitions had it."""
         self.throttles.on_metadata_update(delta, image)
         changed = delta.cluster_delta.changed_brokers
         if not changed:
@@ -171,17 +168,17 @@ class Replication:
                 if registration is not None:
                     self.partition_changed(partition, registration)
             if partition.is_leader and len(core.replicas) > 1:
-                # A follower may be eligible now that was not when it last fetched.
+                # A follower that was not eligible at its last fetch may be eligible now.
                 partition.check_isr()
 
     def update_settings(self, values: Mapping[str, Any]) -> None:
-        """Settings that may change while the node runs, as they are now."""
+        """Take over the settings that may change while the node runs."""
         self.fetchers.resize(values["num.replica.fetchers"])
 
     # -- directories -----------------------------------------------------------------------------
 
     def _tell_directory(self, partition: Partition, registration: PartitionRegistration) -> None:
-        """Correct the metadata when the replica lies elsewhere than it says."""
+        """Correct the metadata when it names another directory than the replica's."""
         topic_id, index = partition.topic_id, partition.topic_partition.partition
         directory = self._log_manager.directory_of(partition.topic_partition)
         if directory is None or not directory.is_online or partition.is_offline:
@@ -193,7 +190,7 @@ class Replication:
             self.directories.assign(topic_id, index, directory.directory_id)
 
     def tell_lost(self, partition: Partition, registration: PartitionRegistration) -> None:
-        """The replica's log is damaged: the controller takes it out of the in-sync replicas."""
+        """Report a damaged log, so that the controller takes the replica out of the ISR."""
         topic_id, index = partition.topic_id, partition.topic_partition.partition
         if registration.directory(self._broker_id) == LOST_DIRECTORY:
             self.directories.settled(topic_id, index)
@@ -201,7 +198,7 @@ class Replication:
             self.directories.assign(topic_id, index, LOST_DIRECTORY)
 
     def may_be_replaced(self, registration: PartitionRegistration) -> bool:
-        """Whether nobody believes this broker's replica, and another one leads to copy from."""
+        """Whether another broker leads and the replica here is neither in sync nor eligible."""
         own_id = self._broker_id
         return (
             registration.leader not in (NO_LEADER, own_id)
@@ -210,7 +207,7 @@ class Replication:
         )
 
     def _own_directories(self) -> tuple[UUID, ...]:
-        """As registered; none in a cluster whose metadata.version knows no directories."""
+        """The registered ones; none where the metadata.version knows no directories."""
         registration = self._image().cluster.brokers.get(self._broker_id)
         return () if registration is None else registration.directories
 
@@ -225,7 +222,7 @@ class Replication:
             self._start(self._check())
 
     async def _check(self) -> None:
-        """Look for followers that lag in all partitions led here, then rest half the limit."""
+        """Check all partitions led here for followers that lag; again after half the limit."""
         try:
             for number, partition in enumerate(self._partitions(), start=1):
                 if partition.is_leader and len(partition.core.replicas) > 1:
@@ -241,7 +238,7 @@ class Replication:
     # -- end -------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Fetch, propose and tell nothing more; idempotent."""
+        """Stop fetching, proposing and reporting; idempotent."""
         self._is_closed = True
         self._next_check.cancel()
         await self.fetchers.close()

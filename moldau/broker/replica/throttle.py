@@ -1,10 +1,10 @@
 """Replication quotas: how fast throttled replicas may be copied (KIP-73).
 
 Owns which replicas are throttled on this broker, as leader and as follower, the measured rates and
-the limits. Must not know connections, sessions or requests: it is asked before and told after.
-Invariants: a replica in sync is never held back, though its bytes count; over any span the bytes
-recorded while the quota said yes stay within limit × span, one whole window and one burst; after
-`retry_ms` without new bytes a quota that is not zero says yes again.
+the limits. Must not know connections, sessions or requests: their owners call `allows` before and
+`record` after. Invariants: a replica in sync is never held back, though its bytes count; over any
+span the bytes recorded while `allows` was true stay within limit × span, one whole window and one
+burst; after `retry_ms` without new bytes `allows` is true again, unless the quota is zero.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("moldau.broker.replica.replication")
 
 UNLIMITED: Final = 2**63 - 1
-"""The rate of a quota that holds nobody back, Kafka's default."""
+"""The rate of a quota that holds no replica back, Kafka's default."""
 
 MAX_RETRY_MS: Final = 1_000.0
-"""Whoever was held back asks again after this at the latest: the limit may have been changed."""
+"""The longest pause before `allows` is called again: the limit may have been changed."""
 
 ALL_PARTITIONS: Final = None
 """What `*` stands for in the table of throttled partitions."""
@@ -38,13 +39,11 @@ ALL_PARTITIONS: Final = None
 ThrottledPartitions = frozenset[int] | None
 
 
+@dataclass(slots=True)
 class _Sample:
-    __slots__ = ("last_event_ms", "size_bytes", "start_ms")
-
-    def __init__(self, start_ms: float) -> None:
-        self.start_ms = start_ms
-        self.last_event_ms = start_ms
-        self.size_bytes = 0
+    start_ms: float
+    last_event_ms: float
+    size_bytes: int = 0
 
 
 class WindowedRate:
@@ -68,16 +67,16 @@ class WindowedRate:
         return self.sample_count * self.window_ms
 
     def record(self, size_bytes: int, now_ms: float) -> None:
-        """Bytes went over."""
+        """Note bytes that were copied."""
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self.window_ms:
-            samples.append(_Sample(now_ms))
+            samples.append(_Sample(now_ms, now_ms))
         sample = samples[-1]
         sample.size_bytes += size_bytes
         sample.last_event_ms = now_ms
 
     def bytes_per_second(self, now_ms: float) -> float:
-        """The rate now; 0 when nothing is remembered."""
+        """The rate now; 0 without samples."""
         self._forget(now_ms)
         samples = self._samples
         if not samples:
@@ -223,11 +222,11 @@ class ReplicationQuota:
         return self._debt_bytes > self._debt_limit
 
     def allows(self, topic_partition: TopicPartition, in_sync: bool) -> bool:
-        """Whether records of the partition may go over now; a replica in sync always may."""
+        """Whether records of the partition may be copied now; to a replica in sync always."""
         return in_sync or not self.is_throttled(topic_partition) or not self.is_exceeded
 
     def record(self, topic_partition: TopicPartition, size_bytes: int) -> None:
-        """Records of the partition went over; those of throttled replicas count, in sync or not."""
+        """Note copied records of the partition; throttled replicas' bytes count, in sync or not."""
         if size_bytes <= 0 or not self.is_throttled(topic_partition):
             return
         now_ms = self._clock.monotonic_ms()
@@ -248,9 +247,9 @@ class ReplicationQuota:
         # Rounded up: a remainder of nanoseconds would have the caller ask without a pause.
         return min(max(1.0, float(ceil(wait_ms))), MAX_RETRY_MS)
 
-    # Samples that are forgotten would take what was overdrawn with them: with batches larger than
-    # limit × span the real rate would be that of the batches. So what went over beyond the limit is
-    # kept as a debt that only time pays off, and bites when it exceeds what the samples hold.
+    # Forgotten samples would take what was copied beyond the limit with them: with batches larger
+    # than limit × span the real rate would be that of the batches. So that excess is kept as a debt
+    # that only time pays off, and counts once it exceeds what the samples hold.
 
     @property
     def _debt_limit(self) -> float:

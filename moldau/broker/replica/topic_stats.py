@@ -1,4 +1,4 @@
-"""What goes through each topic of this broker: Kafka's BrokerTopicMetrics.
+"""Kafka's BrokerTopicMetrics: what each topic of this broker takes in and gives out.
 
 Owns the meters of every hosted topic and those of all topics together. Must not know requests.
 Invariant: what is marked for a topic is marked for all topics too, so the sum outlives the topic.
@@ -74,11 +74,3 @@ class BrokerTopicStats:
         if self._topics.pop(topic, None) is not None:
             for name in METER_NAMES.values():
                 self._registry.remove(METRIC_PREFIX + name, topic=topic)
-
-    def produced(self, topic: TopicStats, size_bytes: int, record_count: int) -> None:
-        """Batches of `size_bytes` with `record_count` records were appended."""
-        topic.bytes_in.count += size_bytes
-        topic.messages_in.count += record_count
-        total = self.all_topics
-        total.bytes_in.count += size_bytes
-        total.messages_in.count += record_count

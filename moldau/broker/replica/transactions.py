@@ -1,10 +1,10 @@
-"""Transactions as one partition sees them: who may begin one, and how one ends.
+"""The verification of transactions in one partition (KIP-890).
 
-Owns the verification guards of the producers (KIP-890) and the append of a transaction's marker.
-Must not ask a coordinator (`transaction.verification` does). Invariant: where verification is
-asked for, a client's batch begins a transaction in the log only under a guard that was made before
-the coordinator was asked; since then this broker has led without a break, and no marker of the
-producer has come. Without that the following would leave a transaction open for ever:
+Owns the producers' verification guards. Must not ask a coordinator (`transaction.verification`
+does). Invariant: where verification is required, a client's batch begins a transaction in the log
+only under a guard that was made before the coordinator was asked; since then this broker has led
+without a break, and no marker of the producer has come. Otherwise this would leave a transaction
+open for ever:
 
 1. a batch arrives, the coordinator is asked, and says that the partition is in the transaction;
 2. before the answer is here the transaction times out, and its abort marker is written;
@@ -13,29 +13,21 @@ producer has come. Without that the following would leave a transaction open for
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import (
-    BATCH_HEADER_SIZE,
-    ControlRecordType,
-    EndTxnMarker,
-    encode_end_txn_batch,
-)
-from moldau.storage.append import AppendOrigin, AppendResult
-from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
+from moldau.protocol.records import BATCH_HEADER_SIZE
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
-    from moldau.storage.log import Log
 
 MAX_GUARDS: Final = 10_000
 """Producers of one partition whose verification is under way or has failed; one more makes the
-oldest of them begin anew."""
+oldest of them start over."""
 
 NO_SEQUENCE: Final = -1
-ACKS_ALL: Final = -1
 
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22
@@ -43,21 +35,17 @@ _TRANSACTIONAL_BIT: Final = 0x10
 _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_AT: Final = 43
 
-Records = bytearray | memoryview
 
-
+@dataclass(slots=True, eq=False)
 class BatchProducer:
-    """Who sent a transactional batch, as its header says."""
+    """The producer of a transactional batch, as its header says."""
 
-    __slots__ = ("base_sequence", "producer_epoch", "producer_id")
-
-    def __init__(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
 
 
-def transactional_producer(records: Records) -> BatchProducer | None:
+def transactional_producer(records: bytearray | memoryview) -> BatchProducer | None:
     """The producer of a transactional batch of magic 2; None for anything else."""
     if (
         len(records) < BATCH_HEADER_SIZE
@@ -68,38 +56,23 @@ def transactional_producer(records: Records) -> BatchProducer | None:
     return BatchProducer(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
 
 
+@dataclass(slots=True, eq=False)
 class VerificationGuard:
-    """One producer's first batches of a transaction in one partition, while the coordinator is
-    asked about them. Requests that wait at the same time share it.
+    """Covers one producer's first batches of a transaction in one partition, while the coordinator
+    is asked about them. Requests that wait at the same time share it.
 
-    States: current → void (a marker came, the transaction began, or somebody else may have led).
+    States: current → void (a marker came, the transaction began, or another broker may have led).
     """
 
-    __slots__ = (
-        "is_current",
-        "lowest_sequence",
-        "producer_epoch",
-        "producer_id",
-        "supports_epoch_bump",
-    )
-
-    def __init__(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        *,
-        supports_epoch_bump: bool,
-    ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.lowest_sequence = base_sequence
-        self.supports_epoch_bump = supports_epoch_bump
-        self.is_current = True
+    producer_id: int
+    producer_epoch: int
+    lowest_sequence: int
+    supports_epoch_bump: bool
+    is_current: bool = True
 
 
 NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
-"""In place of a guard where `transaction.partition.verification.enable` is off."""
+"""Stands for a guard where `transaction.partition.verification.enable` is off."""
 
 
 class VerificationGuards:
@@ -111,20 +84,20 @@ class VerificationGuards:
         self._guards: dict[int, dict[int, VerificationGuard]] = {}
         self._count = 0
         self._waiting: dict[tuple[int, int], int] = {}
-        """Requests that wait for an answer, under whatever guards."""
+        """Requests that wait for an answer, under any guards."""
 
     def __len__(self) -> int:
         return self._count
 
     def has_waiting(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether requests of a producer wait for an answer."""
+        """Whether requests of a producer wait for the coordinator's answer."""
         return (producer_id, producer_epoch) in self._waiting
 
     def begin_waiting(
         self, producer: BatchProducer, *, supports_epoch_bump: bool
     ) -> VerificationGuard:
-        """A request waits from now on, under the current guard of its producer (made if there is
-        none), until `end_waiting`.
+        """Count a request as waiting, until `end_waiting`, under the current guard of its producer;
+        the guard is made if there is none.
         """
         guard = self._obtain(producer, supports_epoch_bump=supports_epoch_bump)
         key = (guard.producer_id, guard.producer_epoch)
@@ -132,8 +105,8 @@ class VerificationGuards:
         return guard
 
     def end_waiting(self, guard: VerificationGuard, *, is_refused: bool) -> None:
-        """A request has its answer. If the coordinator will not have the transaction, nothing of it
-        counts, not even its sequence, unless others wait still.
+        """A request has its answer. If the coordinator refuses the transaction, nothing of it
+        counts, not even its sequence, unless other requests still wait.
         """
         key = (guard.producer_id, guard.producer_epoch)
         self._waiting[key] -= 1
@@ -161,14 +134,14 @@ class VerificationGuards:
         return guard
 
     def drop_up_to(self, producer_id: int, producer_epoch: int) -> None:
-        """Guards of a producer's epochs up to `producer_epoch` are void."""
+        """Make the guards of a producer's epochs up to `producer_epoch` void."""
         guards = self._guards.get(producer_id)
         if guards is not None:
             for guard in [each for epoch, each in guards.items() if epoch <= producer_epoch]:
                 self._drop(guard)
 
     def void_all(self) -> None:
-        """Another broker leads, or may have led meanwhile."""
+        """Make all guards void: another broker leads, or may have led in between."""
         for guards in list(self._guards.values()):
             for guard in list(guards.values()):
                 self._drop(guard)
@@ -191,15 +164,15 @@ def holds_transaction(partition: Partition | None, producer_id: int, producer_ep
 def begin_verification(
     partition: Partition, producer: BatchProducer, *, supports_epoch_bump: bool
 ) -> VerificationGuard | ErrorCode | None:
-    """Before the coordinator is asked about a batch.
+    """Begin the verification of a batch, before its coordinator is asked.
 
     Args:
         supports_epoch_bump: the request is of a version that gives each transaction an epoch.
 
     Returns:
-        A guard; None when the log holds the transaction's beginning already, so that nobody need be
-        asked, and no earlier batch waits for an answer, so that none is overtaken; or why this
-        broker cannot append at all.
+        A guard; None when no question is needed, because the log holds the transaction's beginning
+        already, and no earlier batch waits for an answer, so that none is overtaken; or the error
+        for which this broker cannot append at all.
     """
     core = partition.core
     if not core.is_leader:
@@ -215,84 +188,6 @@ def begin_verification(
 
 
 def end_verification(partition: Partition, guard: VerificationGuard, error: ErrorCode) -> None:
-    """The coordinator has answered one request about the guard's transaction, or cannot."""
+    """End the verification of a batch; `error` is the coordinator's, or why it cannot answer."""
     is_refused = error is not ErrorCode.NONE and not error.retriable
     partition.guards.end_waiting(guard, is_refused=is_refused)
-
-
-def append_transactional(
-    partition: Partition,
-    log: Log,
-    records: Records,
-    producer: BatchProducer,
-    guard: VerificationGuard | None,
-) -> AppendResult:
-    """Append a producer's transactional batch, if its transaction is one that its coordinator
-    knows of; INVALID_TXN_STATE if not. For `Partition.append`, which does the rest.
-    """
-    if guard is NOT_REQUIRED:
-        guard = None
-    else:
-        if guard is not None and not (
-            guard.is_current
-            and guard.producer_id == producer.producer_id
-            and guard.producer_epoch == producer.producer_epoch
-        ):
-            guard = None
-        if guard is None and not log.producer_state.has_open_transaction(
-            producer.producer_id, producer.producer_epoch
-        ):
-            return AppendResult(
-                ErrorCode.INVALID_TXN_STATE,
-                "the batch is not part of an ongoing transaction",
-                log_start_offset=log.log_start_offset,
-            )
-    result = log.append_as_leader(
-        records, leader_epoch=partition.core.leader_epoch, verification=guard
-    )
-    if result.error is ErrorCode.NONE and not result.is_duplicate:
-        partition.guards.drop_up_to(producer.producer_id, producer.producer_epoch)
-    return result
-
-
-def append_marker(
-    partition: Partition,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    *,
-    is_commit: bool,
-    transaction_version: int = 0,
-) -> AppendResult:
-    """End a producer's transaction in this partition, as the leader, with acks=all's demands.
-
-    A marker that comes again is appended again, as Apache Kafka does: it ends nothing then.
-    The caller waits for the high watermark. Errors: NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR,
-    NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
-
-    Args:
-        coordinator_epoch: the leader epoch of the coordinator's partition; an administrator who
-            aborts a hanging transaction names the one that the partition has seen (KIP-664).
-        transaction_version: of the transaction; from 2 on `producer_epoch` is the one after it.
-    """
-    log = partition.log
-    now_ms = 0 if log is None else log.clock.now_ms()
-    kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
-    batch = encode_end_txn_batch(
-        EndTxnMarker(kind, coordinator_epoch),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        timestamp_ms=now_ms,
-    )
-    result = partition.append(
-        batch, ACKS_ALL, AppendOrigin.COORDINATOR, transaction_version=transaction_version
-    )
-    if result.error is ErrorCode.NONE:
-        ended_epoch = producer_epoch
-        if (
-            transaction_version >= FIRST_VERSION_WITH_EPOCH_BUMP
-            and producer_epoch < MAX_PRODUCER_EPOCH
-        ):
-            ended_epoch -= 1  # what is verified for this epoch is the next transaction already
-        partition.guards.drop_up_to(producer_id, ended_epoch)
-    return result

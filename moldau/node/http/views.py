@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.cluster_view import alive_brokers, is_internal_topic, partition_state
-from moldau.broker.replica import Partition
+from moldau.broker.replica.partition import Partition
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition, uuid_to_base64

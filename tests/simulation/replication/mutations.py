@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from moldau.broker.replica import Partition, following
+from moldau.broker.replica.context import ReplicationContext
 from moldau.broker.replica.core.in_sync_set import InSyncSet
-from moldau.broker.replica.core.replica_state import PartitionCore, ReplicaRole
+from moldau.broker.replica.core.partition_core import PartitionCore, ReplicaRole
+from moldau.broker.replica.followed_partitions import FollowedPartition
 from moldau.broker.replica.log_opener import LogOpener
+from moldau.broker.replica.partition import Partition
 from moldau.controller.core import cluster_control, partition_changes, replica_reports
 from moldau.controller.core.cluster_control import ClusterControl
 from moldau.controller.core.partition_changes import Election, PartitionTarget, Step
@@ -169,14 +171,13 @@ def truncates_to_high_watermark() -> Undo:
 
 def never_truncates() -> Undo:
     """A follower does not say which epoch its log ends with, and so never learns of a fork."""
-    original = following.follower_position
+    original = FollowedPartition.position
 
-    def follower_position(partition: Any) -> Any:
-        position = original(partition)
-        return None if position is None else position._replace(last_fetched_epoch=-1)
+    def position(self: Any) -> Any:
+        found = original(self)
+        return None if found is None else found._replace(last_fetched_epoch=-1)
 
-    undo = _replaced(following, "follower_position", follower_position)
-    return _both(undo, _replaced(Partition, "follower_position", follower_position))
+    return _replaced(FollowedPartition, "position", position)
 
 
 def any_leader_epoch_served() -> Undo:
@@ -185,10 +186,10 @@ def any_leader_epoch_served() -> Undo:
     """
     undo = _replaced(PartitionCore, "check_leader_epoch", lambda self, current: ErrorCode.NONE)
 
-    def is_still_at(_partition: Any, log: Any, requested: Any) -> bool:
+    def is_still_at(_self: Any, log: Any, requested: Any) -> bool:
         return bool(log.log_end_offset == requested.fetch_offset)
 
-    return _both(undo, _replaced(following, "_is_still_at", is_still_at))
+    return _both(undo, _replaced(FollowedPartition, "_is_still_at", is_still_at))
 
 
 def follower_believes_high_watermark() -> Undo:
@@ -249,12 +250,11 @@ def every_start_is_clean() -> Undo:
 
 def any_broker_epoch_joins() -> Undo:
     """Neither leader nor controller looks in which life a follower has fetched."""
-    from moldau.broker.replica.replicated_context import BrokerReplicationContext
 
     def is_isr_eligible(self: Any, broker_id: int, broker_epoch: int) -> bool:
         return True
 
-    undo = _replaced(BrokerReplicationContext, "is_isr_eligible", is_isr_eligible)
+    undo = _replaced(ReplicationContext, "is_isr_eligible", is_isr_eligible)
     return _both(undo, _replaced(replica_reports, "_is_eligible", lambda state, member: True))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from moldau.broker.replica import Partition
+from moldau.broker.replica.partition import Partition
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
 from moldau.storage.log import Log

@@ -25,7 +25,7 @@ from moldau.broker.coordinator.producer_ids import (
 )
 from moldau.broker.lifecycle.background import Background
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
-from moldau.broker.replica import FollowerFetch
+from moldau.broker.replica.core.partition_core import FollowerFetch
 from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.broker.replica.replication import ReplicationPorts

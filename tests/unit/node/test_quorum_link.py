@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.lifecycle import metadata_progress
+from moldau.broker.lifecycle import metadata_loader
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.node import quorum_link
@@ -55,7 +55,7 @@ async def test_a_log_that_is_not_read_in_time_is_told_in_words(
             partition = PartitionDataResponse(error_code=self.errors.pop(0), high_watermark=7)
             return DescribeQuorumResponse(topics=[TopicDataResponse(partitions=[partition])])
 
-    monkeypatch.setattr(metadata_progress, "RETRY_BACKOFF_MS", 0)
+    monkeypatch.setattr(metadata_loader, "RETRY_BACKOFF_MS", 0)
     monkeypatch.setattr(quorum_link, "CATCH_UP_TIMEOUT_S", 0.5)
     quorum: Any = Silent()
     channel: Any = Channel()

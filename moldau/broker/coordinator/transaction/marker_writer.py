@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import Producer
-from moldau.broker.replica import ProduceWait
+from moldau.broker.replica.partition import ProduceWait
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode

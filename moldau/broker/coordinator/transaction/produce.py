@@ -22,8 +22,8 @@ from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.replica import Partition
     from moldau.broker.replica.delayed_produce import ProduceOperation
+    from moldau.broker.replica.partition import Partition
     from moldau.protocol.messages.p00_produce import PartitionProduceResponse
     from moldau.protocol.types import TopicPartition
 

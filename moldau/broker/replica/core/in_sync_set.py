@@ -1,44 +1,47 @@
 """The in-sync replicas of a partition: what the controller has committed, and what is proposed.
 
-Owns the one proposal that may be under way, and what counts as in sync meanwhile. Must not know
-offsets or time. Invariants: at most one proposal at a time; every replica that may be elected
-cleanly counts (`maximal`), so that nothing is taken for replicated that one of them lacks; an
-answer to anything else than the proposal under way changes nothing.
-Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (eligible
-leader replicas).
+Owns the one proposal that may be under way, and which replicas count as in sync in the meantime.
+Must not know offsets or time. Invariants: at most one proposal at a time; every replica that may be
+elected cleanly counts (`maximal`), so that no record counts as replicated that one of them lacks;
+an answer to anything else than the proposal under way changes nothing.
+Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (eligible leader
+replicas).
 
-Why a replica that left the ISR counts until the metadata say so:
-1. `min.insync.replicas` is raised from 1 to 2; the leader's metadata lag.
-2. The leader proposes to shrink the ISR from {1, 2} to {1}. The controller, for which that is less
-   than the minimum, keeps 2 as an eligible leader replica.
+Why a replica that left the ISR counts until the metadata confirms it:
+1. `min.insync.replicas` is raised from 1 to 2; the leader's metadata lags.
+2. The leader proposes to shrink the ISR from {1, 2} to {1}. For the controller that is less than
+   the minimum, so it keeps 2 as an eligible leader replica.
 3. The answer overtakes the metadata. If the leader committed alone now, under the old minimum, and
    died, 2 would be elected cleanly without those records.
-The metadata log has the new minimum before the shrink: with the one, the leader knows the other.
+The metadata log has the new minimum before the shrink: metadata that shows the shrink shows both.
 
-Why a replica whose addition was refused counts until the partition epoch is another:
+Why a replica whose addition was refused counts until the partition epoch changes:
 1. The leader proposes to let 2 in. The request gets no answer, and lies in an older connection.
 2. 2 is fenced; the proposal, sent again over another connection, is refused. 2 is unfenced.
-3. The first copy reaches the controller, which takes it over: it is made for the partition epoch in
+3. The first copy reaches the controller, which commits it: it is made for the partition epoch in
    force. If the leader had committed alone since the refusal, and died, 2 would be elected cleanly
    without those records.
-Any proposal that the controller takes over makes the older copies void. After a refused addition
-the leader therefore proposes the ISR as it is, or a smaller one.
+Any proposal that the controller commits makes the older copies void. After a refused addition the
+leader therefore proposes the ISR as it is, or a smaller one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from moldau.broker.replica.core.values import RECOVERED, IsrChange, PartitionState
 from moldau.protocol.errors import ErrorCode
+
+RECOVERED: Final = 0
+RECOVERING: Final = 1
 
 NOTHING_COMMITTED: Final = frozenset(
     {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
 )
-"""The controller looked at the very state the proposal was made for, and left it: no copy has been
-committed so far. One that was sent before may be yet."""
+"""The controller judged the very state the proposal was made for, and left it: no copy has been
+committed so far. A copy that was sent before may still be committed."""
 
 WAIT_FOR_METADATA: Final = frozenset(
     {
@@ -54,49 +57,73 @@ WAIT_FOR_METADATA: Final = frozenset(
 only metadata can tell. Until it does, the additions keep counting and nothing else is proposed."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the controller decided about a partition, as this broker learned it.
+
+    `leader_recovery_state` is RECOVERING after an unclean election, until the leader reports that
+    it has recovered (KIP-704).
+    """
+
+    leader_id: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IsrChange:
+    """A proposal of the leader to the controller (AlterPartition, KIP-497).
+
+    Two with the same content are still two. `broker_epochs` holds one for every member of `isr`, -1
+    where it is unknown (KIP-903); `reason` is for the log.
+    """
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    broker_epochs: Mapping[int, int]
+    leader_recovery_state: int
+    reason: str
+
+
 class IsrAnswer(Enum):
     """What the answer to a proposal comes to."""
 
-    STALE = "stale"  # nobody waits for it any more
+    STALE = "stale"  # the proposal is not under way any more
     COMMITTED = "committed"
     REFUSED = "refused"
     RETRY = "retry"
 
 
+@dataclass(slots=True, eq=False)
 class InSyncSet:
     """Committed members in the controller's order, and the proposal under way.
 
     Attributes:
-        committed: as last heard from the controller.
+        committed: the members by the controller's last word.
         is_awaiting_metadata: only metadata can tell what became of the proposal.
-        left: those that left by an answer which the metadata have not confirmed.
-        maximal: committed ones, proposed and refused additions, and those that left; a proposed
-            removal still counts.
-        pending: the proposal that is under way, or was refused without our knowing the state.
+        left: replicas that left by an answer which the metadata has not confirmed.
+        maximal: committed members, proposed and refused additions, and those that left; a replica
+            whose removal is proposed still counts.
+        pending: the proposal that is under way, or was refused in a state unknown here.
         refused: additions that were refused in this partition epoch.
     """
 
-    __slots__ = (
-        "committed",
-        "is_awaiting_metadata",
-        "left",
-        "maximal",
-        "members",
-        "pending",
-        "refused",
-    )
-
-    def __init__(self) -> None:
-        self.members: tuple[int, ...] = ()
-        self.committed: frozenset[int] = frozenset()
-        self.maximal: frozenset[int] = frozenset()
-        self.pending: IsrChange | None = None
-        self.refused: frozenset[int] = frozenset()
-        self.is_awaiting_metadata = False
-        self.left: frozenset[int] = frozenset()
+    members: tuple[int, ...] = ()
+    committed: frozenset[int] = frozenset()
+    maximal: frozenset[int] = frozenset()
+    pending: IsrChange | None = None
+    refused: frozenset[int] = frozenset()
+    is_awaiting_metadata: bool = False
+    left: frozenset[int] = frozenset()
 
     def apply_metadata(self, members: Iterable[int]) -> None:
-        """Metadata that are not older than any answer; what is proposed stays proposed."""
+        """Take over metadata that is not older than any answer; a proposal stays under way."""
         self.left = frozenset()
         self._commit(members)
 
@@ -106,13 +133,13 @@ class InSyncSet:
         self._update_maximal()
 
     def propose(self, change: IsrChange) -> None:
-        """A proposal leaves for the controller."""
+        """Note that a proposal leaves for the controller."""
         assert self.pending is None, "one proposal at a time"
         self.pending = change
         self._update_maximal()
 
     def withdraw(self) -> None:
-        """Newer metadata: the controller will refuse the proposal, or has committed it."""
+        """Drop the proposal: by newer metadata the controller refuses it or has committed it."""
         self.pending = None
         self.refused = frozenset()
         self.is_awaiting_metadata = False
@@ -121,11 +148,11 @@ class InSyncSet:
     def answered(
         self, change: IsrChange, error: ErrorCode, state: PartitionState | None
     ) -> IsrAnswer:
-        """The controller's answer, or that there was none (any other error).
+        """Take over the controller's answer; any other error means that there was none.
 
-        A committed one is taken over if it is not older than the proposal. It names the partition
-        epoch of the proposal when Apache Kafka's controller is asked for the ISR as it is: that
-        one writes nothing then, and a late copy stays possible, as it is for Kafka's own leaders.
+        A committed state counts if it is not older than the proposal. It has the partition epoch of
+        the proposal when Apache Kafka's controller is asked for the ISR as it is: that controller
+        writes nothing then, and a late copy stays possible, as it is for Kafka's own leaders.
         """
         if change is not self.pending or self.is_awaiting_metadata:
             return IsrAnswer.STALE
@@ -157,12 +184,3 @@ class InSyncSet:
         pending = self.pending
         proposed = () if pending is None else pending.isr
         self.maximal = self.committed.union(self.left, self.refused, proposed)
-
-
-def proposal(
-    state: PartitionState, isr: tuple[int, ...], broker_epochs: dict[int, int], reason: str
-) -> IsrChange:
-    """A change of `state`; whoever leads and proposes anything has recovered (KIP-704)."""
-    return IsrChange(
-        state.leader_epoch, state.partition_epoch, isr, broker_epochs, RECOVERED, reason
-    )

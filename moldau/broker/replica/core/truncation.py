@@ -1,10 +1,10 @@
 """How far a follower's log agrees with its leader's.
 
-Owns the arithmetic of where to cut, from what both know of their leader epochs. Does no I/O, knows
-no log: histories come in as numbers. Invariants: what is cut is not in the leader's log; the high
-watermark never decides (it lags behind what is committed, and cutting by it loses acknowledged
-records: KIP-101); every exchange that ends in a cut leaves the follower with an older epoch or a
-shorter log, so that exchanges end. Sources: KIP-101, KIP-279, KIP-595.
+Owns the arithmetic of where to cut, from what both know of their leader epochs. Knows no log:
+histories come in as numbers. Invariants: what is cut is not in the leader's log; the high watermark
+never decides (it lags behind what is committed, and cutting by it loses acknowledged records:
+KIP-101); every exchange that ends in a cut leaves the follower with an older epoch or a shorter
+log, so that exchanges end. Sources: KIP-101, KIP-279, KIP-595.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ when nothing is known."""
 
 
 class LogCut(NamedTuple):
-    """What to do with the local log: cut it back to `offset`, or (`starts_anew`) remove all of it
-    and begin at `offset`.
-    """
+    """Cut the local log back to `offset`, or (`begins_empty`) remove all of it and begin there."""
 
     offset: int
-    starts_anew: bool = False
+    begins_empty: bool = False
 
 
 def cut_for_divergence(
@@ -37,13 +35,14 @@ def cut_for_divergence(
 ) -> LogCut | None:
     """Where to cut when the leader says that the logs part.
 
-    The leader's log has the records of `diverging_epoch`, the largest one up to our last fetched
-    epoch, up to `diverging_end_offset`; behind that come epochs we know nothing of. If we have that
-    epoch too, the logs agree up to where the shorter one leaves it. If we do not, everything of our
-    later epochs is foreign to the leader, and the next exchange begins with the epoch before them.
+    The leader's log has the records of `diverging_epoch`, the largest one up to the follower's last
+    fetched epoch, up to `diverging_end_offset`; behind that come epochs unknown to the follower. If
+    the follower has that epoch too, the logs agree up to where the shorter one leaves it. If not,
+    all later epochs of the follower are foreign to the leader, and the next exchange begins with
+    the epoch before them.
 
-    Where nothing of ours would be left and the leader has what comes before, we begin where the
-    leader begins.
+    Where nothing of the follower's log would be left and the leader has what comes before, the
+    follower begins where the leader begins.
 
     Args:
         leader_start_offset: where the leader's log begins, -1 when it did not say.
@@ -58,7 +57,7 @@ def cut_for_divergence(
     if own_epoch >= 0 and own_end_offset >= 0:
         offset = min(offset, own_end_offset)
     if 0 <= leader_start_offset < offset <= log_start_offset:
-        return LogCut(leader_start_offset, starts_anew=True)
+        return LogCut(leader_start_offset, begins_empty=True)
     return LogCut(offset)
 
 
@@ -70,11 +69,11 @@ def cut_out_of_range(
     log_end_offset: int,
     is_blank: bool,
 ) -> LogCut | None:
-    """What to do when the leader's log does not reach, or no longer has, the offset we are at.
+    """Where to cut when the follower's end offset is beyond, or before, the leader's log.
 
-    Behind the leader's end (after an unclean election) the log is cut to it; whether what is left
-    agrees is found out by the next fetch. Where nothing of ours would be left, we begin where the
-    leader begins: an empty log at the leader's end would pass for one that has all before it.
+    Behind the leader's end (after an unclean election) the log is cut to it; the next fetch tells
+    whether the rest agrees. Where nothing would be left, the follower begins where the leader
+    begins: an empty log at the leader's end would pass for one that has all before it.
 
     Args:
         is_blank: whether the log is empty and knows no leader epoch, so that nothing tells what it
@@ -90,7 +89,7 @@ def cut_out_of_range(
     if is_beyond and leader_end_offset > log_start_offset and not is_blank:
         return LogCut(leader_end_offset)
     if is_beyond or log_end_offset < leader_start_offset:
-        return LogCut(leader_start_offset, starts_anew=True)
+        return LogCut(leader_start_offset, begins_empty=True)
     if is_blank and log_end_offset > leader_start_offset:
-        return LogCut(leader_start_offset, starts_anew=True)
+        return LogCut(leader_start_offset, begins_empty=True)
     return None

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from moldau.broker.replica import Partition, PartitionState, SingleReplicaContext
+from moldau.broker.replica.context import ReplicationContext
+from moldau.broker.replica.core.in_sync_set import PartitionState
 from moldau.broker.replica.fetcher_manager import FetcherManager
-from moldau.broker.replica.fetcher_settings import FetcherSettings, FollowerThrottle
+from moldau.broker.replica.partition import Partition
+from moldau.broker.replica.replica_fetcher import FetcherSettings
 from moldau.broker.replica.topic_stats import BrokerTopicStats
+from moldau.metadata.image import MetadataImage
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock, ManualClock
 from moldau.runtime.filesystem import OsFilesystem
@@ -48,6 +51,25 @@ async def serving(leader: DataPath, port: int = 0) -> AsyncIterator[Server]:
         await server.close(0)
 
 
+class LonelyContext(ReplicationContext):
+    """The cluster of a broker that knows no others: every broker is eligible, and proposals get no
+    answer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(
+            max_lag_ms=30_000,
+            clock=clock,
+            broker_epoch=lambda: -1,
+            image=lambda: MetadataImage.EMPTY,
+            submit_isr_change=lambda partition, change: None,
+            registry=Registry(clock.monotonic_ms),
+        )
+
+    def is_isr_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        return True
+
+
 class Followers:
     """Broker 2's side: followers of broker 1. Use as an async context manager."""
 
@@ -56,7 +78,7 @@ class Followers:
         directory: Path,
         *,
         clock: Clock | None = None,
-        throttle: FollowerThrottle | None = None,
+        throttle: Any = None,
         network: Network | None = None,
         **settings: Any,
     ) -> None:
@@ -66,7 +88,7 @@ class Followers:
         self.registry = Registry(self.clock.monotonic_ms)
         self.stats = BrokerTopicStats(self.registry)
         self.faults: list[BaseException] = []
-        self.context = SingleReplicaContext(self.clock.monotonic_ms)
+        self.context = LonelyContext(self.clock)
         self.applied_count = 0
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.work: set[asyncio.Task[None]] = set()

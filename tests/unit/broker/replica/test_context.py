@@ -7,18 +7,10 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica.replicated_context import BrokerReplicationContext, IsrMeters
+from moldau.broker.replica.context import ReplicationContext
 from moldau.metadata.image import BrokerRegistration, ClusterImage, MetadataImage
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
-
-
-class Submitted:
-    def __init__(self) -> None:
-        self.changes: list[Any] = []
-
-    def submit(self, partition: Any, change: Any) -> None:
-        self.changes.append((partition, change))
 
 
 def image(**changed: Any) -> MetadataImage:
@@ -40,14 +32,14 @@ class Rig:
         self.image = image()
         self.clock = ManualClock()
         self.registry = Registry(self.clock.monotonic_ms)
-        self.submitted = Submitted()
-        self.context = BrokerReplicationContext(
+        self.submitted: list[Any] = []
+        self.context = ReplicationContext(
             max_lag_ms=30_000,
             clock=self.clock,
             broker_epoch=lambda: 7,
             image=lambda: self.image,
-            isr_changes=self.submitted,
-            isr_counts=IsrMeters(self.registry),
+            submit_isr_change=lambda partition, change: self.submitted.append((partition, change)),
+            registry=self.registry,
         )
 
 
@@ -81,7 +73,7 @@ def test_the_rest_is_passed_on() -> None:
     rig.clock.advance(125)
     assert (rig.context.now_ms(), rig.context.broker_epoch()) == (125.0, 7)
     rig.context.submit_isr_change("partition", "change")  # type: ignore[arg-type]
-    assert rig.submitted.changes == [("partition", "change")]
+    assert rig.submitted == [("partition", "change")]
 
 
 def test_brokers_that_were_unregistered_are_forgotten() -> None:
@@ -93,10 +85,9 @@ def test_brokers_that_were_unregistered_are_forgotten() -> None:
 
 def test_changes_of_isrs_are_counted_under_kafkas_names() -> None:
     rig = Rig()
-    counts = rig.context.isr_counts
-    counts.expands += 1
-    counts.shrinks += 2
-    counts.failed_updates += 3
+    rig.context.isr_expands.count += 1
+    rig.context.isr_shrinks.count += 2
+    rig.context.failed_isr_updates.count += 3
     values = {each.name: each.instrument.value for each in rig.registry.collect()}
     prefix = "kafka.server:type=ReplicaManager,name="
     assert values == {

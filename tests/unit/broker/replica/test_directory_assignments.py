@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
-from moldau.broker.replica import directory_assignments
-from moldau.broker.replica.directory_assignments import DirectoryAssignments
+from moldau.broker.replica.controller_reports import DirectoryAssignments
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsResponse
-from tests.unit.broker.directory_answers import answer
+from tests.unit.broker.replica.directory_answers import answer
 from tests.unit.broker.scripted_channel import ScriptedChannel, Sent
 
 TOPIC_ID, OTHER_TOPIC_ID = uuid.UUID(int=7), uuid.UUID(int=8)
@@ -42,7 +41,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(directory_assignments, "RETRY_BACKOFF_MS", 1)
+    monkeypatch.setattr(DirectoryAssignments, "retry_backoff_ms", 1)
     made = Rig()
     yield made
     await made.directories.close()
@@ -110,7 +109,7 @@ async def test_what_comes_as_the_last_answer_does_is_told_too(rig: Rig) -> None:
 
 
 async def test_a_bounded_number_per_request(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_assignments, "MAX_REPLICAS_PER_REQUEST", 4)
+    monkeypatch.setattr(DirectoryAssignments, "max_replicas_per_request", 4)
     for index in range(10):
         rig.directories.assign(TOPIC_ID, index, HERE)
     sizes = []

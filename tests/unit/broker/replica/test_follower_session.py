@@ -9,10 +9,9 @@ import pytest
 
 from moldau.broker.replica.follower_session import (
     MAX_SESSION_EPOCH,
+    FollowerPosition,
     FollowerSession,
-    key_of,
 )
-from moldau.broker.replica.following import FollowerPosition
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     FetchableTopicResponse,
@@ -126,8 +125,8 @@ def test_a_change_that_is_taken_back_is_none() -> None:
 
 def test_what_is_dropped_is_forgotten_once() -> None:
     session = opened(position("one", 0), position("two", 0))
-    session.drop(key_of(position("one", 0)))
-    session.drop(key_of(position("one", 1)))  # never wanted
+    session.drop((TOPIC_IDS["one"], 0))
+    session.drop((TOPIC_IDS["one"], 1))  # never wanted
     request = session.build()
     assert forgotten(request) == {(UUID(int=1), 0)}
     session.take(answer())
@@ -136,12 +135,12 @@ def test_what_is_dropped_is_forgotten_once() -> None:
 
 def test_dropped_and_wanted_again_between_two_fetches() -> None:
     session = opened(position("one", 0))
-    session.drop(key_of(position("one", 0)))
+    session.drop((TOPIC_IDS["one"], 0))
     session.want(position("one", 0))
     request = session.build()
     assert (asked(request), forgotten(request)) == ({}, set())
     session.take(answer())
-    session.drop(key_of(position("one", 0)))
+    session.drop((TOPIC_IDS["one"], 0))
     session.want(position("one", 0, offset=3))
     request = session.build()
     assert (asked(request), forgotten(request)) == ({(UUID(int=1), 0): 3}, set())
@@ -149,7 +148,7 @@ def test_dropped_and_wanted_again_between_two_fetches() -> None:
 
 def test_a_session_without_partitions_is_given_back() -> None:
     session = opened(position("one", 0))
-    session.drop(key_of(position("one", 0)))
+    session.drop((TOPIC_IDS["one"], 0))
     assert not session.is_idle
     request = session.build()
     assert forgotten(request) == {(UUID(int=1), 0)}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica import PartitionState
+from moldau.broker.replica.core.in_sync_set import PartitionState
 from moldau.broker.replica.transactions import NOT_REQUIRED
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
-from moldau.broker.replica import isr_changes
-from moldau.broker.replica.core.values import IsrChange, PartitionState
-from moldau.broker.replica.isr_changes import AlterPartitionSender
+from moldau.broker.replica.controller_reports import AlterPartitionSender
+from moldau.broker.replica.core.in_sync_set import IsrChange, PartitionState
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p56_alter_partition import (
     AlterPartitionResponse,
@@ -125,7 +124,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(isr_changes, "RETRY_BACKOFF_MS", 1)
+    monkeypatch.setattr(AlterPartitionSender, "retry_backoff_ms", 1)
     made = Rig()
     yield made
     await made.sender.close()
@@ -182,7 +181,7 @@ async def test_one_request_at_a_time_and_the_rest_together(rig: Rig) -> None:
 
 
 async def test_a_request_holds_a_bounded_number(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isr_changes, "MAX_PARTITIONS_PER_REQUEST", 4)
+    monkeypatch.setattr(AlterPartitionSender, "max_partitions_per_request", 4)
     partitions = [FakePartition(index) for index in range(10)]
     for each in partitions:
         rig.submit(each, each.change(1))

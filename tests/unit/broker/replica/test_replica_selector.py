@@ -1,4 +1,4 @@
-"""Which replica a consumer is sent to."""
+"""The replica that a consumer is sent to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import pytest
 
 from moldau.broker.replica.replica_selector import (
     NO_PREFERRED_READ_REPLICA,
-    RackAwareReplicaSelector,
+    ReadReplicas,
     ReplicaView,
-    make_replica_selector,
+    choose_in_rack,
 )
 from moldau.config.cross_checks import RACK_AWARE_REPLICA_SELECTOR
+from moldau.metadata.image import MetadataImage
 
 
 def view(
@@ -22,12 +23,7 @@ def view(
 def choose(
     *followers: ReplicaView, rack: str = "east", leader_rack: str | None = "west", offset: int = 50
 ) -> int:
-    return RackAwareReplicaSelector().choose(
-        client_rack_id=rack,
-        leader_rack=leader_rack,
-        fetch_offset=offset,
-        in_sync_followers=followers,
-    )
+    return choose_in_rack(rack, leader_rack, offset, followers)
 
 
 def test_the_follower_in_the_clients_rack() -> None:
@@ -72,8 +68,11 @@ def test_one_that_has_not_the_offset_is_passed_over_for_one_that_has() -> None:
 
 
 def test_the_classes_that_are_served() -> None:
-    assert make_replica_selector(None) is None
-    assert make_replica_selector("") is None
-    assert isinstance(make_replica_selector(RACK_AWARE_REPLICA_SELECTOR), RackAwareReplicaSelector)
+    def replicas(selector_class: str | None) -> ReadReplicas:
+        return ReadReplicas(selector_class, lambda: MetadataImage.EMPTY)
+
+    assert not replicas(None).is_enabled
+    assert not replicas("").is_enabled
+    assert replicas(RACK_AWARE_REPLICA_SELECTOR).is_enabled
     with pytest.raises(ValueError, match=r"com\.example\.Mine.*RackAwareReplicaSelector"):
-        make_replica_selector("com.example.Mine")
+        replicas("com.example.Mine")

@@ -70,7 +70,7 @@ def exchange(follower: History, leader: History) -> list[str]:
                     end_offset_for_epoch=follower.end_offset_for,
                 )
                 assert cut is not None
-                assert not cut.starts_anew
+                assert not cut.begins_empty
                 assert cut.offset <= end
                 follower.cut(cut.offset)
                 story.append(f"cut to {cut.offset}")
@@ -82,7 +82,7 @@ def exchange(follower: History, leader: History) -> list[str]:
             cut_range = cut_out_of_range(
                 0, leader.end, log_start_offset=0, log_end_offset=end, is_blank=False
             )
-            assert cut_range == LogCut(leader.end, starts_anew=leader.end == 0)
+            assert cut_range == LogCut(leader.end, begins_empty=leader.end == 0)
             follower.cut(leader.end)
             story.append(f"out of range, cut to {leader.end}")
             continue
@@ -174,8 +174,8 @@ def test_an_answer_that_says_nothing_cuts_nothing() -> None:
 
 def test_where_nothing_is_left_the_log_begins_where_the_leaders_does() -> None:
     # Deleted up to 10, and the leader parts from us before: what is left of us is nothing.
-    assert divergence(3, 7, (10, 15), (-1, -1)) == LogCut(0, starts_anew=True)
-    assert divergence(3, 10, (10, 15), (-1, -1)) == LogCut(0, starts_anew=True)
+    assert divergence(3, 7, (10, 15), (-1, -1)) == LogCut(0, begins_empty=True)
+    assert divergence(3, 10, (10, 15), (-1, -1)) == LogCut(0, begins_empty=True)
     assert divergence(3, 11, (10, 15), (-1, -1)) == LogCut(11)
     # The leader has nothing before that point either, or did not say where it begins.
     assert divergence(3, 7, (10, 15), (-1, -1), leader_start_offset=7) == LogCut(7)
@@ -192,7 +192,7 @@ def out_of_range(
 
 def test_out_of_range() -> None:
     assert out_of_range((0, 5), (0, 8)) == LogCut(5)
-    assert out_of_range((10, 20), (0, 8)) == LogCut(10, starts_anew=True)
+    assert out_of_range((10, 20), (0, 8)) == LogCut(10, begins_empty=True)
     assert out_of_range((0, 20), (0, 8)) is None
     assert out_of_range((8, 8), (0, 8)) is None
     for nonsense in ((-1, 20), (10, 5), (-1, -1)):
@@ -203,10 +203,10 @@ def test_a_log_of_which_nothing_is_left_begins_where_the_leader_begins() -> None
     """Empty at the leader's end it would pass for one that has all before it (simulation, seed
     1250067): deleted up to 285, its tail lost, and a leader elected uncleanly that ends at 95.
     """
-    assert out_of_range((0, 95), (285, 285), is_blank=True) == LogCut(0, starts_anew=True)
-    assert out_of_range((0, 95), (285, 300)) == LogCut(0, starts_anew=True)
-    assert out_of_range((0, 95), (95, 300)) == LogCut(0, starts_anew=True)
-    assert out_of_range((0, 400), (285, 285), is_blank=True) == LogCut(0, starts_anew=True)
+    assert out_of_range((0, 95), (285, 285), is_blank=True) == LogCut(0, begins_empty=True)
+    assert out_of_range((0, 95), (285, 300)) == LogCut(0, begins_empty=True)
+    assert out_of_range((0, 95), (95, 300)) == LogCut(0, begins_empty=True)
+    assert out_of_range((0, 400), (285, 285), is_blank=True) == LogCut(0, begins_empty=True)
     assert out_of_range((285, 400), (285, 285), is_blank=True) is None
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from moldau.broker.replica import Partition, PartitionState, SingleReplicaContext
+from moldau.broker.replica.core.in_sync_set import PartitionState
 from moldau.broker.replica.fetch_sessions import FetchPartition
-from moldau.broker.replica.following import FollowerStep
+from moldau.broker.replica.followed_partitions import FollowedPartition, FollowerStep
+from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.topic_stats import TopicStats
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import EpochEndOffset, PartitionData
@@ -21,6 +22,7 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from tests.storage.log_fixtures import LogBench, batch_of
+from tests.unit.broker.replica.replicas import LonelyContext
 
 NAME = TopicPartition("topic", 0)
 BROKERS = (1, 2)
@@ -54,7 +56,7 @@ class Pair:
         for broker_id in BROKERS:
             partition = Partition(
                 NAME, ZERO_UUID, broker_id, stats=stats, start_work=refuse, flush=refuse,
-                context=SingleReplicaContext(clock.monotonic_ms),
+                context=LonelyContext(clock),
             )  # fmt: skip
             partition.log = LogBench(config=LogConfig(segment_bytes=700)).open()
             self.replicas[broker_id] = partition
@@ -83,8 +85,9 @@ class Pair:
 
     def fetch(self, max_bytes: int) -> bool:
         """One fetch of the follower; whether it changed anything."""
-        follower, leader = self.replicas[self.follower_id], self.replicas[self.leader_id]
-        position = follower.follower_position()
+        follower = FollowedPartition(self.replicas[self.follower_id])
+        leader = self.replicas[self.leader_id]
+        position = follower.position()
         assert position is not None
         fetched = FetchPartition(NoOwner(), NAME.topic, ZERO_UUID, 0)
         fetched.fetch_offset = position.fetch_offset
@@ -114,7 +117,7 @@ class Pair:
                 position, ends.log_start_offset, ends.log_end_offset
             )
         assert step is FollowerStep.FETCH_ON, (step, position, read.error)
-        after = follower.follower_position()
+        after = follower.position()
         assert after is not None
         return after[:7] != position[:7]
 

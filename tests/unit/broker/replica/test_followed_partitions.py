@@ -1,4 +1,4 @@
-"""Who of a fetcher's partitions waits for what, and that idle ones cost nothing."""
+"""What each of a fetcher's partitions waits for, and that idle ones cost nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.replica.core import ReplicaRole
-from moldau.broker.replica.fetched_partitions import FetchedPartitions, Followed
-from moldau.broker.replica.fetcher_settings import FetcherSettings
+from moldau.broker.replica.core.partition_core import ReplicaRole
+from moldau.broker.replica.followed_partitions import (
+    FollowedPartition,
+    FollowedPartitions,
+    FollowerStep,
+)
 from moldau.broker.replica.follower_session import FollowerAnswer
-from moldau.broker.replica.following import FollowerPosition, FollowerStep
 from moldau.protocol.messages.p01_fetch import (
     FetchableTopicResponse,
     FetchResponse,
@@ -26,6 +28,21 @@ from moldau.runtime.clock import ManualClock
 TOPIC_ID = UUID(int=5)
 
 
+class FakeLog:
+    """A log that is a number, and counts how often its position is asked for."""
+
+    def __init__(self) -> None:
+        self.log_end_offset = self.high_watermark = 0
+        self.offline = False
+        self.leader_epoch_cache = SimpleNamespace(latest_epoch=-1)
+        self.asked_count = 0
+
+    @property
+    def log_start_offset(self) -> int:
+        self.asked_count += 1
+        return 0
+
+
 class FakePartition:
     """A replica whose log is a number."""
 
@@ -33,16 +50,8 @@ class FakePartition:
         self.topic_partition = TopicPartition("topic", index)
         self.topic_id = TOPIC_ID
         self.is_deleted = self.is_opening = False
-        self.core = SimpleNamespace(role=ReplicaRole.FOLLOWER, leader_id=1)
-        self.log = SimpleNamespace(log_end_offset=0, offline=False)
-        self.asked_count = 0
-
-    def follower_position(self) -> FollowerPosition | None:
-        self.asked_count += 1
-        if self.log.offline:
-            return None
-        end = self.log.log_end_offset
-        return FollowerPosition(self.topic_partition, TOPIC_ID, 1, 0, end, -1, 0, 0)
+        self.core = SimpleNamespace(role=ReplicaRole.FOLLOWER, leader_id=1, leader_epoch=0)
+        self.log = FakeLog()
 
 
 class FakeThrottle:
@@ -68,7 +77,13 @@ class Bench:
     def __init__(self, count: int, throttle: FakeThrottle | None = None) -> None:
         self.clock = ManualClock()
         self.work_count = 0
-        self.fetched = FetchedPartitions(FetcherSettings(), self.clock, throttle, self._on_work)
+        self.fetched = FollowedPartitions(
+            partition_max_bytes=1_048_576,
+            backoff_ms=1_000,
+            clock=self.clock,
+            throttle=throttle,  # type: ignore[arg-type]
+            on_work=self._on_work,
+        )
         self.all = [FakePartition(index) for index in range(count)]
         for each in self.all:
             self.fetched.follow(each)  # type: ignore[arg-type]
@@ -100,7 +115,7 @@ class Bench:
                 self.all[each.data.partition_index].log.log_end_offset += 1
             self.fetched.applied(followed, step, each, size_bytes)
 
-    def followed(self, index: int) -> Followed:
+    def followed(self, index: int) -> FollowedPartition:
         followed = self.fetched.get((TOPIC_ID, index))
         assert followed is not None
         return followed
@@ -130,7 +145,7 @@ def test_idle_partitions_cost_nothing() -> None:
         bench.answer(*range(size), high_watermark=1)
         bench.asked()
         bench.answer()
-        before = [each.asked_count for each in bench.all]
+        before = [each.log.asked_count for each in bench.all]
 
         def one_fetch(bench: Bench = bench) -> None:
             bench.answer(3, size_bytes=100, high_watermark=1)
@@ -138,7 +153,7 @@ def test_idle_partitions_cost_nothing() -> None:
 
         bench.asked()
         counts[size] = calls_of(one_fetch)
-        after = [each.asked_count for each in bench.all]
+        after = [each.log.asked_count for each in bench.all]
         assert sum(after) - sum(before) == 1
     assert counts[10] == counts[10_000]
 

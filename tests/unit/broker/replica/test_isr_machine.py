@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from moldau.broker.replica.core.in_sync_set import InSyncSet
-from tests.unit.broker.isr_machine import (
+from tests.unit.broker.replica.isr_machine import (
     FOLLOWERS,
     LOCAL,
     MAX_LAG_MS,

@@ -33,7 +33,6 @@ from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry import Registry
 from moldau.storage.log_directory import format_log_directory, open_log_directories
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
-from tests.unit.broker.directory_answers import answer
 from tests.unit.broker.harness import (
     BROKER_ID,
     CLUSTER_ID,
@@ -42,6 +41,7 @@ from tests.unit.broker.harness import (
     topic_id_of,
 )
 from tests.unit.broker.messages import batch, only, produce
+from tests.unit.broker.replica.directory_answers import answer
 from tests.unit.broker.scripted_channel import ScriptedChannel
 
 ELSEWHERE = uuid.UUID(int=0xE15E)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.replica.core import (
+from moldau.broker.replica.core.in_sync_set import (
     RECOVERED,
     RECOVERING,
     IsrAnswer,
     IsrChange,
-    PartitionCore,
     PartitionState,
 )
+from moldau.broker.replica.core.partition_core import PartitionCore
 from moldau.protocol.errors import ErrorCode
-from tests.unit.broker.test_partition_core import LOCAL, Cluster, fetched, leader, state
+from tests.unit.broker.replica.test_partition_core import LOCAL, Cluster, fetched, leader, state
 
 LAG_MS = Cluster().max_lag_ms
 
@@ -180,7 +180,7 @@ def test_a_replica_that_left_counts_until_the_metadata_say_so() -> None:
     assert core.is_committed(5, 1) is None
     hear(core, isr=(1,), partition_epoch=1)
     assert not core.advance_high_watermark(2), "the metadata brought a minimum of 2 before"
-    assert core.check_isr(2, -1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert core.is_under_min_isr(2)
     assert core.advance_high_watermark(1), "until less is asked for"
     assert core.is_committed(5, 1) is ErrorCode.NONE
 
@@ -256,7 +256,7 @@ def test_a_shrink_below_the_minimum_commits_nothing() -> None:
     core.isr_change_answered(change, ErrorCode.NONE, committed(change))
     hear(core, isr=(1,), partition_epoch=1)
     assert not core.advance_high_watermark(2)
-    assert core.check_isr(2, -1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert core.is_under_min_isr(2)
     assert core.advance_high_watermark(1), "until less is asked for"
 
 

@@ -16,13 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from moldau.broker.replica.core import (
-    FollowerFetch,
-    IsrAnswer,
-    IsrChange,
-    PartitionCore,
-    PartitionState,
-)
+from moldau.broker.replica.core.in_sync_set import IsrAnswer, IsrChange, PartitionState
+from moldau.broker.replica.core.partition_core import FollowerFetch, PartitionCore
 from moldau.protocol.errors import ErrorCode
 
 LOCAL = 1

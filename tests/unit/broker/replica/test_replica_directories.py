@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.replica.followed_partitions import FollowedPartition
 from moldau.broker.replica.log_opener import MAX_REPLACEMENTS
 from moldau.metadata.image.values import LOST_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
@@ -29,9 +30,9 @@ from moldau.protocol.metadata_records import (
 from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
-from tests.unit.broker.directory_answers import answer
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
 from tests.unit.broker.messages import batch, fetch, only, produce
+from tests.unit.broker.replica.directory_answers import answer
 from tests.unit.broker.scripted_channel import Sent
 
 ELSEWHERE = uuid.UUID(int=0xE15E)
@@ -210,7 +211,7 @@ async def test_a_log_that_breaks_alone_is_given_up_and_begun_anew(
     names = broker.filesystem.listdir("/one")
     assert len([name for name in names if name.startswith("t-0.") and "-stray" in name]) == 1
     assert await told(broker) == {"t": first}
-    assert partition.follower_position() is not None
+    assert FollowedPartition(partition).position() is not None
     await until(lambda: broker.network.attempts == [("host-2", 9092)])
     assert any("replicated anew from broker 2" in each.message for each in caplog.records)
 

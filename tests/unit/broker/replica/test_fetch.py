@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica import Partition
 from moldau.broker.replica.delayed_fetch import DelayedFetch
+from moldau.broker.replica.partition import Partition
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     FetchPartition,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.replica.core import (
+from moldau.broker.replica.core.in_sync_set import RECOVERED, PartitionState
+from moldau.broker.replica.core.partition_core import (
     LEGAL_TRANSITIONS,
-    RECOVERED,
     FollowerFetch,
     PartitionCore,
-    PartitionState,
     ReplicaRole,
 )
-from moldau.broker.replica.core.replica_state import last_stable_offset
 from moldau.protocol.errors import ErrorCode
 
 LOCAL = 1
@@ -143,13 +141,12 @@ def test_leader_epochs(leader_epoch: int, error: ErrorCode) -> None:
     assert follower.check_leader(leader_epoch) is expected
 
 
-def test_check_isr() -> None:
+def test_under_min_isr() -> None:
     core = leader(isr=(1, 2))
-    assert core.check_isr(2, -1) is ErrorCode.NONE
-    assert core.check_isr(3, -1) is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert core.check_isr(3, 1) is ErrorCode.NONE
+    assert not core.is_under_min_isr(2)
+    assert core.is_under_min_isr(3)
     alone = leader(replicas=(1,))
-    assert alone.check_isr(2, -1) is ErrorCode.NONE, "more cannot be asked for than are assigned"
+    assert not alone.is_under_min_isr(2), "no more can be required than are assigned"
 
 
 def test_one_replica_commits_what_it_has() -> None:
@@ -210,13 +207,6 @@ def test_a_follower_is_cut_back_with_its_log() -> None:
     core.apply_state(state(leader_id=2), log_end_offset=10, high_watermark=8)
     core.local_log_was_cut(5)
     assert core.high_watermark == 5
-
-
-@pytest.mark.parametrize(
-    ("first_unstable_offset", "expected"), [(None, 10), (4, 4), (10, 10), (12, 10)]
-)
-def test_last_stable_offset(first_unstable_offset: int | None, expected: int) -> None:
-    assert last_stable_offset(10, first_unstable_offset) == expected
 
 
 def test_a_followers_high_watermark_follows_and_stays() -> None:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.replica.core import (
-    RECOVERED,
-    FollowerFetch,
-    InSyncSet,
-    IsrChange,
-    ReplicaProgress,
-)
+from moldau.broker.replica.core.in_sync_set import RECOVERED, InSyncSet, IsrChange
+from moldau.broker.replica.core.partition_core import FollowerFetch, ReplicaProgress
 
 MAX_LAG_MS = 10_000.0
 

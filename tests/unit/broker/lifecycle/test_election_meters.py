@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.lifecycle.election_meters import UNCLEAN_ELECTIONS, ElectionMeters
-from moldau.broker.lifecycle.metadata_loader import MetadataLoader
+from moldau.broker.lifecycle.metadata_loader import (
+    UNCLEAN_ELECTIONS,
+    ElectionMeters,
+    MetadataLoader,
+)
 from moldau.metadata.image import Provenance
 from moldau.protocol.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord
 from moldau.protocol.schema import Message

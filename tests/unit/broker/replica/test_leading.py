@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica import IsrChange, Partition, PartitionState
+from moldau.broker.replica.core.in_sync_set import IsrChange, PartitionState
+from moldau.broker.replica.partition import Partition
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import ReplicaState
 from moldau.protocol.messages.p21_delete_records import (
@@ -127,7 +128,7 @@ async def test_a_follower_catches_up_and_joins(
     controller.changes.append((partition, change))
     assert controller.commit() is None
     assert partition.core.isr == {1, 2}
-    assert partition.context.isr_counts.expands == 1
+    assert partition.context.isr_expands.count == 1
     assert "proposing ISR 1,2 instead of 1" in caplog.text
     assert "ISR grew from 1 to 1,2" in caplog.text
 
@@ -140,11 +141,13 @@ async def test_a_change_of_the_isr_counts_once_when_the_metadata_come_before_the
     Follower(broker).poll({("t", 0): at(3)})
     partition, change = controller.take()
     broker.replay(PartitionChangeRecord(partition_id=0, topic_id=partition.topic_id, isr=[1, 2]))
-    counts = partition.context.isr_counts
-    assert (partition.core.isr, counts.expands, counts.shrinks) == ({1, 2}, 1, 0)
+    context = partition.context
+    assert partition.core.isr == {1, 2}
+    assert (context.isr_expands.count, context.isr_shrinks.count) == (1, 0)
     controller.changes.append((partition, change))
     controller.commit()
-    assert (partition.core.isr, counts.expands, counts.shrinks) == ({1, 2}, 1, 0)
+    assert partition.core.isr == {1, 2}
+    assert (context.isr_expands.count, context.isr_shrinks.count) == (1, 0)
 
 
 async def test_the_high_watermark_is_told_with_the_fetch_that_moves_it(broker: DataPath) -> None:
@@ -312,7 +315,7 @@ async def test_a_silent_follower_leaves_and_what_waited_is_committed(
     partition.check_isr()
     assert not request.is_answered
     assert controller.commit() is None
-    assert partition.context.isr_counts.shrinks == 1
+    assert partition.context.isr_shrinks.count == 1
     assert "out of sync: 2 (3 records behind, not caught up for 30001 ms)" in caplog.text
     assert "ISR shrank from 1,2 to 1" in caplog.text
     broker.change_partition("t", isr=[1])
@@ -409,7 +412,7 @@ async def test_a_refused_proposal_is_counted_and_told(
     assert same is not None
     assert same.isr == (1,)
     assert partition.isr_change_answered(same, ErrorCode.INELIGIBLE_REPLICA, None) is None
-    assert partition.context.isr_counts.failed_updates == 2
+    assert partition.context.failed_isr_updates.count == 2
     assert "refused ISR 1,2 (INELIGIBLE_REPLICA); it stays 1" in caplog.text
 
 

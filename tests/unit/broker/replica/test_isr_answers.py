@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.replica.core import IsrAnswer, PartitionCore, PartitionState
-from moldau.broker.replica.core.replica_state import REFUSAL_PAUSE_MS
+from moldau.broker.replica.core.in_sync_set import IsrAnswer, PartitionState
+from moldau.broker.replica.core.partition_core import REFUSAL_PAUSE_MS, PartitionCore
 from moldau.protocol.errors import ErrorCode
-from tests.unit.broker.test_in_sync_replicas import LAG_MS, committed, expanding, hear, must, wait
-from tests.unit.broker.test_partition_core import LOCAL, fetched, leader, state
+from tests.unit.broker.replica.test_in_sync_replicas import (
+    LAG_MS,
+    committed,
+    expanding,
+    hear,
+    must,
+    wait,
+)
+from tests.unit.broker.replica.test_partition_core import LOCAL, fetched, leader, state
 
 
 @pytest.mark.parametrize(

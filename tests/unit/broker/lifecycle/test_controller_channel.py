@@ -38,7 +38,7 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.testing.waiting import wait_until_async
-from tests.unit.broker.fake_controller import FakeController
+from tests.unit.broker.lifecycle.fake_controller import FakeController
 
 CLIENT = ForwardedClient("10.1.2.3", "client")
 OWN = "User:broker"

@@ -14,9 +14,9 @@ from moldau.broker.lifecycle.broker_lifecycle import (
     BrokerLifecycle,
     BrokerState,
     RegistrationRefused,
+    RegistrationTracker,
 )
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
-from moldau.broker.lifecycle.registration_tracker import RegistrationTracker
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (

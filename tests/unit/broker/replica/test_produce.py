@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica import ProduceWait, deferred
+from moldau.broker.replica import deferred
+from moldau.broker.replica.partition import ProduceWait
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,

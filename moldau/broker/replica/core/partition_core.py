@@ -1,11 +1,11 @@
 """What one replica of a partition may do: its role, its leader epoch, its high watermark.
 
-Owns the decisions a leader takes: who may read and write under which leader epoch, whether enough
-replicas are in sync, how far the log is committed, which change of the ISR to propose. Does no I/O,
-knows no log: log end offsets come in as numbers. Invariants: the high watermark of a leader never
-goes back within one leader epoch, never passes its own log end offset nor that of any replica that
-is or may be in sync, and does not move while fewer than `min.insync.replicas` are; a state older
-than the one applied changes nothing.
+Owns the leader's decisions: which requests are valid under the leader epoch, whether enough
+replicas are in sync, how far the log is committed, which change of the ISR to propose. Knows no
+log: log end offsets come in as numbers. Invariants: the high watermark of a leader never goes back
+within one leader epoch, never passes its own log end offset nor that of any replica that is or may
+be in sync, and does not move while fewer than `min.insync.replicas` are; a state older than the one
+applied changes nothing.
 Sources: KIP-101 and KIP-320 (leader epochs), KIP-497 (AlterPartition), KIP-966 (high watermark
 under min.insync.replicas).
 """
@@ -13,35 +13,33 @@ under min.insync.replicas).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from moldau.broker.replica.core.in_sync_set import InSyncSet, IsrAnswer, proposal
-from moldau.broker.replica.core.replica_progress import NEVER_MS, ReplicaProgress
-from moldau.broker.replica.core.values import (
+from moldau.broker.replica.core.in_sync_set import (
     RECOVERED,
     RECOVERING,
-    UNKNOWN_BROKER_EPOCH,
-    UNKNOWN_OFFSET,
-    ClusterView,
-    FollowerFetch,
+    InSyncSet,
+    IsrAnswer,
     IsrChange,
     PartitionState,
-    ReplicaFigures,
 )
 from moldau.protocol.errors import ErrorCode
 
 NO_LEADER: Final = -1
 UNKNOWN_LEADER_EPOCH: Final = -1
-ACKS_ALL: Final = -1
+UNKNOWN_BROKER_EPOCH: Final = -1
+UNKNOWN_OFFSET: Final = -1
+NEVER_MS: Final = float("-inf")
 
 REFUSAL_PAUSE_MS: Final = 1_000
-"""How long a replica that the controller refused is not proposed again, unless brokers change. Its
-reason may be one that the leader cannot see, and each attempt ends with a metadata record."""
+"""How long a replica that the controller refused is not proposed again, unless brokers change. The
+leader may be unable to see the reason, and each attempt ends with a metadata record."""
 
 
 class ReplicaRole(Enum):
-    """What this broker is to the partition."""
+    """This broker's role for the partition."""
 
     NONE = "none"
     LEADER = "leader"
@@ -56,11 +54,143 @@ LEGAL_TRANSITIONS: Final[dict[ReplicaRole, frozenset[ReplicaRole]]] = {
 """From a role to the roles that may follow it; NONE is where a replica begins and ends."""
 
 
+class FollowerFetch(NamedTuple):
+    """One partition of a follower's Fetch, which says how far the follower's log reaches.
+
+    `broker_epoch` is the follower's, -1 when it does not say; `now_ms` when the request arrived, by
+    the monotonic clock.
+    """
+
+    replica_id: int
+    fetch_offset: int
+    log_start_offset: int
+    broker_epoch: int
+    now_ms: float
+
+
+class ReplicaFigures(NamedTuple):
+    """How one replica stands, as its leader sees it.
+
+    Offsets and `lag` (records) are -1 while unknown; `caught_up_age_ms` is how long ago the replica
+    was last known to have everything: 0 now, -1 never in this leader epoch.
+    """
+
+    replica_id: int
+    log_start_offset: int
+    log_end_offset: int
+    lag: int
+    is_in_sync: bool
+    caught_up_age_ms: float
+
+
+class ClusterView(Protocol):
+    """What a leader has to know beyond its partition.
+
+    Attributes:
+        max_lag_ms: a follower that has not caught up for longer leaves the ISR.
+        last_fetch_ms: when the last Fetch of each follower arrived, for any partitions.
+    """
+
+    max_lag_ms: int
+    last_fetch_ms: dict[int, float]
+
+    def now_ms(self) -> float:
+        """The monotonic clock."""
+
+    def broker_epoch(self) -> int:
+        """The epoch of this broker, -1 before it registered."""
+
+    def is_isr_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether the controller would take the broker into an ISR, by the newest metadata
+        (KIP-841, KIP-903): registered under this epoch (-1: any), neither fenced nor in controlled
+        shutdown.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaProgress:
+    """What a leader knows of one follower in one leader epoch: how far its log reaches, and when it
+    last had everything.
+
+    A follower was caught up at the moment of a fetch if that fetch asked for what the leader did
+    not have yet, or if its next fetch shows that it got everything the leader had at that moment.
+    Fetch sessions name only what has changed (KIP-227): a follower that is level does not name a
+    partition until the log grows, so the time of its last fetch, for any partitions, counts for all
+    it was level in.
+
+    Invariants: `caught_up_ms` never goes back; a follower that is level with the leader's log is
+    caught up, whatever the clock says.
+
+    `caught_up_ms` begins as the time from which its time to catch up counts, NEVER_MS out of sync;
+    `refused_ms` is when the controller refused to let it into the ISR, NEVER_MS if it did not.
+    """
+
+    replica_id: int
+    caught_up_ms: float = NEVER_MS
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    refused_ms: float = NEVER_MS
+    _fetch_ms: float = NEVER_MS
+    _fetch_leader_end: float = float("inf")
+
+    def is_stale(self, broker_epoch: int) -> bool:
+        """Whether a request is of an earlier incarnation of that broker (KIP-903)."""
+        return UNKNOWN_BROKER_EPOCH < broker_epoch < self.broker_epoch
+
+    def fetched(self, fetch: FollowerFetch, leader_end: int) -> None:
+        """Take over what a fetch says of the follower's log; `leader_end` is the leader's log end
+        offset when it arrived.
+        """
+        if fetch.fetch_offset >= leader_end:
+            self._caught_up_at(fetch.now_ms)
+        elif fetch.fetch_offset >= self._fetch_leader_end:
+            self._caught_up_at(self._fetch_ms)
+        self.log_end_offset = fetch.fetch_offset
+        self.log_start_offset = fetch.log_start_offset
+        self.broker_epoch = max(fetch.broker_epoch, self.broker_epoch)
+        self._fetch_ms = fetch.now_ms
+        self._fetch_leader_end = leader_end
+
+    def leader_grew(self, leader_end_before: int, last_fetch_ms: float | None) -> None:
+        """Note that the leader appends at `leader_end_before`, which the follower had reached; its
+        last Fetch of any partitions arrived at `last_fetch_ms`.
+        """
+        if last_fetch_ms is not None:
+            self._fetch_ms = max(self._fetch_ms, last_fetch_ms)
+        self._fetch_leader_end = leader_end_before
+        self._caught_up_at(self._fetch_ms)
+
+    def is_caught_up(self, leader_end: int, now_ms: float, max_lag_ms: float) -> bool:
+        """Whether the follower had everything at some moment of the last `max_lag_ms`."""
+        return self.log_end_offset >= leader_end or now_ms - self.caught_up_ms <= max_lag_ms
+
+    def figures(self, leader_end: int, now_ms: float, *, is_in_sync: bool) -> ReplicaFigures:
+        """The replica's standing as numbers, for metrics and descriptions."""
+        is_known = self.log_end_offset != UNKNOWN_OFFSET
+        age_ms = -1.0 if self.caught_up_ms == NEVER_MS else max(0.0, now_ms - self.caught_up_ms)
+        return ReplicaFigures(
+            self.replica_id,
+            self.log_start_offset,
+            self.log_end_offset,
+            max(0, leader_end - self.log_end_offset) if is_known else UNKNOWN_OFFSET,
+            is_in_sync,
+            0.0 if is_known and self.log_end_offset >= leader_end else age_ms,
+        )
+
+    def describe(self, leader_end: int, now_ms: float) -> str:
+        """The replica's standing in words, for the log."""
+        figures = self.figures(leader_end, now_ms, is_in_sync=False)
+        behind = f"{figures.lag} records behind" if figures.lag >= 0 else "not heard of yet"
+        since = f"for {figures.caught_up_age_ms:.0f} ms" if figures.caught_up_age_ms >= 0 else "yet"
+        return f"{self.replica_id} ({behind}, not caught up {since})"
+
+    def _caught_up_at(self, moment_ms: float) -> None:
+        self.caught_up_ms = max(self.caught_up_ms, moment_ms)
+
+
 class PartitionCore:
     """One replica's state; `apply_state` moves it along LEGAL_TRANSITIONS.
-
-    Args:
-        cluster: the clock and the other brokers.
 
     A leader also keeps what it knows of every other replica in `followers`.
     """
@@ -104,7 +234,7 @@ class PartitionCore:
 
     @property
     def isr(self) -> frozenset[int]:
-        """The replicas in sync, as the controller has committed them."""
+        """The in-sync replicas that the controller has committed."""
         return self.in_sync.committed
 
     @property
@@ -114,12 +244,12 @@ class PartitionCore:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this broker leads and an assigned replica is not in sync."""
+        """Whether this broker leads and an assigned replica is out of sync."""
         return self.is_leader and len(self.isr) < len(self.replicas)
 
     @property
     def state(self) -> PartitionState:
-        """The controller's word, as far as it was heard."""
+        """The newest decision of the controller that is known here."""
         return PartitionState(
             self.leader_id,
             self.leader_epoch,
@@ -143,8 +273,8 @@ class PartitionCore:
             high_watermark: the last one known locally, where a new leader begins from.
 
         Returns:
-            Whether this broker now leads under a leader epoch it did not lead before. False too
-            for a state that is older than the one in force, which is ignored.
+            Whether this broker begins to lead under this leader epoch. An older state than the
+            one in force is ignored: False.
         """
         epochs = (state.leader_epoch, state.partition_epoch)
         if epochs < (self.leader_epoch, self.partition_epoch):
@@ -159,7 +289,7 @@ class PartitionCore:
         if (
             begins_leading
             or role is not ReplicaRole.LEADER
-            or (epochs > (self.leader_epoch, self.partition_epoch))
+            or epochs > (self.leader_epoch, self.partition_epoch)
         ):
             if not begins_leading and role is ReplicaRole.LEADER:
                 self._forget_positions(self.in_sync.committed.difference(state.isr))
@@ -183,9 +313,9 @@ class PartitionCore:
         return begins_leading
 
     def _forget_positions(self, removed: Iterable[int]) -> None:
-        """The controller took replicas out of the ISR, not at our proposal and not because their
-        brokers are out of service: a log was lost (KIP-858). Until such a follower says where it is
-        now, it has nothing.
+        """The controller took replicas out of the ISR, neither by this leader's proposal nor
+        because their brokers are out of service: a log was lost (KIP-858). Such a follower counts
+        as having nothing until it reports its position.
         """
         pending = self.in_sync.pending
         for replica_id in removed:
@@ -196,18 +326,19 @@ class PartitionCore:
                 and self.cluster.is_isr_eligible(replica_id, progress.broker_epoch)
             ):
                 self._level.pop(replica_id, None)
-                self.followers[replica_id] = forgotten = ReplicaProgress(replica_id)
-                forgotten.broker_epoch = progress.broker_epoch
+                self.followers[replica_id] = ReplicaProgress(
+                    replica_id, broker_epoch=progress.broker_epoch
+                )
 
     def needs_position(self, replica_id: int) -> bool:
-        """Whether a follower has to name its position again, even if its session says that nothing
-        has changed.
+        """Whether a follower has to report its position again, although its session says that
+        nothing has changed.
         """
         progress = self.followers.get(replica_id)
         return progress is not None and progress.log_end_offset == UNKNOWN_OFFSET
 
     def _keep_followers(self) -> None:
-        """One progress for each other replica; who is new in the ISR has the whole time to lag."""
+        """One progress for each other replica; a new ISR member has the whole time to catch up."""
         known = self.followers
         others = dict.fromkeys((*self.replicas, *self.in_sync.members))
         others.pop(self.local_broker_id, None)
@@ -226,20 +357,16 @@ class PartitionCore:
         }
 
     def resign(self) -> None:
-        """The replica is gone from this broker, or its log cannot be used any more."""
+        """Give up the role: the replica has left this broker, or its log was opened late."""
         self.role = ReplicaRole.NONE
         self.in_sync.withdraw()
         self.followers = {}
         self._level = {}
 
-    # -- who may do what -------------------------------------------------------------------------
+    # -- checks of requests ----------------------------------------------------------------------
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        """Compare what a client believes with what is (KIP-320).
-
-        Args:
-            current_leader_epoch: the client's; -1 when it does not say.
-        """
+        """Compare a client's leader epoch (-1: not given) with the one in force (KIP-320)."""
         if current_leader_epoch in (UNKNOWN_LEADER_EPOCH, self.leader_epoch):
             return ErrorCode.NONE
         if current_leader_epoch < self.leader_epoch:
@@ -247,7 +374,7 @@ class PartitionCore:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def check_leader(self, current_leader_epoch: int) -> ErrorCode:
-        """`check_leader_epoch`, and then whether this broker leads at all."""
+        """`check_leader_epoch`, and whether this broker leads."""
         if current_leader_epoch not in (UNKNOWN_LEADER_EPOCH, self.leader_epoch):
             return self.check_leader_epoch(current_leader_epoch)
         if self.role is ReplicaRole.LEADER:
@@ -257,18 +384,16 @@ class PartitionCore:
     def check_follower(
         self, replica_id: int, broker_epoch: int, current_leader_epoch: int
     ) -> ErrorCode:
-        """Whether a broker may fetch as a follower: of this leader, assigned, in its present life.
-
-        Args:
-            broker_epoch: the follower's, -1 when it does not say (KIP-903).
+        """Whether a broker may fetch as a follower: from this leader, assigned, and in its present
+        incarnation (`broker_epoch`, -1: not given; KIP-903).
         """
         error = self.check_leader(current_leader_epoch)
         if error is not ErrorCode.NONE:
             return error
         progress = self.followers.get(replica_id)
         if progress is None:
-            # Perhaps we have not heard of that replica yet: a follower that names an epoch is told
-            # to come back, one that does not looks for another leader.
+            # Metadata may not have named that replica here yet: a follower that names an epoch is
+            # told to try again, one that does not looks for another leader.
             if current_leader_epoch >= 0:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -276,25 +401,15 @@ class PartitionCore:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
-    def check_isr(self, min_insync_replicas: int, required_acks: int) -> ErrorCode:
-        """Whether a write with `required_acks` finds enough replicas in sync."""
-        if required_acks == ACKS_ALL and self.is_under_min_isr(min_insync_replicas):
-            return ErrorCode.NOT_ENOUGH_REPLICAS
-        return ErrorCode.NONE
-
     def is_under_min_isr(self, min_insync_replicas: int) -> bool:
-        """Fewer in sync than asked for; asking for more than are assigned counts as all of them."""
+        """Whether fewer are in sync than required; no more can be required than are assigned."""
         in_sync_count = len(self.in_sync.members)
         return in_sync_count < min_insync_replicas and in_sync_count < max(1, len(self.replicas))
 
     # -- how far the log is committed ------------------------------------------------------------
 
     def local_log_grew(self, log_end_offset: int, min_insync_replicas: int) -> bool:
-        """The leader has appended.
-
-        Returns:
-            Whether the high watermark moved.
-        """
+        """Note an append by this leader; returns whether the high watermark moved."""
         if self._level:
             last_fetch_ms = self.cluster.last_fetch_ms
             for replica_id, progress in self._level.items():
@@ -304,10 +419,8 @@ class PartitionCore:
         return self.advance_high_watermark(min_insync_replicas)
 
     def follower_fetched(self, fetch: FollowerFetch, min_insync_replicas: int) -> bool:
-        """A follower says how far its log reaches; `check_follower` found nothing against it.
-
-        Returns:
-            Whether the high watermark moved.
+        """Note how far a follower's log reaches, after `check_follower` has accepted the fetch;
+        returns whether the high watermark moved.
         """
         progress = self.followers[fetch.replica_id]
         progress.fetched(fetch, self._log_end_offset)
@@ -318,10 +431,8 @@ class PartitionCore:
         return self.advance_high_watermark(min_insync_replicas)
 
     def advance_high_watermark(self, min_insync_replicas: int) -> bool:
-        """Commit what every replica that is or may be in sync has; nothing while too few are.
-
-        Returns:
-            Whether the high watermark moved.
+        """Commit what every replica that is or may be in sync has; nothing while too few are in
+        sync. Returns whether the high watermark moved.
         """
         if self.role is not ReplicaRole.LEADER or self.is_under_min_isr(min_insync_replicas):
             return False
@@ -334,7 +445,7 @@ class PartitionCore:
         return True
 
     def _replicated_end(self, local_end: int) -> int:
-        """The smallest log end among the maximal ISR and those about to join it."""
+        """The smallest log end among the maximal ISR and the followers about to join it."""
         maximal = self.in_sync.maximal
         smallest = local_end
         for replica_id, progress in self.followers.items():
@@ -344,8 +455,8 @@ class PartitionCore:
         return smallest
 
     def _is_about_to_join(self, progress: ReplicaProgress) -> bool:
-        """Whoever is caught up and may join is waited for: it would never get into the ISR if the
-        high watermark always ran away from it.
+        """The leader waits for a follower that is caught up and may join: the follower would never
+        enter the ISR if the high watermark always ran away from it.
         """
         cluster = self.cluster
         return (
@@ -358,8 +469,8 @@ class PartitionCore:
         """Whether everything before `required_offset` is committed.
 
         Returns:
-            None while it is not; NONE when it is; NOT_LEADER_OR_FOLLOWER when it will never be
-            known here; NOT_ENOUGH_REPLICAS_AFTER_APPEND when it is, but in too few replicas.
+            None while it is not; NONE when it is; NOT_LEADER_OR_FOLLOWER when this broker will
+            never know; NOT_ENOUGH_REPLICAS_AFTER_APPEND when it is, but in too few replicas.
         """
         if self.role is not ReplicaRole.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -372,10 +483,8 @@ class PartitionCore:
     # -- the in-sync set -------------------------------------------------------------------------
 
     def propose_expansion(self, replica_id: int) -> IsrChange | None:
-        """After a follower's fetch: let it join if it may.
-
-        Returns:
-            What to submit; it counts as under way from now on.
+        """After a follower's fetch: the proposal to let it join, if it may; the proposal counts as
+        under way from now on.
         """
         progress = self.followers[replica_id]
         if replica_id in self.in_sync.maximal or not self._may_join(progress):
@@ -383,14 +492,12 @@ class PartitionCore:
         return self._propose_joining([progress])
 
     def propose(self, *, again: bool = False) -> IsrChange | None:
-        """Look at all replicas: the recovery after an unclean election, who fell out of sync, whose
-        addition was refused, who is level and was not let in when it said so.
+        """The proposal that is due, if any: recovery after an unclean election, followers that fell
+        out of sync, a refused addition, or followers that are level and could not join before. It
+        counts as under way from now on.
 
         Args:
-            again: look at those too that the controller refused a moment ago.
-
-        Returns:
-            What to submit; it counts as under way from now on.
+            again: include followers that the controller refused a moment ago.
         """
         if again:
             for progress in self.followers.values():
@@ -428,15 +535,15 @@ class PartitionCore:
             progress
             for replica_id, progress in self._level.items()
             if replica_id not in in_sync.maximal
-            # It may have gone since it last spoke of this partition.
+            # The follower may have gone since it last named this partition.
             and now_ms - last_fetch_ms.get(replica_id, NEVER_MS) <= max_lag_ms
             and self._may_join(progress)
         ]
         return self._propose_joining(joining) if joining else None
 
     def _may_join(self, progress: ReplicaProgress) -> bool:
-        """It has all that is committed, the beginning of this leader epoch too, and the controller
-        would take it.
+        """Whether the follower has all that is committed, the beginning of this leader epoch too,
+        and the controller would accept it.
         """
         end = progress.log_end_offset
         return (
@@ -457,23 +564,24 @@ class PartitionCore:
 
     def _propose(self, members: tuple[int, ...], reason: str) -> IsrChange:
         assert self.local_broker_id in members, "a leader is in sync with itself"
-        change = proposal(self.state, members, self._broker_epochs(members), reason)
+        epochs = {each: progress.broker_epoch for each, progress in self.followers.items()}
+        epochs[self.local_broker_id] = self.cluster.broker_epoch()
+        change = IsrChange(
+            self.leader_epoch,
+            self.partition_epoch,
+            members,
+            {member: epochs.get(member, UNKNOWN_BROKER_EPOCH) for member in members},
+            # A leader that proposes anything has recovered (KIP-704).
+            RECOVERED,
+            reason,
+        )
         self.in_sync.propose(change)
         return change
-
-    def _broker_epochs(self, members: Iterable[int]) -> dict[int, int]:
-        epochs = {
-            member: progress.broker_epoch
-            for member in members
-            if (progress := self.followers.get(member)) is not None
-        }
-        epochs[self.local_broker_id] = self.cluster.broker_epoch()
-        return {member: epochs.get(member, UNKNOWN_BROKER_EPOCH) for member in members}
 
     def isr_change_answered(
         self, change: IsrChange, error: ErrorCode, state: PartitionState | None
     ) -> IsrAnswer:
-        """The controller has answered a proposal, or could not be asked (any other error)."""
+        """Take over the controller's answer to a proposal; any other error means there was none."""
         answer = self.in_sync.answered(change, error, state)
         if answer is IsrAnswer.COMMITTED:
             assert state is not None
@@ -487,10 +595,8 @@ class PartitionCore:
     # -- the local log of a follower -------------------------------------------------------------
 
     def follow_high_watermark(self, leader_high_watermark: int, log_end_offset: int) -> bool:
-        """The leader says what is committed; what was committed once stays so.
-
-        Returns:
-            Whether the high watermark moved.
+        """Take over what the leader says is committed; the high watermark never goes back. Returns
+        whether it moved.
         """
         assert self.role is not ReplicaRole.LEADER
         committed = min(leader_high_watermark, log_end_offset)
@@ -500,21 +606,15 @@ class PartitionCore:
         return True
 
     def local_log_was_cut(self, high_watermark: int) -> None:
-        """The local log was cut back, or begun anew (a follower does that).
-
-        Args:
-            high_watermark: what is left of the old one, by the log.
-        """
+        """Note that a follower's log was cut back or begun empty; `high_watermark` is the log's."""
         assert self.role is not ReplicaRole.LEADER, "a leader's log is never cut back"
         self.high_watermark = high_watermark
 
     # -- figures ---------------------------------------------------------------------------------
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The smallest log start offset of the live replicas; -1 while one of them is unknown.
-
-        Args:
-            log_start_offset: of the local log.
+        """The smallest log start offset of the live replicas, -1 while one of them is unknown;
+        `log_start_offset` is that of the local log.
         """
         smallest = log_start_offset
         for replica_id, progress in self.followers.items():
@@ -525,7 +625,7 @@ class PartitionCore:
         return smallest
 
     def replica_figures(self, log_start_offset: int) -> list[ReplicaFigures]:
-        """How every replica stands, the leader first; nothing when this broker does not lead."""
+        """How every replica stands, the leader first; empty where this broker does not lead."""
         if self.role is not ReplicaRole.LEADER:
             return []
         end = self._log_end_offset
@@ -538,15 +638,3 @@ class PartitionCore:
                 for replica_id, progress in self.followers.items()
             ),
         ]
-
-
-def last_stable_offset(high_watermark: int, first_unstable_offset: int | None) -> int:
-    """Where a read_committed reader must stop: before the first open transaction (KIP-98).
-
-    Args:
-        first_unstable_offset: of the earliest transaction that is open or not yet committed to
-            all; None without one.
-    """
-    if first_unstable_offset is None or first_unstable_offset > high_watermark:
-        return high_watermark
-    return first_unstable_offset
