@@ -1,13 +1,14 @@
 """Configuration: one table of every Kafka 4.3 key, and what follows from the values.
 
 Owns: reading, typing, checking and describing configuration.
-Must not: import anything else of this project; touch sockets or directories.
+Must not: import another room of this project; touch sockets or directories.
 Invariant: a sensitive value is never part of a `repr`, an error or a description.
 """
 
 from __future__ import annotations
 
 from moldau.config.definition import (
+    ConfigError,
     ConfigKey,
     ConfigSource,
     ConfigType,
@@ -29,12 +30,11 @@ from moldau.config.dynamic_config import (
     effective_broker_config,
     validate_dynamic_broker_config,
 )
-from moldau.config.errors import ConfigError
-from moldau.config.group_config import GROUP_KEYS, validate_group_config
+from moldau.config.group_config import validate_group_config
 from moldau.config.listeners import Endpoint, HostPort, QuorumVoter, SecurityProtocol
 from moldau.config.node_config import NodeConfig
 from moldau.config.properties import parse_properties, read_properties_file
-from moldau.config.table import BROKER_KEYS, TOPIC_KEYS
+from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
 from moldau.config.topic_config import (
     effective_topic_config,
     topic_config_defaults,

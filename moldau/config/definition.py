@@ -1,9 +1,10 @@
-"""What a configuration key is: its type, limits, reach and how far this node honours it.
+"""What a configuration key is, and the one error that configuration raises.
 
 Owns: `ConfigKey` and the small enumerations it is made of, with Kafka's wire codes where it has
-them.
-Must not: list keys (that is `keys/`), read files, or know about listeners.
-Invariant: plain immutable tuples, so that the whole table costs a few milliseconds to import.
+them; `ConfigError` and its wording "key, value, what is allowed".
+Must not: list keys, read files, or know about listeners.
+Invariant: keys are plain immutable tuples, so that the whole table costs a few milliseconds to
+import; an error carries no sensitive value, since its callers pass the redacted text.
 """
 
 from __future__ import annotations
@@ -64,13 +65,42 @@ class Status(Enum):
     """How far this node honours the key.
 
     SERVED: it does what Kafka documents. REFUSED: a value other than the default is an error, since
-    accepting it would promise something that does not happen. IGNORED: accepted, has no effect yet,
-    and says so in a warning when it is set to something else than the default.
+    accepting it would promise something that does not happen. IGNORED: the node accepts it without
+    any effect yet, and warns when it is set to something else than the default.
     """
 
     SERVED = "served"
     REFUSED = "refused"
     IGNORED = "ignored"
+
+
+HIDDEN: Final = "[hidden]"
+"""What is shown in place of a sensitive value."""
+
+
+class ConfigError(ValueError):
+    """A key that cannot be used with this value; `str(error)` is a single line.
+
+    Attributes:
+        key: the dotted name, or a file name when no key is to blame.
+        value: the offending text, redacted when the key is sensitive; None when it is missing.
+        allowed: what would be accepted, as a clause such as "must be at least 1".
+    """
+
+    __slots__ = ("allowed", "key", "value")
+
+    def __init__(self, key: str, value: str | None, allowed: str) -> None:
+        self.key = key
+        self.value = value
+        self.allowed = " ".join(allowed.split())
+        shown = "" if value is None else "=" + _one_line(value)
+        super().__init__(f"{key}{shown}: {self.allowed}")
+
+
+def _one_line(value: str) -> str:
+    """Text that cannot break the line nor flood it (200 characters are enough to recognise it)."""
+    escaped = value.encode("unicode_escape").decode("ascii") if not value.isprintable() else value
+    return escaped if len(escaped) <= 200 else escaped[:197] + "..."
 
 
 class Required:
@@ -94,16 +124,13 @@ class Password:
         self.value = value
 
     def __repr__(self) -> str:
-        return "[hidden]"
+        return HIDDEN
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Password) and other.value == self.value
 
     def __hash__(self) -> int:
         return hash(self.value)
-
-
-ConfigValue = bool | int | float | str | tuple[str, ...] | Password | None
 
 
 class ConfigKey(NamedTuple):
@@ -113,8 +140,8 @@ class ConfigKey(NamedTuple):
     a key is refused or ignored. `refused_values` names what a served key does not accept *yet*
     although Kafka would (compared with the value, or with each element of a list), and `refusal`
     the reason. `idle_elements` are those of a served list that are accepted without effect
-    (`refusal` says why), since Kafka's default has them. `synonyms` are the keys that answer for
-    this one, most specific first, when it is not set itself.
+    (`refusal` says why), since Kafka's default has them. `synonyms` are the keys whose values apply
+    when this one is not set itself, most specific first.
     """
 
     name: str
@@ -123,8 +150,8 @@ class ConfigKey(NamedTuple):
     validator: Validator | None
     importance: Importance
     scope: Scope
-    status: Status
     documentation: str
+    status: Status = Status.SERVED
     note: str = ""
     synonyms: tuple[str, ...] = ()
     refused_values: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Configuration as DescribeConfigs tells it: value, source, synonyms (KIP-226, KIP-569).
+"""Configuration as a DescribeConfigs response has it: value, source, synonyms (KIP-226, KIP-569).
 
 Owns: the order of sources and synonyms.
 Must not: build protocol messages.
@@ -20,9 +20,8 @@ from moldau.config.definition import (
     Status,
 )
 from moldau.config.dynamic_config import effective_broker_config
-from moldau.config.group_config import GROUP_KEYS
 from moldau.config.node_config import NodeConfig
-from moldau.config.table import BROKER_KEYS, TOPIC_KEYS, find_broker_key
+from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS, find_broker_key
 from moldau.config.topic_config import effective_topic_config
 from moldau.config.values import format_value
 
@@ -126,8 +125,8 @@ def describe_group_config(
     group_overrides: Mapping[str, str],
     names: Collection[str] | None = None,
 ) -> list[DescribedConfig]:
-    """Describes a group's configuration; arguments as above. What was written by another version
-    and cannot be used here is shown as it is.
+    """Describes a group's configuration; arguments as above. A value that another version wrote and
+    this one cannot use is shown as it is.
     """
     node_values = effective_broker_config(static, dynamic_cluster, dynamic_broker)
     levels = _Levels(static, dynamic_cluster, dynamic_broker)
@@ -162,7 +161,7 @@ class _Levels:
 
     def of(self, keys: Sequence[ConfigKey]) -> list[ConfigSynonym]:
         """Every value given for these keys, level by level, beginning with the first one of the
-        first key. So Apache Kafka tells them: nothing, where only the others have values.
+        first key; nothing where only the other keys have values, as in Apache Kafka.
         """
         found: list[ConfigSynonym] = []
         for texts, source in (
@@ -204,7 +203,7 @@ def _entry(
 
 
 def _unlisted(name: str, levels: _Levels) -> DescribedConfig:
-    """A key that is in no table: one for a listener, or one that nothing is known of."""
+    """A key that is in no table: a key for one listener, or an unknown one."""
     base = find_broker_key(name)
     if base is None:
         key = _unknown_key(name)
@@ -216,7 +215,7 @@ def _unlisted(name: str, levels: _Levels) -> DescribedConfig:
 
 
 def _unknown_key(name: str) -> ConfigKey:
-    """Stands for a key that is not declared: its value may be a secret, so it is never shown."""
+    """A key that is not declared: its value may be a secret, so it is never shown."""
     return ConfigKey(
         name,
         ConfigType.UNKNOWN,
@@ -224,8 +223,8 @@ def _unknown_key(name: str) -> ConfigKey:
         None,
         Importance.LOW,
         Scope.STATIC,
-        Status.IGNORED,
-        "",
+        documentation="",
+        status=Status.IGNORED,
     )
 
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from moldau.config.definition import Scope, Status
-from moldau.config.errors import ConfigError
+from moldau.config.definition import ConfigError, Scope, Status
 from moldau.config.table import (
     BROKER_KEYS,
     TOPIC_KEYS,
@@ -25,7 +24,7 @@ from moldau.config.table import (
 from moldau.config.values import accept_value, shown
 
 NOT_AT_RUN_TIME: Final = frozenset({"listeners", "listener.security.protocol.map"})
-"""Keys that Kafka changes at run time and this node, for now, only reads when it starts."""
+"""Keys that Kafka changes at run time, and that this node reads only when it starts so far."""
 
 MAX_WARNINGS: Final = 20
 
@@ -33,7 +32,7 @@ MAX_WARNINGS: Final = 20
 def validate_dynamic_broker_config(
     name: str, text: str, *, cluster_default: bool = False
 ) -> str | None:
-    """Checks one dynamic change; the caller answers INVALID_CONFIG or INVALID_REQUEST.
+    """Checks one dynamic change; an error becomes INVALID_CONFIG or INVALID_REQUEST.
 
     Args:
         name: the key.
@@ -41,8 +40,8 @@ def validate_dynamic_broker_config(
         cluster_default: whether it is to become the default of all brokers (resource name "").
 
     Returns:
-        A warning when the key is accepted without effect, else None. Any unknown key is: as in
-        Apache Kafka it may be one of another release or of a plug-in.
+        A warning when the key is accepted without effect, else None. Unknown keys are accepted
+        without effect: as in Apache Kafka they may belong to another release or to a plug-in.
 
     Raises:
         ConfigError: static key, wrong level, or a bad value.
@@ -70,7 +69,7 @@ def effective_broker_config(
 ) -> dict[str, Any]:
     """Typed values of every broker key after the dynamic ones are applied.
 
-    A stored value that this version cannot use is left out, as an unknown key is.
+    Stored values that this version cannot use are left out, and so are unknown keys.
     """
     values = {name: static[name] for name in BROKER_KEYS}
     for dynamic, is_default in ((dynamic_cluster, True), (dynamic_broker, False)):
@@ -86,8 +85,8 @@ def effective_broker_config(
 def dynamic_config_warnings(
     dynamic_cluster: Mapping[str, str], dynamic_broker: Mapping[str, str]
 ) -> Iterator[str]:
-    """One line for every stored value that is without effect on this broker, and why; of very
-    many, for the first MAX_WARNINGS.
+    """One line for each of the first MAX_WARNINGS stored values that have no effect on this broker,
+    and why.
     """
     warnings = _dynamic_config_warnings(dynamic_cluster, dynamic_broker)
     yield from islice(warnings, MAX_WARNINGS)
@@ -120,8 +119,8 @@ def _check_between_keys(name: str, value: Any) -> None:
     if name == "log.retention.ms" and value != -1 and value < 1:
         raise ConfigError(name, str(value), "must be at least 1, or -1 for no limit")
     for key in TOPIC_KEYS.values():
-        # The default of topics is held to what topics are held to; only the first of the keys
-        # behind a topic's has its units.
+        # The limits of a topic's key hold for its default too. Of the broker keys behind it, only
+        # the first has the same unit.
         validator = key.validator if key.synonyms[:1] == (name,) else None
         if validator is not None and value is not None and not validator.accepts(value):
             raise ConfigError(name, str(value), f"must be {validator.describe()}")

@@ -2,7 +2,7 @@
 
 Owns: parsing of `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
 `controller.quorum.voters` and `controller.quorum.bootstrap.servers`, one value at a time.
-Must not: compare one key with another (that is `cross_checks`), resolve names, open sockets.
+Must not: compare one key with another (that is `node_config`), resolve names, open sockets.
 Invariant: an `Endpoint` always names a security protocol; IPv6 hosts carry no brackets.
 """
 
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from moldau.config.errors import ConfigError
+from moldau.config.definition import ConfigError
+from moldau.constants import MAX_INT32
 
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.\-]*)://(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/\s]*)):(\d{1,5})")
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/@\s]+)):(\d{1,5})")
@@ -23,7 +24,7 @@ _MAX_PORT = 65535
 
 
 class SecurityProtocol(Enum):
-    """What is spoken below the Kafka protocol; the numbers are those of metadata records."""
+    """The layer below the Kafka protocol; the numbers are those of metadata records."""
 
     PLAINTEXT = 0
     SSL = 1
@@ -129,7 +130,7 @@ def parse_quorum_voters(key: str, elements: Sequence[str]) -> tuple[QuorumVoter,
     voters: list[QuorumVoter] = []
     for element in elements:
         match = _VOTER.fullmatch(element)
-        if match is None or int(match[1]) > 2**31 - 1:
+        if match is None or int(match[1]) > MAX_INT32:
             raise ConfigError(key, element, "must be ID@HOST:PORT")
         node_id = int(match[1])
         if any(voter.node_id == node_id for voter in voters):

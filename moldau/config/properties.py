@@ -1,17 +1,21 @@
-"""Reader for Java `.properties` text, the form of every Kafka configuration file.
+"""Where configuration texts come from: `.properties` files, and `KAFKA_LOG_DIRS`-style variables.
 
-Owns: comments, continuation lines, separators, escapes.
-Must not: know any key.
-Invariant: what `java.util.Properties` reads from the same text, this reads too; malformed
-escapes are reported with the line they are on, not guessed.
+Owns: the form of Java's properties text (comments, continuation lines, separators, escapes); the
+translation of environment variables to keys, and the list of variables that are for scripts only,
+both a convention of Kafka's container images.
+Must not: know any key; read the process's environment (the caller passes it in).
+Invariant: this reader and `java.util.Properties` read the same from the same text; malformed
+escapes are reported with the line they are on, not guessed; only variables that start with
+`KAFKA_` count.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-from moldau.config.errors import ConfigError
+from moldau.config.definition import ConfigError
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 """A file above this size is a mistake (a log segment, a device), not configuration."""
@@ -19,6 +23,33 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 _SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")
+
+PREFIX: Final = "KAFKA_"
+
+NOT_CONFIGURATION: Final = frozenset(
+    {
+        "KAFKA_CLUSTER_ID",
+        "KAFKA_DEBUG",
+        "KAFKA_GC_LOG_OPTS",
+        "KAFKA_HEAP_OPTS",
+        "KAFKA_HOME",
+        "KAFKA_JMX_HOSTNAME",
+        "KAFKA_JMX_OPTS",
+        "KAFKA_JMX_PORT",
+        "KAFKA_JVM_PERFORMANCE_OPTS",
+        "KAFKA_LOG4J_LOGGERS",
+        "KAFKA_LOG4J_OPTS",
+        "KAFKA_LOG4J_ROOT_LOGLEVEL",
+        "KAFKA_OPTS",
+        "KAFKA_TOOLS_LOG4J_LOGLEVEL",
+        "KAFKA_VERSION",
+    }
+)
+
+_UNDERSCORES = re.compile(r"_{1,3}")
+_TRANSLATION = {"_": ".", "__": "_", "___": "-"}
+# What Kubernetes injects for a service called "kafka": KAFKA_PORT=tcp://…, KAFKA_SERVICE_HOST, …
+_SERVICE_LINK = re.compile(r"KAFKA_(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP)(_.*)?)?)")
 
 
 def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]:
@@ -64,6 +95,24 @@ def read_properties_file(path: str) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise ConfigError(path, None, f"is not UTF-8 text (byte {error.start})") from error
     return parse_properties(text, source=path)
+
+
+def key_of_variable(variable: str) -> str:
+    """`log.dirs` of `KAFKA_LOG_DIRS`: `_` is a dot, `__` an underscore, `___` a dash."""
+    name = variable[len(PREFIX) :]
+    return _UNDERSCORES.sub(lambda match: _TRANSLATION[match[0]], name).lower()
+
+
+def properties_of_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The configuration that an environment holds, by dotted key."""
+    return {
+        key_of_variable(variable): value
+        for variable, value in sorted(environ.items())
+        if variable.startswith(PREFIX)
+        and len(variable) > len(PREFIX)
+        and variable not in NOT_CONFIGURATION
+        and not _SERVICE_LINK.fullmatch(variable)
+    }
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

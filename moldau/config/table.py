@@ -1,94 +1,122 @@
 """Finding keys: by name, by nearest name, behind a listener prefix, among the removed ones.
 
-Owns: `BROKER_KEYS`, `TOPIC_KEYS`, the removed keys and what to say about each.
-Must not: parse values.
+Owns: `BROKER_KEYS`, `TOPIC_KEYS`, `GROUP_KEYS` (the served keys of `keys` and the rows of
+`unserved_keys.tsv`), and what to say about keys that Kafka has removed.
+Must not: parse the values of a configuration.
 Invariant: a removed key is never also a known one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from moldau.config.definition import ConfigKey
-from moldau.config.keys import ALL_BROKER_KEYS, ALL_TOPIC_KEYS
+from moldau.config.definition import ConfigKey, ConfigType, Importance, Scope, Status
+from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
+from moldau.config.validators import (
+    ListOf,
+    NonEmptyString,
+    OffsetReset,
+    OneOf,
+    Range,
+    Validator,
+)
+from moldau.config.values import parse_value
 
-BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {key.name: key for key in ALL_BROKER_KEYS}
-)
-TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {key.name: key for key in ALL_TOPIC_KEYS}
-)
+_UNSERVED_KEYS = os.path.join(os.path.dirname(__file__), "unserved_keys.tsv")
+_REMOVED = "removed"
+_LIMITS: Final[Mapping[str, Validator]] = {
+    "distinct": ListOf(),
+    "distinct, not empty": ListOf(may_be_empty=False),
+    "not empty": NonEmptyString(),
+    "offset reset": OffsetReset(),
+}
+_ANY_CASE = "any case: "
 
 LISTENER_PREFIX: Final = "listener.name."
 PLUGIN_PREFIXES: Final = ("rsm.config.", "rlmm.config.", "config.providers.")
 
-_ZOOKEEPER = "ZooKeeper is gone; set process.roles, node.id and controller.quorum.bootstrap.servers"
 
-REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "advertised.host.name": "use advertised.listeners",
-        "advertised.port": "use advertised.listeners",
-        "broker.id.generation.enable": "ids are not generated any more; set node.id",
-        "control.plane.listener.name": "use controller.listener.names",
-        "controlled.shutdown.max.retries": "there is nothing to retry by hand; remove it",
-        "controlled.shutdown.retry.backoff.ms": "there is nothing to retry by hand; remove it",
-        "delegation.token.master.key": "use delegation.token.secret.key",
-        "host.name": "use listeners",
-        "inter.broker.protocol.version": "finalize the feature metadata.version",
-        "log.cleaner.hash.algorithm": "it cannot be chosen; remove it",
-        "log.message.downconversion.enable": "old record formats are not served; remove it",
-        "log.message.format.version": "records always use format 2; remove it",
-        "log.message.timestamp.difference.max.ms": (
-            "use log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms"
-        ),
-        "max.connections.idle.ms": "use connections.max.idle.ms",
-        "offsets.commit.required.acks": "commits always wait for all in-sync replicas; remove it",
-        "password.encoder.cipher.algorithm": "dynamic values are not encoded; remove it",
-        "password.encoder.iterations": "dynamic values are not encoded; remove it",
-        "password.encoder.key.length": "dynamic values are not encoded; remove it",
-        "password.encoder.keyfactory.algorithm": "dynamic values are not encoded; remove it",
-        "password.encoder.old.secret": "dynamic values are not encoded; remove it",
-        "password.encoder.secret": "dynamic values are not encoded; remove it",
-        "port": "use listeners",
-        "producer.purgatory.purge.interval.messages": (
-            "use producer.purgatory.purge.interval.requests"
-        ),
-        "quota.consumer.default": "quotas are dynamic; alter the default client quota",
-        "quota.producer.default": "quotas are dynamic; alter the default client quota",
-        "replica.lag.max.messages": "lag is measured in time; use replica.lag.time.max.ms",
-        "request.required.acks": "producers choose it per request; set acks at the producer",
-        "reserved.broker.max.id": "ids are not generated any more; set node.id",
-        "transaction.abort.timed.out.transaction.cleanup.interval.s": (
-            "use transaction.abort.timed.out.transaction.cleanup.interval.ms"
-        ),
-        "zookeeper.clientCnxnSocket": _ZOOKEEPER,
-        "zookeeper.connect": _ZOOKEEPER,
-        "zookeeper.connection.timeout.ms": _ZOOKEEPER,
-        "zookeeper.max.in.flight.requests": _ZOOKEEPER,
-        "zookeeper.metadata.migration.enable": _ZOOKEEPER,
-        "zookeeper.session.timeout.ms": _ZOOKEEPER,
-        "zookeeper.set.acl": _ZOOKEEPER,
-        "zookeeper.sync.time.ms": _ZOOKEEPER,
-    }
-)
+def _read_unserved_keys() -> tuple[dict[str, list[ConfigKey]], dict[str, dict[str, str]]]:
+    """The keys that are not served, and what to do instead of the removed ones, both by area."""
+    keys: dict[str, list[ConfigKey]] = {}
+    removed: dict[str, dict[str, str]] = {}
+    with open(_UNSERVED_KEYS, encoding="utf-8") as file:
+        next(file)
+        for line in file:
+            area, status, name, *columns = line.rstrip("\n").split("\t")
+            if status == _REMOVED:
+                removed.setdefault(area, {})[name] = columns[5]
+            else:
+                keys.setdefault(area, []).append(_key_of_row(Status(status), name, columns))
+    return keys, removed
 
-REMOVED_TOPIC_KEYS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "message.downconversion.enable": "old record formats are not served; remove it",
-        "message.format.version": "records always use format 2; remove it",
-        "message.timestamp.difference.max.ms": (
-            "use message.timestamp.before.max.ms and message.timestamp.after.max.ms"
-        ),
-    }
-)
+
+def _key_of_row(status: Status, name: str, columns: list[str]) -> ConfigKey:
+    kind, default, limits, importance, scope, reason, meaning, synonyms, internal = columns
+    key = ConfigKey(
+        name,
+        ConfigType[kind.upper()],
+        None,
+        _validator(limits),
+        Importance(importance),
+        Scope(scope),
+        meaning,
+        status,
+        reason,
+        tuple(synonyms.split(",")) if synonyms else (),
+        internal=bool(internal),
+    )
+    return key if default == "null" else key._replace(default=parse_value(key, default))
+
+
+@cache
+def _validator(limits: str) -> Validator | None:
+    """What the column of limits says: a known word, a range as in `1..9` or `0..`, or `a|b`."""
+    if not limits:
+        return None
+    if limits in _LIMITS:
+        return _LIMITS[limits]
+    lowest, is_range, highest = limits.partition("..")
+    if is_range:
+        return Range(_number(lowest), _number(highest) if highest else None)
+    values = limits.removeprefix(_ANY_CASE)
+    return OneOf(*values.split("|"), any_case=values != limits)
+
+
+def _number(text: str) -> float:
+    return float(text) if "." in text else int(text)
+
+
+_UNSERVED, _REMOVED_KEYS = _read_unserved_keys()
+
+
+def keys_of_area(area: str) -> list[ConfigKey]:
+    """Every key of an area, served or not, by name."""
+    return sorted([*SERVED_KEYS.get(area, ()), *_UNSERVED.get(area, ())])
+
+
+def _by_name(areas: Iterable[str]) -> Mapping[str, ConfigKey]:
+    return MappingProxyType({key.name: key for area in areas for key in keys_of_area(area)})
+
+
+BROKER_KEYS: Final = _by_name(NODE_AREAS)
+TOPIC_KEYS: Final = _by_name((TOPIC_AREA,))
+GROUP_KEYS: Final = _by_name((GROUP_AREA,))
+"""What a group may override; the synonym of a key is the broker key behind it."""
+
+REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(_REMOVED_KEYS["node"])
+"""What to do instead of a node's key that Kafka has removed."""
+REMOVED_TOPIC_KEYS: Final[Mapping[str, str]] = MappingProxyType(_REMOVED_KEYS[TOPIC_AREA])
 
 
 def removed_answer(name: str) -> str | None:
     """What to do instead of a key that Kafka has removed, None for any other name."""
     if name.startswith("zookeeper.ssl."):
-        return _ZOOKEEPER
+        name = "zookeeper.connect"
     return REMOVED_KEYS.get(name)
 
 

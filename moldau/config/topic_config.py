@@ -3,7 +3,7 @@
 Owns: resolution through synonyms (`retention.ms` ← `log.retention.ms` ← minutes ← hours) and the
 rules between topic keys.
 Must not: store anything.
-Invariant: `effective_topic_config` answers for every topic key, typed.
+Invariant: `effective_topic_config` has a typed value for every topic key.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from moldau.config.definition import ConfigKey
-from moldau.config.errors import ConfigError
+from moldau.config.definition import ConfigError, ConfigKey
 from moldau.config.table import BROKER_KEYS, REMOVED_TOPIC_KEYS, TOPIC_KEYS, nearest_name
 from moldau.config.values import accept_value, shown
 
@@ -45,9 +44,9 @@ def effective_topic_config(
 ) -> dict[str, Any]:
     """A topic's typed configuration: its overrides on top of the node's defaults.
 
-    Overrides come out of the metadata log and were checked when they went in. One that this
-    version cannot use all the same (written by another version) is logged and left out, since a
-    partition that serves with a default is better than one that does not serve.
+    The controller checks overrides before it writes them to the metadata log. An override that
+    another version wrote and this one cannot use is logged and left out, since a partition that
+    serves with a default is better than one that does not serve.
     """
     values = topic_config_defaults(node_values)
     for name, text in topic_overrides.items():
@@ -65,7 +64,7 @@ def effective_topic_config(
 def validate_topic_config(
     overrides: Mapping[str, str], node_values: Mapping[str, Any] | None = None
 ) -> None:
-    """Checks the overrides a client asks for; the caller answers INVALID_CONFIG.
+    """Checks the overrides that a client asks for; an error becomes INVALID_CONFIG.
 
     Args:
         overrides: texts by topic key.
@@ -93,7 +92,7 @@ def topic_key(name: str) -> ConfigKey:
     """The declaration of a topic key.
 
     Raises:
-        ConfigError: there is none; says what replaced it, or what looks like it.
+        ConfigError: there is none; it names the replacement, or a key that looks like it.
     """
     key = TOPIC_KEYS.get(name)
     if key is not None:

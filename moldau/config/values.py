@@ -1,7 +1,7 @@
 """Text to typed value and back, by Kafka's rules.
 
 Owns: parsing and formatting of every `ConfigType`, with limits and refused values.
-Must not: know where a value came from.
+Must not: depend on where a value came from.
 Invariant: `format_value(key, parse_value(key, text))` parses to the same value again, and no
 error text carries a sensitive value.
 """
@@ -11,15 +11,22 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from moldau.config.definition import ConfigKey, ConfigType, Password, Status
-from moldau.config.errors import HIDDEN, ConfigError
+from moldau.config.definition import (
+    HIDDEN,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    Password,
+    Status,
+)
+from moldau.constants import MAX_INT16, MAX_INT32, MAX_INT64, MIN_INT16, MIN_INT32, MIN_INT64
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?")
 _BOUNDS = {
-    ConfigType.SHORT: (-(2**15), 2**15 - 1, "a 16-bit whole number"),
-    ConfigType.INT: (-(2**31), 2**31 - 1, "a 32-bit whole number"),
-    ConfigType.LONG: (-(2**63), 2**63 - 1, "a 64-bit whole number"),
+    ConfigType.SHORT: (MIN_INT16, MAX_INT16, "a 16-bit whole number"),
+    ConfigType.INT: (MIN_INT32, MAX_INT32, "a 32-bit whole number"),
+    ConfigType.LONG: (MIN_INT64, MAX_INT64, "a 64-bit whole number"),
 }
 
 
@@ -82,7 +89,7 @@ def _parse(key: ConfigKey, text: str) -> Any:
         return lowered == "true"
     if kind in _BOUNDS:
         minimum, maximum, words = _BOUNDS[kind]
-        # 25 digits are beyond any of them; it keeps int() from chewing on a megabyte of digits.
+        # No value that is allowed has 25 digits; int() of a megabyte of digits would take long.
         if not _INTEGER.fullmatch(stripped) or len(stripped) > 25:
             raise ConfigError(key.name, text, f"must be {_limits(key, words)}")
         number = int(stripped)

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from moldau.config.errors import ConfigError
+from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.records import (

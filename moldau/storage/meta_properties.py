@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from moldau.config.errors import ConfigError
+from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
 from moldau.protocol.types import RESERVED_TOPIC_IDS, uuid_from_base64, uuid_to_base64
 from moldau.runtime.filesystem import Filesystem

@@ -23,7 +23,7 @@ TABLES = (
     "moldau/protocol/messages/",
     "moldau/protocol/metadata_records/",
     "moldau/protocol/coordinator_records/",
-    "moldau/config/keys/",
+    "moldau/config/keys.py",
 )
 
 #: Functions whose own name says which offset they take.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.config.cross_checks import RACK_AWARE_REPLICA_SELECTOR
+from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from moldau.config import NodeConfig, effective_broker_config
-from moldau.config.errors import ConfigError
+from moldau.config.definition import ConfigError
 from moldau.config.table import TOPIC_KEYS
 from moldau.config.values import parse_value
 from moldau.controller.core.partition_index import PartitionIndex

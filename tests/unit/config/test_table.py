@@ -10,16 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from moldau.config import BROKER_KEYS, TOPIC_KEYS, ConfigError, Importance, Scope, Status
+from moldau.config import (
+    BROKER_KEYS,
+    GROUP_KEYS,
+    TOPIC_KEYS,
+    ConfigError,
+    Importance,
+    Scope,
+    Status,
+)
 from moldau.config.definition import REQUIRED, ConfigKey
-from moldau.config.keys import ALL_BROKER_KEYS, ALL_TOPIC_KEYS, AREAS
-from moldau.config.table import REMOVED_KEYS, REMOVED_TOPIC_KEYS
+from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
+from moldau.config.table import REMOVED_KEYS, REMOVED_TOPIC_KEYS, keys_of_area
 from moldau.config.values import format_value, parse_value
 from moldau.storage.log_config import LogConfig
 from tests.unit.config.facts import KeyFacts, ValueFacts, key_facts, value_facts
 
 ROOT = Path(__file__).resolve().parents[3]
 KEYS = {"broker": BROKER_KEYS, "topic": TOPIC_KEYS}
+ALL_KEYS = [*BROKER_KEYS.values(), *TOPIC_KEYS.values(), *GROUP_KEYS.values()]
 FACTS = key_facts()
 VALUES = value_facts()
 # Their elements are checked when the addresses are parsed, not by a validator.
@@ -64,15 +73,22 @@ def test_values_are_accepted_and_rejected_as_kafka_does(fact: ValueFacts):
 
 
 def test_no_key_is_declared_twice_and_areas_are_sorted():
-    for keys in (ALL_BROKER_KEYS, ALL_TOPIC_KEYS):
-        names = [key.name for key in keys]
+    for areas in (NODE_AREAS, (TOPIC_AREA,), (GROUP_AREA,)):
+        names = [key.name for area in areas for key in keys_of_area(area)]
         assert len(names) == len(set(names))
-    for area in AREAS:
-        names = [key.name for key in area.KEYS]
+    for keys in SERVED_KEYS.values():
+        names = [key.name for key in keys]
         assert names == sorted(names)
 
 
-@pytest.mark.parametrize("key", [*ALL_BROKER_KEYS, *ALL_TOPIC_KEYS], ids=lambda key: key.name)
+def test_served_keys_are_declared_in_code_and_the_others_in_the_data_file():
+    assert {key.status for keys in SERVED_KEYS.values() for key in keys} == {Status.SERVED}
+    in_code = {id(key) for keys in SERVED_KEYS.values() for key in keys}
+    served = [key for key in ALL_KEYS if key.status is Status.SERVED]
+    assert in_code == {id(key) for key in served}
+
+
+@pytest.mark.parametrize("key", ALL_KEYS, ids=lambda key: key.name)
 def test_every_key_is_documented_and_says_why_it_is_not_served(key: ConfigKey):
     assert key.documentation.endswith(".")
     assert key.documentation[0].isupper()
@@ -83,7 +99,7 @@ def test_every_key_is_documented_and_says_why_it_is_not_served(key: ConfigKey):
 
 
 def test_refused_key_keeps_its_default():
-    for key in [*ALL_BROKER_KEYS, *ALL_TOPIC_KEYS]:
+    for key in ALL_KEYS:
         if key.refused_values and key.default is not REQUIRED:
             given = key.default if isinstance(key.default, tuple) else (key.default,)
             assert not set(given) & set(key.refused_values), key.name
@@ -102,7 +118,7 @@ def _words_in_source() -> str:
     parts = []
     for path in sorted((ROOT / "moldau").rglob("*.py")):
         relative = path.relative_to(ROOT / "moldau").as_posix()
-        if not relative.startswith("config/keys/") and relative != "config/table.py":
+        if relative not in ("config/keys.py", "config/table.py"):
             parts.append(path.read_text(encoding="utf-8"))
     return "\n".join(parts)
 
@@ -119,7 +135,7 @@ def test_served_keys_are_read_somewhere():
     }
     unread = [
         key.name
-        for key in [*ALL_BROKER_KEYS, *ALL_TOPIC_KEYS]
+        for key in [*BROKER_KEYS.values(), *TOPIC_KEYS.values()]
         if key.status is Status.SERVED and key.name not in spelled | served_through_topics
     ]
     assert unread == []
@@ -137,4 +153,4 @@ def test_importing_the_tables_loads_nothing_heavy():
     assert "moldau.config.table" in loaded
     assert not loaded & {"asyncio", "dataclasses", "difflib", "inspect", "socket"}
     ours = {name for name in loaded if name.startswith("moldau.")}
-    assert all(name.startswith("moldau.config") for name in ours), ours
+    assert all(name.startswith(("moldau.config", "moldau.constants")) for name in ours), ours

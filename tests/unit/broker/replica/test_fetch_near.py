@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.config.cross_checks import RACK_AWARE_REPLICA_SELECTOR
+from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import FenceBrokerRecord, RegisterBrokerRecord
 from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint

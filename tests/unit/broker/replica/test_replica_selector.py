@@ -10,7 +10,7 @@ from moldau.broker.replica.replica_selector import (
     ReplicaView,
     choose_in_rack,
 )
-from moldau.config.cross_checks import RACK_AWARE_REPLICA_SELECTOR
+from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 from moldau.metadata.image import MetadataImage
 
 

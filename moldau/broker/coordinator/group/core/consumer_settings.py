@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from moldau.config.cross_checks import CONSUMER_GROUP_ASSIGNORS
+from moldau.config.node_config import CONSUMER_GROUP_ASSIGNORS
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 
 SESSION_TIMEOUT_KEY: Final = "consumer.session.timeout.ms"
