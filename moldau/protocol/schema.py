@@ -21,7 +21,7 @@ struct to the field. (A fetch response has three such structs per partition.)
 
 import struct as struct_module
 from collections.abc import Callable
-from types import NoneType, UnionType
+from types import ModuleType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -72,6 +72,7 @@ __all__ = [
     "data",
     "field",
     "header",
+    "messages_of",
     "metadata_record",
     "request",
     "response",
@@ -329,6 +330,15 @@ class Message(Struct):
 
         decoder = cls._decoders[version] = compile_decoder(cls, version)
         return decoder
+
+
+def messages_of(module: ModuleType) -> list[type[Message]]:
+    """Every message that a module declares, in its order."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Message) and value is not Message
+    ]
 
 
 StructClass = TypeVar("StructClass", bound=type[Struct])

@@ -6,7 +6,7 @@ import pytest
 from crc32c import crc32c
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
-from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau.protocol.coordinator_records.classic_groups import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.records import Record, encode_batch
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,

@@ -1,18 +1,24 @@
 """How coordinator records lie in the keys and values of their logs.
 
 Owns the framing: a key is its type as int16 and then the key, a value is its version as int16 and
-then the value; no value at all (a tombstone) removes the key. Which value a key goes with is told
-by the key's type, and the same numbers mean different things in different logs. The oldest key
-types, 0 and 1, double as version of one key: both are an offset commit.
+then the value; no value at all (a tombstone) removes the key. The key's type says which value
+belongs to it, and the same numbers mean different things in different logs. The oldest key types,
+0 and 1, were once two versions of one key: both are an offset commit.
 """
 
-from functools import cache
-from importlib import import_module
 from struct import Struct as PackedStruct
+from types import ModuleType
 from typing import Final
 
+from moldau.protocol.coordinator_records import (
+    classic_groups,
+    consumer_groups,
+    share_groups,
+    streams_groups,
+    transactions,
+)
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Message, messages_of
 from moldau.protocol.types import Buffer
 
 _INT16 = PackedStruct(">h")
@@ -27,23 +33,17 @@ def _split(buffer: Buffer, what: str) -> int:
 
 
 class CoordinatorLog:
-    """The record types of one coordinator's log."""
+    """The record types of one coordinator's log, out of the modules that declare them."""
 
-    def __init__(self, topic: str, records: dict[int, tuple[str, str]]) -> None:
+    def __init__(self, topic: str, *families: ModuleType) -> None:
         self.topic = topic
-        self._records = records
-        self._classes = cache(self._load)
-
-    def _load(self, type_id: int) -> tuple[type[Message], type[Message]]:
-        entry = self._records.get(type_id)
-        if entry is None:
-            raise RemoteProtocolError(f"{self.topic} has no records of type {type_id}")
-        module = import_module(f"moldau.protocol.coordinator_records.{entry[0]}")
-        return getattr(module, f"{entry[1]}Key"), getattr(module, f"{entry[1]}Value")
+        messages = [message for family in families for message in messages_of(family)]
+        self._keys = {each.API_KEY: each for each in messages if each.__name__.endswith("Key")}
+        self._values = {each.API_KEY: each for each in messages if each.__name__.endswith("Value")}
 
     def record_types(self) -> list[int]:
         """Return the number of every record type, lowest first."""
-        return list(self._records)
+        return sorted(self._keys)
 
     def key_class(self, type_id: int) -> type[Message]:
         """Return the key of a record type.
@@ -51,7 +51,7 @@ class CoordinatorLog:
         Raises:
             RemoteProtocolError: there is no such type in this log.
         """
-        return self._classes(type_id)[0]
+        return self._found(self._keys, type_id)
 
     def value_class(self, type_id: int) -> type[Message]:
         """Return the value of a record type.
@@ -59,7 +59,13 @@ class CoordinatorLog:
         Raises:
             RemoteProtocolError: there is no such type in this log.
         """
-        return self._classes(type_id)[1]
+        return self._found(self._values, type_id)
+
+    def _found(self, classes: dict[int, type[Message]], type_id: int) -> type[Message]:
+        found = classes.get(type_id)
+        if found is None:
+            raise RemoteProtocolError(f"{self.topic} has no records of type {type_id}")
+        return found
 
     def encode_key(self, key: Message) -> bytes:
         """Return the log record key that holds `key`.
@@ -67,7 +73,7 @@ class CoordinatorLog:
         Raises:
             LocalProtocolError: it is no key of this log, or a value does not fit.
         """
-        if key.API_KEY not in self._records or self.key_class(key.API_KEY) is not type(key):
+        if self._keys.get(key.API_KEY) is not type(key):
             raise LocalProtocolError(f"{type(key).__name__} is no key of {self.topic}")
         return _INT16.pack(key.API_KEY) + key.to_bytes(_KEY_VERSION)
 
@@ -77,8 +83,7 @@ class CoordinatorLog:
         Raises:
             LocalProtocolError: it is no value of this log, or does not fit the version.
         """
-        type_id = value.API_KEY
-        if type_id not in self._records or self.value_class(type_id) is not type(value):
+        if self._values.get(value.API_KEY) is not type(value):
             raise LocalProtocolError(f"{type(value).__name__} is no value of {self.topic}")
         return _INT16.pack(version) + value.to_bytes(version)
 
@@ -112,40 +117,11 @@ class CoordinatorLog:
 
 
 CONSUMER_OFFSETS = CoordinatorLog(
-    "__consumer_offsets",
-    {
-        0: ("legacy_offset_commit", "LegacyOffsetCommit"),
-        1: ("offset_commit", "OffsetCommit"),
-        2: ("group_metadata", "GroupMetadata"),
-        3: ("consumer_group_metadata", "ConsumerGroupMetadata"),
-        4: ("consumer_group_partition_metadata", "ConsumerGroupPartitionMetadata"),
-        5: ("consumer_group_member_metadata", "ConsumerGroupMemberMetadata"),
-        6: ("consumer_group_target_assignment_metadata", "ConsumerGroupTargetAssignmentMetadata"),
-        7: ("consumer_group_target_assignment_member", "ConsumerGroupTargetAssignmentMember"),
-        8: ("consumer_group_current_member_assignment", "ConsumerGroupCurrentMemberAssignment"),
-        10: ("share_group_member_metadata", "ShareGroupMemberMetadata"),
-        11: ("share_group_metadata", "ShareGroupMetadata"),
-        12: ("share_group_target_assignment_metadata", "ShareGroupTargetAssignmentMetadata"),
-        13: ("share_group_target_assignment_member", "ShareGroupTargetAssignmentMember"),
-        14: ("share_group_current_member_assignment", "ShareGroupCurrentMemberAssignment"),
-        15: ("share_group_state_partition_metadata", "ShareGroupStatePartitionMetadata"),
-        16: ("consumer_group_regular_expression", "ConsumerGroupRegularExpression"),
-        17: ("streams_group_metadata", "StreamsGroupMetadata"),
-        19: ("streams_group_member_metadata", "StreamsGroupMemberMetadata"),
-        20: ("streams_group_target_assignment_metadata", "StreamsGroupTargetAssignmentMetadata"),
-        21: ("streams_group_target_assignment_member", "StreamsGroupTargetAssignmentMember"),
-        22: ("streams_group_current_member_assignment", "StreamsGroupCurrentMemberAssignment"),
-        23: ("streams_group_topology", "StreamsGroupTopology"),
-    },
+    "__consumer_offsets", classic_groups, consumer_groups, share_groups, streams_groups
 )
 """What group coordinators write."""
 
-TRANSACTION_STATE = CoordinatorLog(
-    "__transaction_state",
-    {
-        0: ("transaction_log", "TransactionLog"),
-    },
-)
+TRANSACTION_STATE = CoordinatorLog("__transaction_state", transactions)
 """What transaction coordinators write."""
 
 INTERNAL_TOPICS: Final = frozenset(

@@ -9,16 +9,17 @@ from uuid import UUID
 import pytest
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
-from moldau.protocol.coordinator_records.consumer_group_metadata import (
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-)
-from moldau.protocol.coordinator_records.group_metadata import (
+from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
 )
-from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from moldau.protocol.coordinator_records.consumer_groups import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+)
 from moldau.protocol.messages import consumer_protocol_assignment as assignment
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID

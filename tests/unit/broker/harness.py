@@ -42,7 +42,7 @@ from moldau.protocol.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock

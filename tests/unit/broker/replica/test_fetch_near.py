@@ -11,7 +11,7 @@ import pytest
 from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import FenceBrokerRecord, RegisterBrokerRecord
-from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, fetch, produce
 

@@ -27,7 +27,7 @@ from moldau.protocol.messages.p62_broker_registration import (
 )
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.metadata_records import PartitionRecord, RegisterBrokerRecord, TopicRecord
-from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry import Registry

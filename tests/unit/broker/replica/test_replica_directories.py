@@ -27,7 +27,7 @@ from moldau.protocol.metadata_records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until

@@ -39,7 +39,7 @@ from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 if TYPE_CHECKING:
     from moldau.broker.coordinator.group.core.context import ClientInfo
     from moldau.broker.coordinator.group.core.settings import GroupSettings
-    from moldau.protocol.coordinator_records.group_metadata import GroupMetadataValue
+    from moldau.protocol.coordinator_records.classic_groups import GroupMetadataValue
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from moldau.protocol.coordinator_records import consumer_group_member_metadata as member_metadata
-from moldau.protocol.coordinator_records.consumer_group_current_member_assignment import (
+from moldau.protocol.coordinator_records.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentValue,
     TopicPartitions,
 )

@@ -30,15 +30,11 @@ from moldau.protocol.coordinator_records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
-from moldau.protocol.coordinator_records.consumer_group_current_member_assignment import (
-    TopicPartitions,
-)
-from moldau.protocol.coordinator_records.consumer_group_member_metadata import (
+from moldau.protocol.coordinator_records.consumer_groups import (
     ClassicMemberMetadata,
     ClassicProtocol,
-)
-from moldau.protocol.coordinator_records.consumer_group_target_assignment_member import (
     TopicPartition,
+    TopicPartitions,
 )
 
 

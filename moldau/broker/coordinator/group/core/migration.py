@@ -49,7 +49,7 @@ from moldau.broker.coordinator.group.core.context import (
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.broker.coordinator.group.core.records import GROUP_METADATA_VERSION
 from moldau.metadata.image import MetadataImage
-from moldau.protocol.coordinator_records.group_metadata import (
+from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
 from moldau.broker.coordinator.group.core.offset_store import PartitionKey, StoredOffset
-from moldau.protocol.coordinator_records.group_metadata import (
+from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
 )
-from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:

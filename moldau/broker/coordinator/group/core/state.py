@@ -33,12 +33,14 @@ from moldau.broker.coordinator.group.core.offset_store import (
     StoredOffset,
 )
 from moldau.broker.coordinator.group.core.results import merge, whatever_happens
-from moldau.protocol.coordinator_records.group_metadata import GroupMetadataKey, GroupMetadataValue
-from moldau.protocol.coordinator_records.legacy_offset_commit import (
+from moldau.protocol.coordinator_records.classic_groups import (
+    GroupMetadataKey,
+    GroupMetadataValue,
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
 )
-from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
 

@@ -46,7 +46,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     value_version,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
-from moldau.protocol.coordinator_records.transaction_log import (
+from moldau.protocol.coordinator_records.transactions import (
     TransactionLogKey,
     TransactionLogValue,
 )

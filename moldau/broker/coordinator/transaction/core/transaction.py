@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus, is_legal
-from moldau.protocol.coordinator_records.transaction_log import (
+from moldau.protocol.coordinator_records.transactions import (
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,

@@ -10,7 +10,7 @@ from moldau.broker.coordinator.core.result import SetTimer
 from moldau.broker.coordinator.group.core import offset_removal
 from moldau.broker.coordinator.group.core.offset_removal import OffsetsTimer
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
-from moldau.protocol.coordinator_records.legacy_offset_commit import (
+from moldau.protocol.coordinator_records.classic_groups import (
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
 )

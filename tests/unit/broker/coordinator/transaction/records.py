@@ -12,7 +12,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     record_value,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
-from moldau.protocol.coordinator_records.transaction_log import TransactionLogValue
+from moldau.protocol.coordinator_records.transactions import TransactionLogValue
 from moldau.protocol.records import decode_records, iter_batches
 from tests.unit.broker.coordinator.transaction.bench import FIRST_PRODUCER_ID, TIMEOUT_MS, Bench
 

@@ -30,7 +30,7 @@ from moldau.protocol.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.connection import ConnectionLost

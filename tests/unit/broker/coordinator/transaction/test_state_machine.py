@@ -29,7 +29,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     from_record,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
-from moldau.protocol.coordinator_records.transaction_log import (
+from moldau.protocol.coordinator_records.transactions import (
     TransactionLogKey,
     TransactionLogValue,
 )

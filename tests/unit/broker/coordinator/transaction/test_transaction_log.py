@@ -19,7 +19,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     record_value,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
-from moldau.protocol.coordinator_records.transaction_log import TransactionLogValue
+from moldau.protocol.coordinator_records.transactions import TransactionLogValue
 from moldau.protocol.errors import RemoteProtocolError
 from tests.unit.broker.coordinator.harness import Caller
 from tests.unit.broker.coordinator.transaction.bench import P0, P1, P2, Bench

@@ -25,7 +25,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     record_value,
     value_version,
 )
-from moldau.protocol.coordinator_records.transaction_log import TransactionLogValue
+from moldau.protocol.coordinator_records.transactions import TransactionLogValue
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.types import TopicPartition
 

@@ -1,5 +1,4 @@
-"""TransactionLog (type 0 of `__transaction_state`, versions 0-1): a transactional id and the state
-of its transaction."""
+"""The record of a transactional id, in `__transaction_state`."""
 
 from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
 from moldau.protocol.types import Int8, Int16, Int32, Int64, String
@@ -18,6 +17,8 @@ class PartitionsSchema(Struct):
 
 @coordinator_record(0, versions="0-1", flexible="1+")
 class TransactionLogValue(Message):
+    """A transactional id and the state of its transaction."""
+
     producer_id: Int64 = 0
     previous_producer_id: Int64 = field(-1, since=1, tag=0)
     next_producer_id: Int64 = field(-1, since=1, tag=1)
