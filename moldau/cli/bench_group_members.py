@@ -21,11 +21,11 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p11_join_group as join
 from moldau.protocol.messages import p14_sync_group as sync
 from moldau.protocol.messages import p68_consumer_group_heartbeat as beat
-from moldau.protocol.messages.consumer_protocol_assignment import (
+from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     TopicPartition,
 )
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
 from moldau.protocol.schema import Message

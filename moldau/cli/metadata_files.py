@@ -19,7 +19,7 @@ from moldau.metadata.image import (
     Provenance,
     TransactionFilter,
 )
-from moldau.protocol.messages.leader_change_message import LeaderChangeMessage
+from moldau.protocol.messages.quorum_records import LeaderChangeMessage
 from moldau.protocol.records import ControlRecordType
 from moldau.raft import METADATA_DIRECTORY, MetadataLogError, SnapshotId, VoterSet
 from moldau.raft.batch_codec import DecodedBatch, decode_batches

@@ -20,9 +20,9 @@ from moldau.protocol.headers import (
     encode_request,
     encode_response,
 )
-from moldau.protocol.messages.default_principal_data import DefaultPrincipalData
 from moldau.protocol.messages.p58_envelope import (
     UNKNOWN_END_OFFSET,
+    DefaultPrincipalData,
     EnvelopeRequest,
     EnvelopeResponse,
 )

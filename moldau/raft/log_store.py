@@ -17,8 +17,7 @@ from typing import Final
 
 from moldau.metadata.log import CommittedBatch
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.leader_change_message import LeaderChangeMessage
-from moldau.protocol.messages.leader_change_message import Voter as LeaderChangeVoter
+from moldau.protocol.messages.quorum_records import LeaderChangeMessage, LeaderChangeVoter
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer

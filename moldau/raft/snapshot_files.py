@@ -19,8 +19,7 @@ from typing import Final
 
 from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.messages.snapshot_footer_record import SnapshotFooterRecord
-from moldau.protocol.messages.snapshot_header_record import SnapshotHeaderRecord
+from moldau.protocol.messages.quorum_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from moldau.protocol.records import ControlRecordType, encode_control_batch
 from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer

@@ -4,29 +4,60 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 from uuid import UUID
 
 from moldau.protocol import registry
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.headers import RequestHeader, ResponseHeader
+from moldau.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from moldau.protocol.messages.p58_envelope import DefaultPrincipalData
+from moldau.protocol.messages.quorum_records import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
 from moldau.protocol.metadata_records import frame, record_class
 from moldau.protocol.schema import ArrayType, FieldSpec, FieldType, Message, Struct, StructType
 
-PAYLOADS = {
-    "consumer_protocol_assignment": "ConsumerProtocolAssignment",
-    "consumer_protocol_subscription": "ConsumerProtocolSubscription",
-    "control_record_type_schema": "ControlRecordTypeSchema",
-    "default_principal_data": "DefaultPrincipalData",
-    "end_txn_marker": "EndTxnMarker",
-    "kraft_version_record": "KRaftVersionRecord",
-    "leader_change_message": "LeaderChangeMessage",
-    "quorum_state_data": "QuorumStateData",
-    "snapshot_footer_record": "SnapshotFooterRecord",
-    "snapshot_header_record": "SnapshotHeaderRecord",
-    "voters_record": "VotersRecord",
-}
+PAYLOADS: tuple[type[Message], ...] = (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    DefaultPrincipalData,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+)
+"""The messages that belong to no API."""
+
+NOT_SPOKEN = frozenset(
+    {
+        *("GetTelemetrySubscriptions", "PushTelemetry"),
+        *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
+        *("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState"),
+        *("DeleteShareGroupState", "ReadShareGroupStateSummary"),
+        *("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
+        *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
+        # Control records' keys and markers are written by `records.control`, the quorum's state as
+        # JSON by `raft.quorum_state`.
+        *("ControlRecordTypeSchema", "EndTxnMarker", "QuorumStateData"),
+    }
+)
+"""Apache Kafka's APIs and payloads without a class here: nothing in Moldau speaks them."""
+
+
+def is_spoken(message_name: str) -> bool:
+    """Whether a message of Apache Kafka has a class here, by its name or its field's path."""
+    name = message_name.partition(".")[0].removesuffix("Request").removesuffix("Response")
+    return name not in NOT_SPOKEN
+
 
 _ALPHABET = "abz019._- äß€漢字\U0001f980"
 _EDGES = {
@@ -37,14 +68,6 @@ _EDGES = {
     "uint32": (0, 1, 2**32 - 1),
     "int64": (-(2**63), -1, 0, 1, 2**63 - 1),
 }
-
-
-def payload_class(module_name: str, class_name: str) -> type[Message]:
-    """Import one of the messages that belong to no API."""
-    found: type[Message] = getattr(
-        import_module(f"moldau.protocol.messages.{module_name}"), class_name
-    )
-    return found
 
 
 def api_classes() -> Iterator[type[Message]]:
@@ -69,8 +92,7 @@ def all_classes() -> Iterator[type[Message]]:
     yield from api_classes()
     yield from record_classes()
     yield from (RequestHeader, ResponseHeader)
-    for module_name, class_name in PAYLOADS.items():
-        yield payload_class(module_name, class_name)
+    yield from PAYLOADS
 
 
 def all_versions() -> list[tuple[type[Message], int]]:

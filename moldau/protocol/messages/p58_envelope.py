@@ -8,8 +8,8 @@ above those that Kafka counts up from 0.
 from typing import Final
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, field, request, response
-from moldau.protocol.types import Bytes, Int16, Int64
+from moldau.protocol.schema import Message, data, field, request, response
+from moldau.protocol.types import Bool, Bytes, Int16, Int64, String
 
 UNKNOWN_END_OFFSET: Final = -1
 """Of a controller that does not tell how far the metadata log is committed."""
@@ -31,3 +31,12 @@ class EnvelopeResponse(Message):
     committed_end_offset: Int64 = field(
         UNKNOWN_END_OFFSET, since=0, tag=COMMITTED_END_OFFSET_TAG, ignorable=True
     )
+
+
+@data(versions="0", flexible="0+")
+class DefaultPrincipalData(Message):
+    """An authenticated principal, as brokers forward it inside an Envelope."""
+
+    type: String = ""
+    name: String = ""
+    token_authenticated: Bool = False

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.protocol.messages.kraft_version_record import KRaftVersionRecord
-from moldau.protocol.messages.voters_record import (
+from moldau.protocol.messages.quorum_records import (
     Endpoint,
     KRaftVersionFeature,
+    KRaftVersionRecord,
     Voter,
     VotersRecord,
 )

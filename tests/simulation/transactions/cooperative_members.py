@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tests.simulation.transactions.members import VERSION, ClassicMembership, Place
 
 SLOW_REVOCATIONS = 0.3

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
-from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 from tests.simulation.scheduler import Violation

@@ -18,11 +18,11 @@ from moldau.protocol.messages import p09_offset_fetch as fetching
 from moldau.protocol.messages import p11_join_group as joining
 from moldau.protocol.messages import p13_leave_group as leaving
 from moldau.protocol.messages import p14_sync_group as syncing
-from moldau.protocol.messages.consumer_protocol_subscription import (
+from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
 )
-from moldau.protocol.messages.consumer_protocol_subscription import (
-    TopicPartition as OwnedPartitions,
+from moldau.protocol.messages.consumer_protocol import (
+    OwnedTopic as OwnedPartitions,
 )
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.types import ZERO_UUID

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from moldau.protocol.messages.leader_change_message import LeaderChangeMessage
+from moldau.protocol.messages.quorum_records import LeaderChangeMessage
 from moldau.protocol.records import ControlRecordType
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.values import METADATA_DIRECTORY

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, Final
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tests.interop.differential.asking import build
 from tests.interop.differential.groups.drawing import (
     STRANGER,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from tests.interop.differential.asking import build
 from tests.interop.differential.groups.classic_steps import LONG_MS
 from tests.interop.differential.groups.consumer_steps import LEAVE, STATIC_LEAVE

@@ -22,7 +22,7 @@ from uuid import UUID
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.headers import decode_response
-from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.p15_describe_groups import DescribeGroupsRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

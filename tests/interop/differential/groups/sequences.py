@@ -15,7 +15,7 @@ from uuid import UUID
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from tests.interop.differential.asking import build

@@ -25,7 +25,7 @@ from moldau.protocol.messages import p15_describe_groups as classic
 from moldau.protocol.messages import p16_list_groups as listing
 from moldau.protocol.messages import p47_offset_delete as delete
 from moldau.protocol.messages import p69_consumer_group_describe as consumer
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from moldau.protocol.messages.p03_metadata import MetadataResponseBroker
 from moldau.protocol.schema import Message
 from tests.unit.client.cluster.test_coordinators import coordinators

@@ -17,7 +17,7 @@ from typing import Any, Final
 from moldau.broker.coordinator.core.result import CoordinatorRecord, ReplyTo
 from moldau.broker.coordinator.group.core.records import group_tombstone
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 NO_GENERATION: Final = -1
 UNKNOWN_MEMBER: Final = ""

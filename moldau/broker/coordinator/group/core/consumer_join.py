@@ -49,7 +49,7 @@ from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.protocol.messages.consumer_protocol_subscription import (
+    from moldau.protocol.messages.consumer_protocol import (
         ConsumerProtocolSubscription,
     )
 

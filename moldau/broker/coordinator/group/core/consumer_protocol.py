@@ -15,13 +15,13 @@ from uuid import UUID
 from moldau.broker.coordinator.group.core.consumer_member import Assignment
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.messages.consumer_protocol_assignment import (
+from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     TopicPartition,
 )
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from moldau.protocol.messages.consumer_protocol_subscription import (
-    TopicPartition as OwnedPartition,
+from moldau.protocol.messages.consumer_protocol import (
+    OwnedTopic as OwnedPartition,
 )
 
 _VERSION: Final = Struct(">h")

@@ -14,7 +14,7 @@ from moldau.protocol.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     from moldau.metadata.steps import Steps
-    from moldau.protocol.messages.consumer_protocol_subscription import (
+    from moldau.protocol.messages.consumer_protocol import (
         ConsumerProtocolSubscription,
     )
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest

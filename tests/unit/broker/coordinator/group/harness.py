@@ -28,7 +28,7 @@ from moldau.config import BROKER_KEYS
 from moldau.metadata.steps import at_once
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

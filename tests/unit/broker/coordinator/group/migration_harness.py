@@ -9,15 +9,13 @@ from typing import Any
 
 from moldau.broker.coordinator.group.core.consumer_protocol import read_assignment
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.consumer_protocol_assignment import (
+from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     TopicPartition,
 )
-from moldau.protocol.messages.consumer_protocol_subscription import (
-    ConsumerProtocolSubscription,
-)
-from moldau.protocol.messages.consumer_protocol_subscription import (
-    TopicPartition as OwnedPartitions,
+from moldau.protocol.messages.consumer_protocol import (
+    OwnedTopic as OwnedPartitions,
 )
 from tests.unit.broker.coordinator.group.consumer_harness import ConsumerShard
 from tests.unit.broker.coordinator.group.harness import INITIAL_DELAY_MS, Member

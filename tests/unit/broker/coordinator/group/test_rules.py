@@ -45,7 +45,7 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
 )
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
