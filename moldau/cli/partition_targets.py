@@ -13,7 +13,7 @@ import typer
 
 from moldau.cli.output import fail
 from moldau.client import Admin, TopicDescription, TopicPartition
-from moldau.protocol.topic_names import is_legal_topic_name
+from moldau.protocol.types import is_legal_topic_name
 
 Targets = Annotated[
     list[str] | None,

@@ -5,7 +5,7 @@ are `compiler`'s. Fixed-width values are collected in a pending run and read by 
 something of variable width, or a branch, comes next.
 """
 
-from moldau.protocol.compiler import SourceBuilder, smallest_size
+from moldau.protocol.compiler import SourceBuilder
 from moldau.protocol.schema import (
     MAX_ARRAY_ELEMENTS,
     ArrayType,
@@ -253,7 +253,7 @@ class DecoderBuilder(SourceBuilder):
         self, kind: ArrayType, target: str, name: str, nullable: bool, compact: bool
     ) -> None:
         count, zero = self._length(WireType("int32", "i", 4), "long_count", compact)
-        smallest = smallest_size(kind.element, self)
+        smallest = self._smallest_size(kind.element)
         assert smallest > 0, f"{name}: an element without bytes could not be bounded"
         self.line(f"if {count} > {zero}:")
         self.indent()
@@ -288,3 +288,23 @@ class DecoderBuilder(SourceBuilder):
         self._flush()
         self.line(f"{add}({item})")
         self.dedent()
+
+    def _smallest_size(self, kind: FieldType, flexible: bool = True, nullable: bool = False) -> int:
+        """The smallest number of bytes that a value of this type takes."""
+        compact = self.flexible and flexible
+        if isinstance(kind, ArrayType):
+            return 1 if compact else 4
+        if isinstance(kind, StructType):
+            return 1 if nullable else self._smallest_struct(kind.struct.spec())
+        if kind.name == "string":
+            return 1 if compact else 2
+        if kind.name in ("bytes", "records"):
+            return 1 if compact else 4
+        return kind.size
+
+    def _smallest_struct(self, spec: StructSpec) -> int:
+        size = 1 if self.flexible else 0
+        for field in self.fields(spec):
+            nullable = self.version in field.nullable
+            size += self._smallest_size(field.type, field.flexible, nullable)
+        return size

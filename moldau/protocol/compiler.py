@@ -1,9 +1,8 @@
-"""Turns a message class and a version into its encoder and decoder.
+"""What the generated encoders and decoders share: their run-time helpers and their source builder.
 
-Owns the run-time helpers of the generated functions and the source builder that
-`compile_encode` and `compile_decode` share. A message is compiled into one flat function, nested
-structs and loops included: no dispatch on types is left at run time. `interpreter` is the slow
-second opinion on what the generated code does; both follow `schema` alone.
+`compile_encode` and `compile_decode` compile a message into one flat function, nested structs and
+loops included: no dispatch on types is left at run time. They follow `schema` alone; an interpreter
+of the same schema in tests/protocol is the slow second opinion on what the generated code does.
 
 How the generated code stays fast:
 - neighbouring fixed-width values, and the length that follows them, are one `struct.Struct` call;
@@ -24,14 +23,9 @@ from moldau.protocol.schema import (
     MAX_ARRAY_ELEMENTS,
     MAX_STRING_BYTES,
     MAX_TAGGED_FIELDS,
-    ArrayType,
-    Decoder,
-    Encoder,
     FieldSpec,
-    FieldType,
     Message,
     StructSpec,
-    StructType,
 )
 from moldau.protocol.types import Buffer
 from moldau.protocol.varint import (
@@ -42,7 +36,7 @@ from moldau.protocol.varint import (
 )
 
 MAX_CACHED_UUIDS = 8192
-"""Distinct uuids a process keeps decoded; topic ids come again and again."""
+"""Distinct uuids a process keeps decoded; the same topic ids come with every request."""
 MAX_CACHED_ARRAY_FORMATS = 512
 """Distinct lengths of fixed-width arrays for which the packing is kept."""
 
@@ -221,46 +215,3 @@ class SourceBuilder:
         exec(compile("\n".join(self._lines), title, "exec"), self.names)
         function: Callable[..., Any] = self.names[name]
         return function
-
-    def source(self) -> str:
-        """Return the collected lines, for people."""
-        return "\n".join(self._lines)
-
-
-def struct_size(spec: StructSpec, builder: SourceBuilder) -> int:
-    """Return the smallest number of bytes the struct takes in the builder's version."""
-    size = 1 if builder.flexible else 0
-    for field in builder.fields(spec):
-        nullable = builder.version in field.nullable
-        size += smallest_size(field.type, builder, field.flexible, nullable)
-    return size
-
-
-def smallest_size(
-    kind: FieldType, builder: SourceBuilder, flexible: bool = True, nullable: bool = False
-) -> int:
-    """Return the smallest number of bytes a value of this type takes in the builder's version."""
-    compact = builder.flexible and flexible
-    if isinstance(kind, ArrayType):
-        return 1 if compact else 4
-    if isinstance(kind, StructType):
-        return 1 if nullable else struct_size(kind.struct.spec(), builder)
-    if kind.name == "string":
-        return 1 if compact else 2
-    if kind.name in ("bytes", "records"):
-        return 1 if compact else 4
-    return kind.size
-
-
-def compile_encoder(message: type[Message], version: int) -> Encoder:
-    """Compile the function that encodes `message` as `version`."""
-    from moldau.protocol.compile_encode import EncoderBuilder
-
-    return EncoderBuilder(message, version).build()
-
-
-def compile_decoder(message: type[Message], version: int) -> Decoder:
-    """Compile the function that decodes `message` in `version`."""
-    from moldau.protocol.compile_decode import DecoderBuilder
-
-    return DecoderBuilder(message, version).build()

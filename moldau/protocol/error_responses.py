@@ -1,7 +1,7 @@
-"""A whole request's failure, said in the words of its own API, and failures found in a response.
+"""The response that says a whole request has failed, and the error codes found in a response.
 
-Owns: where each response has its error codes. Must not: decide errors. Invariant: every API that
-the controller listener serves, or that a broker forwards, has an entry, so that a request never
+Owns: where each response has its error codes. Must not: decide errors. Invariant: it can answer
+every API that the controller listener serves, or that a broker forwards, so that a request never
 goes unanswered.
 """
 
@@ -12,6 +12,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
+from moldau.protocol import registry
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p32_describe_configs as describe
 from moldau.protocol.messages import p33_alter_configs as legacy
@@ -39,75 +40,7 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from moldau.protocol.messages.p46_list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-)
-from moldau.protocol.messages.p52_vote import VoteRequest, VoteResponse
-from moldau.protocol.messages.p53_begin_quorum_epoch import (
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-)
-from moldau.protocol.messages.p54_end_quorum_epoch import (
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-)
-from moldau.protocol.messages.p55_describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-)
-from moldau.protocol.messages.p56_alter_partition import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-)
-from moldau.protocol.messages.p57_update_features import (
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
-from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
-from moldau.protocol.messages.p59_fetch_snapshot import (
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-)
-from moldau.protocol.messages.p60_describe_cluster import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
-from moldau.protocol.messages.p62_broker_registration import (
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
-from moldau.protocol.messages.p63_broker_heartbeat import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-)
-from moldau.protocol.messages.p64_unregister_broker import (
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
-from moldau.protocol.messages.p67_allocate_producer_ids import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-)
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    ControllerRegistrationResponse,
-)
-from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-)
-from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
-from moldau.protocol.messages.p81_remove_raft_voter import (
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
-)
-from moldau.protocol.messages.p82_update_raft_voter import (
-    UpdateRaftVoterRequest,
-    UpdateRaftVoterResponse,
-)
-from moldau.protocol.schema import Message, Struct
-from moldau.protocol.schema_fields import ArrayType, StructType
+from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 
 
 def error_response(
@@ -116,18 +49,18 @@ def error_response(
     """The response to `request` that says it failed as a whole.
 
     Args:
-        api_version: what it will be encoded as; None for the latest. Some versions have no place
-            for an error of the whole request.
+        api_version: the version it will be encoded as; None for the latest. Some versions have no
+            place for an error of the whole request.
     """
-    response = _MAKERS[type(request)](request, error, message)
+    response = _MAKERS.get(type(request), _of_whole_request)(request, error, message)
     if api_version is not None:
         fit_version(response, api_version)
     return response
 
 
 def fit_version(response: Message, api_version: int) -> None:
-    """Take out what an old version cannot say: before version 1 an ElectLeaders response has the
-    errors of partitions only.
+    """Remove what an old version has no place for: before version 1 an ElectLeaders response has
+    the errors of partitions only.
     """
     if isinstance(response, election.ElectLeadersResponse) and api_version < 1:
         response.error_code = ErrorCode.NONE
@@ -151,8 +84,8 @@ _ways_by_kind: Final[dict[type[Struct], _Ways]] = {}
 
 
 def _ways_to_codes(kind: type[Struct]) -> _Ways:
-    """The fields that are error codes (True), and those with parts in which there are some: a
-    response about a thousand topics has tens of thousands of parts without.
+    """The fields that are error codes (True), and the fields whose parts have error codes (False).
+    A response about a thousand topics has tens of thousands of parts without any.
     """
     known = _ways_by_kind.get(kind)
     if known is not None:
@@ -173,8 +106,8 @@ def has_error(message: Message, error: ErrorCode) -> bool:
 
 
 def _have_code(kind: type[Struct], structs: Sequence[Struct], code: int) -> bool:
-    """Whether one of these structs of one kind says so: without a step of Python for each, of which
-    a response may have 100,000.
+    """Whether one of these structs of one kind has the code. There is no step of Python for each
+    struct, since a response may have 100,000.
     """
     for name, is_code in _ways_to_codes(kind):
         values = map(attrgetter(name), structs)
@@ -329,12 +262,12 @@ def _reassign(request: Any, error: ErrorCode, message: str) -> Any:
     )
 
 
-def _with_message(response_class: Any) -> Callable[[Any, ErrorCode, str], Any]:
-    return lambda _request, error, message: response_class(error_code=error, error_message=message)
-
-
-def _with_code(response_class: Any) -> Callable[[Any, ErrorCode, str], Any]:
-    return lambda _request, error, _message: response_class(error_code=error)
+def _of_whole_request(request: Message, error: ErrorCode, message: str) -> Message:
+    """The response of an API that has one error for the whole request, and a message or none."""
+    response_class = registry.response_class(request.API_KEY)
+    names = {field.name for field in response_class.spec().fields}
+    text = {"error_message": message} if "error_message" in names else {}
+    return response_class(error_code=error, **text)
 
 
 _MAKERS: Final[dict[type[Message], Callable[[Any, ErrorCode, str], Any]]] = {
@@ -346,24 +279,6 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, ErrorCode, str], Any]]] = {
     describe.DescribeConfigsRequest: _describe_configs,
     election.ElectLeadersRequest: _elect_leaders,
     reassignment.AlterPartitionReassignmentsRequest: _reassign,
-    ListPartitionReassignmentsRequest: _with_message(ListPartitionReassignmentsResponse),
-    DescribeClusterRequest: _with_message(DescribeClusterResponse),
-    AddRaftVoterRequest: _with_message(AddRaftVoterResponse),
-    RemoveRaftVoterRequest: _with_message(RemoveRaftVoterResponse),
-    UpdateRaftVoterRequest: _with_code(UpdateRaftVoterResponse),
     FetchRequest: _fetch,
-    VoteRequest: _with_code(VoteResponse),
-    BeginQuorumEpochRequest: _with_code(BeginQuorumEpochResponse),
-    EndQuorumEpochRequest: _with_code(EndQuorumEpochResponse),
-    FetchSnapshotRequest: _with_code(FetchSnapshotResponse),
-    EnvelopeRequest: _with_code(EnvelopeResponse),
-    AlterPartitionRequest: _with_code(AlterPartitionResponse),
-    UpdateFeaturesRequest: _with_message(UpdateFeaturesResponse),
-    DescribeQuorumRequest: _with_message(DescribeQuorumResponse),
-    UnregisterBrokerRequest: _with_message(UnregisterBrokerResponse),
-    ControllerRegistrationRequest: _with_message(ControllerRegistrationResponse),
-    BrokerRegistrationRequest: _with_code(BrokerRegistrationResponse),
-    BrokerHeartbeatRequest: _with_code(BrokerHeartbeatResponse),
-    AllocateProducerIdsRequest: _with_code(AllocateProducerIdsResponse),
-    AssignReplicasToDirsRequest: _with_code(AssignReplicasToDirsResponse),
 }
+"""The responses that have their errors in parts."""

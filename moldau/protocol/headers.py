@@ -2,7 +2,7 @@
 
 Owns which header version goes with which API version, and the four size bytes in front. Does not
 know connections: matching a response to its request is the caller's. Invariant: the response to
-ApiVersions always has the oldest header, because whoever asks cannot know yet what we speak.
+ApiVersions always has the oldest header, because its sender cannot know yet which ones we use.
 """
 
 from struct import Struct as PackedStruct
@@ -14,9 +14,6 @@ from moldau.protocol.compiler import skip_tagged_fields
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.schema import Message, field, header
 from moldau.protocol.types import Buffer, Int16, Int32, Part, String
-
-MAX_FRAME_BYTES = 0x7FFF_FFFF
-"""What the size prefix can say."""
 
 _SIZE_BYTES = 4
 _REQUEST_HEAD = PackedStruct(">hhih")
@@ -61,8 +58,8 @@ def response_header_version(api_key: int, api_version: int) -> int:
 def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
     """Return a request's header and where its body begins in `buffer`, a frame without its size.
 
-    The API and the version may be unknown: the header then is the one such a version would have,
-    so that the caller can still answer or say whom it closes the connection on.
+    The API and the version may be unknown: the header is then read as such a version would have it,
+    so that the caller can still answer, or name the client whose connection it closes.
 
     Raises:
         RemoteProtocolError: the bytes are no request header.

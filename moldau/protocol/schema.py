@@ -2,9 +2,9 @@
 
 One class declares every version of a message: its fields in wire order, each with the versions it
 is part of. This module turns such a class into a slotted value class with a keyword constructor
-and into a `StructSpec`, the description that `compiler` and `interpreter` read. It never touches
-bytes itself. Invariant: a class's spec never changes once read, so that codecs compiled from it
-stay valid.
+and into a `StructSpec`, the description that codecs are compiled from; it also owns the limits that
+decoders enforce. It never touches bytes itself. Invariant: a class's spec never changes once read,
+so that codecs compiled from it stay valid.
 
     @request(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
     class AlterPartitionRequest(Message):
@@ -26,6 +26,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    NamedTuple,
     Self,
     TypeAlias,
     TypeVar,
@@ -35,49 +36,127 @@ from typing import (
     get_origin,
 )
 
+from moldau.constants import MAX_INT16
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
-from moldau.protocol.schema_fields import (
-    MAX_ARRAY_ELEMENTS,
-    MAX_STRING_BYTES,
-    MAX_TAGGED_FIELDS,
-    MISSING,
-    NEVER_FLEXIBLE,
-    ArrayType,
-    FieldOptions,
-    FieldSpec,
-    FieldType,
-    StructSpec,
-    StructType,
-    Versions,
-    field,
-)
 from moldau.protocol.types import ZERO_UUID, Buffer, Part, WireType
 
-__all__ = [
-    "MAX_ARRAY_ELEMENTS",
-    "MAX_STRING_BYTES",
-    "MAX_TAGGED_FIELDS",
-    "NEVER_FLEXIBLE",
-    "ArrayType",
-    "Decoder",
-    "Encoder",
-    "FieldSpec",
-    "FieldType",
-    "Message",
-    "Struct",
-    "StructSpec",
-    "StructType",
-    "Versions",
-    "coordinator_record",
-    "data",
-    "field",
-    "header",
-    "messages_of",
-    "metadata_record",
-    "request",
-    "response",
-    "struct",
-]
+MAX_ARRAY_ELEMENTS = 1_000_000
+"""The largest array a decoder accepts."""
+MAX_TAGGED_FIELDS = 10_000
+"""The largest number of tagged fields in one struct that a decoder accepts."""
+MAX_STRING_BYTES = MAX_INT16
+"""The longest string, in UTF-8 bytes, in either encoding."""
+NEVER_FLEXIBLE = MAX_INT16
+"""`FLEXIBLE_SINCE` of a message that has no flexible version."""
+
+
+class _Missing:
+    """Marks "no default was given", where None is a possible default."""
+
+    __slots__ = ()
+
+
+MISSING = _Missing()
+
+OPEN = MAX_INT16
+"""The last version of a range without an end."""
+
+
+class Versions(NamedTuple):
+    """A closed range of versions; `last` is `OPEN` in a range without an end."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Versions":
+        """Read "3", "2-5", "2+" or "none"."""
+        if text == "none":
+            return cls(OPEN, -1)
+        if text.endswith("+"):
+            return cls(int(text[:-1]), OPEN)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+
+class FieldOptions(NamedTuple):
+    """The arguments of `field()`."""
+
+    default: Any
+    since: int
+    until: int
+    nullable: str | None
+    tag: int | None
+    ignorable: bool
+    flexible: str | None
+
+
+def field(
+    default: Any = MISSING,
+    *,
+    since: int = 0,
+    until: int = OPEN,
+    nullable: str | None = None,
+    tag: int | None = None,
+    ignorable: bool = False,
+    flexible: str | None = None,
+) -> Any:
+    """Describe one field of a message.
+
+    Args:
+        default: value of an absent field; the type's own empty value when left out.
+        since: first version with the field.
+        until: last version with the field.
+        nullable: versions in which the field may be None, e.g. "2+".
+        tag: the field's tag; it then travels in the tagged section, and only when not default.
+        ignorable: where the field is absent, drop its value instead of refusing it.
+        flexible: "none" for the one string that stays in the old form in flexible versions.
+    """
+    return FieldOptions(default, since, until, nullable, tag, ignorable, flexible)
+
+
+class StructType(NamedTuple):
+    """A field type: a nested struct."""
+
+    struct: "type[Struct]"
+
+
+class ArrayType(NamedTuple):
+    """A field type: an array of `element`, which is no array itself."""
+
+    element: "WireType | StructType"
+
+
+FieldType: TypeAlias = WireType | StructType | ArrayType
+
+
+class FieldSpec(NamedTuple):
+    """One field as the codecs see it. `default` is a constant; `fresh_default` makes one if not."""
+
+    name: str
+    type: FieldType
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    ignorable: bool
+    flexible: bool
+    default: Any
+    fresh_default: Callable[[], Any] | None
+
+    def default_value(self) -> Any:
+        """Return the default, a new object each time when it is mutable."""
+        return self.default if self.fresh_default is None else self.fresh_default()
+
+
+class StructSpec(NamedTuple):
+    """A struct's fields, in wire order."""
+
+    name: str
+    fields: tuple[FieldSpec, ...]
+
 
 _EMPTY_VALUES: dict[str, Any] = {
     "bool": False,
@@ -317,18 +396,18 @@ class Message(Struct):
     def _compile_encoder(cls, version: int) -> Encoder:
         if not cls.supports(version):
             raise LocalProtocolError(f"{cls.__name__} has no version {version}")
-        from moldau.protocol.compiler import compile_encoder
+        from moldau.protocol.compile_encode import EncoderBuilder
 
-        encoder = cls._encoders[version] = compile_encoder(cls, version)
+        encoder = cls._encoders[version] = EncoderBuilder(cls, version).build()
         return encoder
 
     @classmethod
     def _compile_decoder(cls, version: int) -> Decoder:
         if not cls.supports(version):
             raise RemoteProtocolError(f"{cls.__name__} has no version {version}")
-        from moldau.protocol.compiler import compile_decoder
+        from moldau.protocol.compile_decode import DecoderBuilder
 
-        decoder = cls._decoders[version] = compile_decoder(cls, version)
+        decoder = cls._decoders[version] = DecoderBuilder(cls, version).build()
         return decoder
 
 
@@ -410,12 +489,7 @@ def request(
     return declare
 
 
-@dataclass_transform(kw_only_default=True)
-def response(
-    api_key: int, *, versions: str, flexible: str, latest_stable: int | None = None
-) -> Callable[[MessageClass], MessageClass]:
-    """Declare an API's response; the arguments are those of `request`."""
-    return request(api_key, versions=versions, flexible=flexible, latest_stable=latest_stable)
+response = request
 
 
 @dataclass_transform(kw_only_default=True)
@@ -445,14 +519,5 @@ def metadata_record(
     return declare
 
 
-@dataclass_transform(kw_only_default=True)
-def coordinator_record(
-    type_id: int, *, versions: str, flexible: str
-) -> Callable[[MessageClass], MessageClass]:
-    """Declare the key or the value of a coordinator's record; `type_id` is what the key says."""
-
-    def declare(cls: MessageClass) -> MessageClass:
-        declared: MessageClass = _message(cls, versions, flexible, API_KEY=type_id)
-        return declared
-
-    return declare
+coordinator_record = metadata_record
+"""Declares the key or the value of a coordinator's record; `type_id` is what the key says."""

@@ -1,12 +1,14 @@
-"""The wire's value types: what a message field may be annotated with, nominal ids, uuid helpers.
+"""The wire's value types: what a message field may be annotated with, ids, uuids, topic names.
 
-Owns the mapping from an annotation to its meaning on the wire (`WireType`). Does no encoding itself
-and knows no message. A type checker sees plain Python types (`Int32` is `int`, `String` is `str`);
-the schema reader sees the `WireType` behind them.
+Owns the mapping from an annotation to its meaning on the wire (`WireType`), and the one rule for
+topic names that broker, controller, client and tools all check. Does no encoding itself and knows
+no message. A type checker sees plain Python types (`Int32` is `int`, `String` is `str`); the schema
+reader sees the `WireType` behind them.
 """
 
 import base64
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NewType, Protocol, TypeAlias
+import re
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, NewType, Protocol, TypeAlias
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -24,6 +26,13 @@ METADATA_TOPIC_ID = UUID(int=1)
 
 RESERVED_TOPIC_IDS = frozenset(UUID(int=number) for number in range(100))
 """Ids that Kafka keeps for its own meanings; no topic or directory may get one."""
+
+
+MAX_TOPIC_NAME_LENGTH: Final = 249
+METADATA_TOPIC_NAME: Final = "__cluster_metadata"
+"""The controllers' own log: a legal name, but no client may create such a topic."""
+
+_LEGAL_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 
 class TopicPartition(NamedTuple):
@@ -99,3 +108,35 @@ def random_topic_id(random: "Random") -> TopicId:
         candidate = UUID(bytes=random.randbytes(16), version=4)
         if candidate not in RESERVED_TOPIC_IDS and not uuid_to_base64(candidate).startswith("-"):
             return TopicId(candidate)
+
+
+def is_legal_topic_name(topic_name: str) -> bool:
+    """Whether `topic_name` may name a topic.
+
+    A legal name is also a legal directory name with every partition number below one million.
+    """
+    return topic_name_problem(topic_name) is None
+
+
+def topic_name_problem(topic_name: str) -> str | None:
+    """What is wrong with `topic_name`, in one sentence, or None when nothing is."""
+    if not topic_name:
+        return "a topic name may not be empty"
+    if topic_name in (".", ".."):
+        return "a topic may not be named '.' or '..'"
+    if len(topic_name) > MAX_TOPIC_NAME_LENGTH:
+        return (
+            f"a topic name has at most {MAX_TOPIC_NAME_LENGTH} characters, "
+            f"this one has {len(topic_name)}"
+        )
+    if _LEGAL_TOPIC_NAME.match(topic_name) is None:
+        return (
+            f"topic name {topic_name!r} has a character that is not allowed: "
+            "letters, digits, '.', '_' and '-' are"
+        )
+    return None
+
+
+def collision_key(topic_name: str) -> str:
+    """Names with the same key collide in metric names, where '.' and '_' are one character."""
+    return topic_name.replace(".", "_")

@@ -1,14 +1,14 @@
-"""Variable-length integers: seven bits a byte, lowest first; signed ones zigzag-coded.
+"""Unsigned variable-length integers of 32 bits: seven bits a byte, lowest first.
 
 Owns their reading and writing for everything outside record batches. A reader never looks past
-the fifth byte (tenth for 64 bits) and raises RemoteProtocolError for anything longer.
+the fifth byte and raises RemoteProtocolError for anything longer.
 """
 
+from moldau.constants import MAX_UINT32
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.types import Buffer
 
 MAX_UNSIGNED_VARINT_BYTES = 5
-MAX_VARLONG_BYTES = 10
 
 
 def read_seven_bit_groups(buffer: Buffer, position: int, max_bytes: int) -> tuple[int, int]:
@@ -36,31 +36,9 @@ def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
         RemoteProtocolError: it is cut short, longer than five bytes or over 32 bits.
     """
     value, position = read_seven_bit_groups(buffer, position, MAX_UNSIGNED_VARINT_BYTES)
-    if value > 0xFFFF_FFFF:
+    if value > MAX_UINT32:
         raise RemoteProtocolError("a variable-length integer is over 32 bits")
     return value, position
-
-
-def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return the signed 32-bit integer at `position` and the position after it.
-
-    Raises:
-        RemoteProtocolError: it is cut short, longer than five bytes or over 32 bits.
-    """
-    value, position = read_unsigned_varint(buffer, position)
-    return (value >> 1) ^ -(value & 1), position
-
-
-def read_varlong(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return the signed 64-bit integer at `position` and the position after it.
-
-    Raises:
-        RemoteProtocolError: it is cut short, longer than ten bytes or over 64 bits.
-    """
-    value, position = read_seven_bit_groups(buffer, position, MAX_VARLONG_BYTES)
-    if value > 0xFFFF_FFFF_FFFF_FFFF:
-        raise RemoteProtocolError("a variable-length integer is over 64 bits")
-    return (value >> 1) ^ -(value & 1), position
 
 
 def unsigned_varint(value: int) -> bytes:
@@ -76,15 +54,3 @@ def unsigned_varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-def varint(value: int) -> bytes:
-    """Encode a signed 32-bit integer."""
-    assert -(1 << 31) <= value < 1 << 31, f"{value} does not fit 32 bits"
-    return unsigned_varint((value << 1) ^ (value >> 31))
-
-
-def varlong(value: int) -> bytes:
-    """Encode a signed 64-bit integer."""
-    assert -(1 << 63) <= value < 1 << 63, f"{value} does not fit 64 bits"
-    return unsigned_varint((value << 1) ^ (value >> 63))

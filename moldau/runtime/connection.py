@@ -27,9 +27,10 @@ from moldau.protocol.framing import (
     ReceiveMemory,
 )
 from moldau.protocol.headers import decode_response, encode_request
-from moldau.protocol.records.crc import Buffer
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication import AuthenticationError, TlsError
+from moldau.runtime.authentication import AuthenticationError
+from moldau.runtime.authentication import TlsError
+from moldau.protocol.types import Buffer
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
 from moldau.runtime.files import source_bytes
 from moldau.runtime.network import (

@@ -18,8 +18,7 @@ from moldau.protocol.records import (
     read_batch_header,
     verify_crc,
 )
-from moldau.protocol.records.crc import crc32c
-from moldau.protocol.records.header import CRC_COVERED_FROM
+from moldau.protocol.records.header import CRC_COVERED_FROM, crc32c
 from moldau.runtime.filesystem import Buffer, File
 
 HEADER_SCAN_BYTES = 8 * 1024

@@ -31,7 +31,7 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from moldau.protocol.topic_names import topic_name_problem
+from moldau.protocol.types import topic_name_problem
 from tests.fake_broker.context import Context, Handler
 
 _TOPIC = 2

@@ -32,7 +32,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from moldau.protocol.topic_names import topic_name_problem
+from moldau.protocol.types import topic_name_problem
 from tests.fake_broker.cluster import CoordinatorKind, FakeTopic
 from tests.fake_broker.context import Context, Handler
 from tests.fake_broker.node import HOST

@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from moldau.protocol import interpreter
 from moldau.protocol.schema import Message
+from tests.protocol import interpreter
 from tests.protocol.instances import InstanceMaker, all_versions
 
 INSTANCES_PER_VERSION = 6

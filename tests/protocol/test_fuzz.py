@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moldau.protocol import interpreter
 from moldau.protocol.compiler import MAX_CACHED_UUIDS, UuidCache
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import RemoteProtocolError
@@ -32,6 +31,7 @@ from moldau.protocol.schema import (
     Message,
 )
 from moldau.protocol.varint import unsigned_varint
+from tests.protocol import interpreter
 from tests.protocol.instances import InstanceMaker, all_versions
 
 MUTATIONS_PER_VERSION = 25

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from moldau.protocol import interpreter
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.messages.quorum_records import KRaftVersionRecord
 from moldau.protocol.metadata_records import NoOpRecord, TopicRecord, decode_record, encode_record
 from moldau.protocol.schema import ArrayType, Message, Struct, StructType
+from tests.protocol import interpreter
 from tests.protocol.golden_files import build, load
 from tests.protocol.instances import PAYLOADS, all_classes, is_spoken, record_classes
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
     Record,
-    buffer_pure,
     encode_batch,
+    pure,
 )
 
 from .records_strategies import native_module, record_lists, sample_records
 
 NATIVE = native_module()
 KINDS = [
-    pytest.param(buffer_pure, id="pure"),
+    pytest.param(pure, id="pure"),
     pytest.param(
         NATIVE,
         id="native",

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.protocol.records import (
+    BATCH_HEADER_SIZE,
     Codec,
     InvalidBatch,
     InvalidBatchReason,
     Record,
-    RecordBatchBuilder,
     TimestampType,
     _implementation,
-    batch_size_bound,
     decode_records,
     encode_batch,
     pure,
     read_batch_header,
     recompress,
+    record_size_bound,
     validate_records,
     verify_crc,
 )
@@ -142,11 +142,8 @@ def test_numbers_beyond_64_bits_are_misuse(implementation, value: int) -> None:
 def test_what_is_not_bytes_is_misuse(implementation, record: Record) -> None:
     with pytest.raises((TypeError, AttributeError)):
         encode_batch([record])
-    builder = RecordBatchBuilder(1000)
     with pytest.raises((TypeError, AttributeError)):
-        builder.append(0, record.key, record.value, record.headers)
-    assert builder.append(5, b"k", b"v") == 0
-    assert decode_records(builder.build()) == [Record(0, 5, b"k", b"v")]
+        _implementation.encode_record(0, 0, record.key, record.value, record.headers)
 
 
 def test_bytearrays_and_memoryviews_are_taken(implementation) -> None:
@@ -299,47 +296,7 @@ def test_an_out_of_range_base_offset_is_refused(implementation) -> None:
     assert caught.value.reason is InvalidBatchReason.BAD_OFFSET
 
 
-# ---- builder -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("codec", Codec)
-def test_builder_writes_what_encode_batch_writes(implementation, codec: Codec) -> None:
-    records = sample_records(100)
-    builder = RecordBatchBuilder(1 << 20, codec=codec, is_transactional=True)
-    for index, record in enumerate(records):
-        assert builder.has_room_for(record.key, record.value, record.headers)
-        assert (
-            builder.append(record.timestamp_ms, record.key, record.value, record.headers) == index
-        )
-    producer = {"producer_id": 1, "producer_epoch": 2, "base_sequence": 3}
-    expected = encode_batch(records, codec=codec, is_transactional=True, **producer)  # type: ignore[arg-type]
-    assert builder.build(**producer) == expected
-    assert builder.build(**producer) == expected
-    assert builder.append(1, None, None) is None
-
-
-def test_builder_closes_by_size_and_takes_one_record_of_any_size(implementation) -> None:
-    builder = RecordBatchBuilder(1_000)
-    assert builder.append(1, None, b"x" * 5_000) == 0
-    assert builder.is_full
-    assert builder.append(1, None, b"") is None
-    builder = RecordBatchBuilder(1_000)
-    while builder.append(1, b"key", b"x" * 50) is not None:
-        assert builder.uncompressed_size_bytes <= 1_000
-    assert not builder.has_room_for(b"key", b"x" * 50)
-    assert builder.record_count == 15
-    assert builder.append(1, None, b"x") is not None, "a smaller one still fits"
-    assert len(builder.build()) == builder.estimated_size_bytes <= 1_000
-
-
-def test_builder_counts_on_the_expected_ratio() -> None:
-    plain = RecordBatchBuilder(2_000, codec=Codec.GZIP)
-    hopeful = RecordBatchBuilder(2_000, codec=Codec.GZIP, expected_ratio=0.25)
-    for builder in (plain, hopeful):
-        while builder.append(1, None, b"a" * 100) is not None:
-            pass
-    assert hopeful.record_count > 3 * plain.record_count
-    assert len(hopeful.build()) < 2_000
+# ---- size ---------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -347,4 +304,5 @@ def test_builder_counts_on_the_expected_ratio() -> None:
 def test_the_size_bound_holds(records: list[Record]) -> None:
     for record in records:
         batch = encode_batch([record])
-        assert len(batch) <= batch_size_bound(record.key, record.value, record.headers)
+        bound = record_size_bound(record.key, record.value, record.headers)
+        assert len(batch) <= BATCH_HEADER_SIZE + bound

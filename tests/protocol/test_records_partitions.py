@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 from moldau.protocol.records import (
     BytesColumn,
     ColumnEncoder,
-    InvalidBatch,
     Record,
     RecordColumns,
     columns_pure,
     decode_columns,
     decode_records,
     encode_batch,
-    partitions_pure,
-    split_encoded,
     string_buffers,
     write_header,
 )
@@ -30,7 +27,7 @@ from .records_strategies import native_module, record_lists, use_implementation
 NATIVE = native_module()
 needs_native = pytest.mark.skipif(NATIVE is None, reason="the native extension is not built")
 KINDS = [
-    pytest.param(partitions_pure, id="pure"),
+    pytest.param(columns_pure, id="pure"),
     pytest.param(NATIVE, id="native", marks=needs_native),
 ]
 
@@ -56,8 +53,8 @@ def test_the_hash_is_javas(module, key) -> None:
 @needs_native
 @given(key=st.binary(max_size=70), count=st.integers(1, 2**31 - 1))
 def test_both_forms_hash_alike(key, count) -> None:
-    assert NATIVE.murmur2(key) == partitions_pure.murmur2(key)
-    assert NATIVE.murmur2_partition(key, count) == partitions_pure.murmur2_partition(key, count)
+    assert NATIVE.murmur2(key) == columns_pure.murmur2(key)
+    assert NATIVE.murmur2_partition(key, count) == columns_pure.murmur2_partition(key, count)
 
 
 @pytest.mark.parametrize("module", KINDS)
@@ -90,7 +87,7 @@ def test_rows_go_where_their_keys_go_one_by_one(module, records, count) -> None:
     keys = string_buffers(decode_columns(encode_batch(records)).keys)
     found = array("i", bytes(module.partition_rows(keys, len(records), count)))
     assert list(found) == [
-        -1 if record.key is None else partitions_pure.murmur2_partition(record.key, count)
+        -1 if record.key is None else columns_pure.murmur2_partition(record.key, count)
         for record in records
     ]
     assert list(array("i", bytes(module.partition_rows((None, None, None), 3, count)))) == [-1] * 3
@@ -175,25 +172,6 @@ def test_both_forms_refuse_the_same_selections(seed) -> None:
         except ValueError:
             answers.append("refused")
     assert answers[0] == answers[1]
-
-
-@given(records=record_lists, limit=st.integers(0, 600))
-def test_a_split_batch_holds_the_same_records(records, limit) -> None:
-    batch = encode_batch(records)
-    found: list[Record] = []
-    for out, header in split_encoded(batch, limit):
-        assert header.record_count == 1 or len(out) <= limit
-        header.base_offset = len(found)
-        write_header(out, header)
-        found += decode_records(out)
-    assert found == decode_records(batch)
-
-
-def test_what_cannot_be_read_cannot_be_split() -> None:
-    batch = encode_batch([Record(0, 0, b"k", b"v")])
-    batch[61] = 0x7F
-    with pytest.raises(InvalidBatch):
-        split_encoded(batch, 100)
 
 
 def test_columns_without_a_selection_keep_their_order() -> None:

@@ -22,7 +22,7 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseTopic,
 )
-from moldau.protocol.topic_names import is_legal_topic_name
+from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.slices import LoopSlices, sorted_in_slices
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext

@@ -15,7 +15,7 @@ from moldau.client.arrow.from_arrow import ArrowRows
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
 from moldau.client.errors import SerializationError
 from moldau.protocol.records import group_rows, partition_rows, string_buffers
-from moldau.protocol.records.crc import Buffer
+from moldau.protocol.types import Buffer
 
 ANY_PARTITION: Final = -1
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from moldau.client.errors import InvalidTopic, SerializationError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import RecordHeaders
-from moldau.protocol.topic_names import topic_name_problem
+from moldau.protocol.types import topic_name_problem
 
 HeadersLike: TypeAlias = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 """Headers of a record, in their order."""

@@ -35,7 +35,7 @@ from moldau.metadata.image import (
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
-from moldau.protocol.topic_names import collision_key
+from moldau.protocol.types import collision_key
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ cdef enum:
 
 
 cdef class RecordBuffer:
-    """See `buffer_pure.RecordBuffer`."""
+    """See `pure.RecordBuffer`."""
 
     cdef bytearray out
     cdef int64_t limit

@@ -33,7 +33,7 @@ cdef inline uint32_t _murmur2(const uint8_t *data, Py_ssize_t size) noexcept nog
 
 
 def murmur2(key):
-    """See `partitions_pure.murmur2`."""
+    """See `columns_pure.murmur2`."""
     cdef _Flat flat
     if type(key) is bytes:
         return _murmur2(<const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
@@ -44,14 +44,14 @@ def murmur2(key):
 
 
 def murmur2_partition(key, int32_t partition_count):
-    """See `partitions_pure.murmur2_partition`."""
+    """See `columns_pure.murmur2_partition`."""
     if partition_count <= 0:
         raise ValueError(f"{partition_count} partitions")
     return (<uint32_t>murmur2(key) & 0x7FFFFFFF) % <uint32_t>partition_count
 
 
 def partition_rows(tuple keys, Py_ssize_t row_count, int32_t partition_count, selection=None):
-    """See `partitions_pure.partition_rows`."""
+    """See `columns_pure.partition_rows`."""
     cdef _Flat ends = _Flat(keys[0])
     cdef _Flat validity = _Flat(keys[1])
     cdef _Flat contents = _Flat(keys[2])
@@ -90,7 +90,7 @@ def partition_rows(tuple keys, Py_ssize_t row_count, int32_t partition_count, se
 
 
 def group_rows(groups, int32_t group_count):
-    """See `partitions_pure.group_rows`."""
+    """See `columns_pure.group_rows`."""
     cdef _Flat flat = _Flat(groups)
     cdef Flat column = _flat(flat)
     cdef Py_ssize_t row_count = flat.size // 4

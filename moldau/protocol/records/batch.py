@@ -8,6 +8,7 @@ Invariant: what `encode_batch` writes, `decode_records` gives back, offsets coun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from moldau.protocol.records import _implementation
 from moldau.protocol.records.compression import (
@@ -20,6 +21,7 @@ from moldau.protocol.records.header import (
     CODEC_MASK,
     CONTROL_BIT,
     CURRENT_MAGIC,
+    MAX_BASE_OFFSET,
     NO_PARTITION_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -28,7 +30,6 @@ from moldau.protocol.records.header import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    Buffer,
     Codec,
     TimestampType,
     check_whole,
@@ -36,9 +37,12 @@ from moldau.protocol.records.header import (
     write_header,
 )
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
+from moldau.protocol.records.pure import varint_size
 from moldau.protocol.records.record import Record
+from moldau.protocol.types import Buffer
 
-_MAX_BASE_OFFSET = 2**63 - 1 - 2**31
+_MAX_FIXED_RECORD_BYTES: Final = 5 + 1 + 10 + 5
+"""Length, attributes, timestamp delta and offset delta at their longest."""
 
 
 def records_section(
@@ -52,7 +56,7 @@ def records_section(
     Raises: InvalidBatch: TRUNCATED, BAD_ATTRIBUTES, BAD_COMPRESSION, TOO_LARGE or BAD_OFFSET.
     """
     end = check_whole(buffer, position, header)
-    if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
+    if not 0 <= header.base_offset <= MAX_BASE_OFFSET:
         raise InvalidBatch(
             InvalidBatchReason.BAD_OFFSET,
             f"base offset {header.base_offset} is out of range",
@@ -210,3 +214,19 @@ def recompress(
         record_count=header.record_count,
     )
     return finish_batch(out, new_header, level)
+
+
+def record_size_bound(
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> int:
+    """Upper bound of the encoded, uncompressed size of a record in bytes."""
+    size = _MAX_FIXED_RECORD_BYTES + varint_size(len(headers))
+    for part in (key, value):
+        size += 1 if part is None else varint_size(len(part)) + len(part)
+    for header_key, header_value in headers:
+        key_bytes = len(header_key.encode())
+        size += varint_size(key_bytes) + key_bytes
+        size += 1 if header_value is None else varint_size(len(header_value)) + len(header_value)
+    return size

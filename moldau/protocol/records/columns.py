@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from moldau.constants import MAX_INT32
 from moldau.protocol.records import _implementation
 from moldau.protocol.records.batch import append_time_ms, compress_batch, records_section
 from moldau.protocol.records.columns_pure import DecodedColumns, RowBuffers, StringColumn
 from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
-from moldau.protocol.records.crc import Buffer
 from moldau.protocol.records.header import (
     BATCH_HEADER_SIZE,
     CURRENT_MAGIC,
@@ -33,12 +33,11 @@ from moldau.protocol.records.header import (
     read_batch_header,
     write_header,
 )
+from moldau.protocol.types import Buffer
 
 if TYPE_CHECKING:
     from moldau.protocol.records._implementation import RecordCursor
     from moldau.protocol.reusable_memory import ReusableMemory
-
-_MAX_BATCH_BYTES: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -115,8 +114,8 @@ def take_columns(
     """Take up to `max_records` records (None: all) from the cursors, in order, into columns.
 
     Returns (records taken from each cursor, columns). A record that cannot be read ends it before
-    that record; when it is the first one, InvalidBatch is raised. `memory`: for the values; what
-    they lie in is used again as soon as nobody refers to it.
+    that record; when it is the first one, InvalidBatch is raised. `memory`: for the values; a
+    buffer of it is used again as soon as no view of the values is left.
     """
     counts, columns = _implementation.decode_cursors(
         cursors, max_records, None if memory is None else memory.take
@@ -155,7 +154,7 @@ def encode_columns(
     *,
     start: int = 0,
     row_count: int | None = None,
-    max_batch_bytes: int = _MAX_BATCH_BYTES,
+    max_batch_bytes: int = MAX_INT32,
     timestamp_ms: int = NO_TIMESTAMP,
     base_offset: int = 0,
     codec: Codec = Codec.NONE,
@@ -202,7 +201,7 @@ def encode_columns(
 
 
 class ColumnEncoder:
-    """Batches from columns one by one, for who wants to wait between them or stamps them later.
+    """Batches from columns one by one, for callers that wait between them or stamp them later.
 
     `selection`: int32 row numbers in native order; `start` and `stop` then count its entries, and
     the rows lie in the batch in their order. None: all rows of the columns.
@@ -219,7 +218,7 @@ class ColumnEncoder:
         start: int,
         stop: int,
         *,
-        max_batch_bytes: int = _MAX_BATCH_BYTES,
+        max_batch_bytes: int = MAX_INT32,
         timestamp_ms: int = NO_TIMESTAMP,
         codec: Codec = Codec.NONE,
         compression_level: int | None = None,
@@ -227,14 +226,14 @@ class ColumnEncoder:
         """One batch of as many rows from `start` on as fit, one at least.
 
         Returns (space for the header and the compressed records, the header that belongs there,
-        where the next batch starts). The header names no producer and has no offset; whoever has
-        filled that in calls `write_header`. Raises: as `encode_columns`.
+        where the next batch starts). The header names no producer and has no offset; the caller
+        fills these in and calls `write_header`. Raises: as `encode_columns`.
         """
         out, next_row, base_ms, max_ms = _implementation.encode_rows(
             self._buffers,
             start,
             stop,
-            min(max_batch_bytes, _MAX_BATCH_BYTES),
+            min(max_batch_bytes, MAX_INT32),
             BATCH_HEADER_SIZE,
             timestamp_ms,
             self._selection,
@@ -257,34 +256,6 @@ class ColumnEncoder:
         )
         compress_batch(out, header, compression_level)
         return out, header, next_row
-
-
-def split_encoded(
-    batch: Buffer,
-    max_batch_bytes: int,
-    *,
-    codec: Codec = Codec.NONE,
-    compression_level: int | None = None,
-) -> list[tuple[bytearray, BatchHeader]]:
-    """The records of one whole batch in smaller ones, unstamped as by `ColumnEncoder`.
-
-    The limit counts uncompressed bytes; a record that exceeds it gets a batch of its own.
-    Raises: InvalidBatch when the batch cannot be read.
-    """
-    columns = decode_columns(batch, [0])
-    encoder = ColumnEncoder(columns)
-    pieces = []
-    start = 0
-    while start < columns.row_count:
-        out, header, start = encoder.next_batch(
-            start,
-            columns.row_count,
-            max_batch_bytes=max_batch_bytes,
-            codec=codec,
-            compression_level=compression_level,
-        )
-        pieces.append((out, header))
-    return pieces
 
 
 def string_buffers(column: BytesColumn) -> StringColumn:

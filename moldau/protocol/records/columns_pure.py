@@ -1,7 +1,7 @@
-"""Flat columns in plain Python: the fallback for the two column functions of `_native`.
+"""Flat columns in plain Python: the fallback for the functions of `_native` that take columns.
 
-Owns nothing but them; the layout is explained in `columns`. Invariant: same buffers, bit for bit,
-and same errors as `_native` for the same input.
+The layout is explained in `columns`. Invariant: same buffers, bit for bit, and same errors as
+`_native` for the same input; the partition of a key is the one that the Java client chooses.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from array import array
 from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
-from moldau.protocol.records.crc import Buffer
+from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MIN_INT64
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.pure import decode_records, encode_record_parts, encode_varint
 from moldau.protocol.records.record import Record
+from moldau.protocol.types import Buffer
 
-MAX_INT32: Final = 2**31 - 1
-MAX_INT64: Final = 2**63 - 1
+_MURMUR2_SEED: Final = 0x9747B28C
+_MURMUR2_FACTOR: Final = 0x5BD1E995
 
 Section: TypeAlias = tuple[int, Buffer, int, int, int, int | None]
 """(position of the batch, records section, count, base offset, base timestamp, append time)"""
@@ -217,7 +218,7 @@ def encode_rows(
             if (row := chosen[at]) < 0:
                 raise IndexError("negative row number")
             row_ms = timestamp_ms if times is None else times[row]
-            if not -(2**63) <= row_ms - base_ms < 2**63:
+            if not MIN_INT64 <= row_ms - base_ms <= MAX_INT64:
                 raise IndexError("timestamps too far apart")
             encoded = encode_record_parts(
                 at - start,
@@ -245,7 +246,91 @@ def scaled_int64s(numbers: Buffer, factor: int) -> bytearray:
     column = raw[: len(raw) & ~7].cast("q")
     limit = MAX_INT64 // factor
     scaled = (
-        MAX_INT64 if number > limit else -MAX_INT64 - 1 if number < -limit else number * factor
+        MAX_INT64 if number > limit else MIN_INT64 if number < -limit else number * factor
         for number in column
     )
     return bytearray(array("q", scaled))
+
+
+def murmur2(key: Buffer) -> int:
+    """The hash of a key, unsigned, 32 bits, by which Kafka's default partitioner spreads keys.
+
+    MurmurHash2 by Austin Appleby with the seed that the Java client uses.
+    """
+    data = memoryview(key).cast("B")
+    size = len(data)
+    digest = _MURMUR2_SEED ^ size & MAX_UINT32
+    whole = size & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _MURMUR2_FACTOR & MAX_UINT32
+        word = (word ^ word >> 24) * _MURMUR2_FACTOR & MAX_UINT32
+        digest = digest * _MURMUR2_FACTOR & MAX_UINT32 ^ word
+    if whole < size:
+        digest ^= int.from_bytes(data[whole:], "little")
+        digest = digest * _MURMUR2_FACTOR & MAX_UINT32
+    digest = (digest ^ digest >> 13) * _MURMUR2_FACTOR & MAX_UINT32
+    return digest ^ digest >> 15
+
+
+def murmur2_partition(key: Buffer, partition_count: int) -> int:
+    """The partition of a key. Raises: ValueError without partitions, TypeError without a key."""
+    if partition_count <= 0:
+        raise ValueError(f"{partition_count} partitions")
+    return (murmur2(key) & MAX_INT32) % partition_count
+
+
+def partition_rows(
+    keys: StringColumn, row_count: int, partition_count: int, selection: Buffer | None = None
+) -> bytearray:
+    """The partition of each row's key as int32 in native order, -1 where the key is null.
+
+    `selection`: int32 numbers of the rows that are meant, in their order; None: the first
+    `row_count`. Raises: ValueError without partitions, or on what lies outside the buffers.
+    """
+    if partition_count <= 0:
+        raise ValueError(f"{partition_count} partitions")
+    chosen = range(row_count) if selection is None else int32s(selection)
+    if len(chosen) < row_count:
+        raise ValueError(f"{row_count} rows in a selection of {len(chosen)}")
+    out = bytearray(4 * row_count)
+    partitions = memoryview(out).cast("i")
+    column = StringReader(keys)
+    row = 0
+    try:
+        for row in range(row_count):
+            if chosen[row] < 0:
+                raise IndexError("negative row number")
+            key = column.at(chosen[row])
+            partitions[row] = -1 if key is None else murmur2_partition(key, partition_count)
+    except IndexError:
+        raise ValueError(f"row {row}: offsets outside the column's buffers") from None
+    partitions.release()
+    return out
+
+
+def group_rows(groups: Buffer, group_count: int) -> tuple[bytearray, list[tuple[int, int, int]]]:
+    """Row numbers in the order of their groups (int32 each, -1 to `group_count` - 1).
+
+    Returns (int32 row numbers, rows of one group in their order; [(group, first place, end), …] of
+    the groups that have rows). Raises: ValueError on a group out of range.
+    """
+    column = int32s(groups)
+    if group_count < 0 or len(column) > MAX_INT32:
+        raise ValueError(f"{len(column)} rows in {group_count} groups")
+    rows_of: dict[int, list[int]] = {}
+    for row, group in enumerate(column):
+        if not -1 <= group < group_count:
+            raise ValueError(f"row {row}: group {group} of {group_count}")
+        rows_of.setdefault(group, []).append(row)
+    selection = bytearray(4 * len(column))
+    places = memoryview(selection).cast("i")
+    bounds = []
+    place = 0
+    for group in sorted(rows_of):
+        rows = rows_of[group]
+        for at, row in enumerate(rows, place):
+            places[at] = row
+        bounds.append((group, place, place + len(rows)))
+        place += len(rows)
+    places.release()
+    return selection, bounds

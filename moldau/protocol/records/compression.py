@@ -11,12 +11,12 @@ import struct
 import zlib
 from typing import Any, Final
 
-from moldau.protocol.records.header import Buffer, Codec
+from moldau.protocol.records.header import Codec
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
-from moldau.protocol.records.zstd_frames import zstd_size_bound
+from moldau.protocol.types import Buffer
 
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
-"""What one batch may grow to when nobody says otherwise."""
+"""What one batch may grow to by default."""
 
 DEFAULT_LEVELS: Final = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
 LEVEL_RANGES: Final = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
@@ -30,6 +30,17 @@ _SNAPPY_MAX_RATIO: Final = 64
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _INT32: Final = struct.Struct(">i")
+
+_ZSTD_MAGIC: Final = 0xFD2FB528
+_SKIPPABLE_MAGIC: Final = 0x184D2A50
+_SKIPPABLE_MASK: Final = 0xFFFFFFF0
+_MAX_BLOCK_BYTES: Final = 128 * 1024
+MAX_WINDOW_BYTES: Final = 1 << 27
+"""Largest window a decoder accepts by default; level 22 asks for all of it."""
+
+_RAW, _RLE, _COMPRESSED = 0, 1, 2
+_CONTENT_SIZE_BYTES: Final = (0, 2, 4, 8)
+_DICTIONARY_ID_BYTES: Final = (0, 1, 2, 4)
 
 
 def check_level(codec: Codec, level: int | None) -> int | None:
@@ -241,7 +252,7 @@ def _compress_zstd(data: Buffer, level: int | None) -> Buffer:
 def _decompress_zstd(view: memoryview, max_bytes: int) -> Buffer:
     from cramjam import DecompressionError, zstd
 
-    bound = zstd_size_bound(view, max_bytes)
+    bound = _zstd_size_bound(view, max_bytes)
     # The decoder writes into exactly this much room and fails when it needs more. The bound comes
     # from the frame's blocks, so with room for all of it running out can only mean corruption.
     out = bytearray(min(bound, max_bytes))
@@ -253,3 +264,103 @@ def _decompress_zstd(view: memoryview, max_bytes: int) -> Buffer:
         raise _corrupt(Codec.ZSTD, error) from None
     del out[size:]
     return out
+
+
+def _little_endian(view: memoryview, position: int, size: int) -> int:
+    if position + size > len(view):
+        raise _corrupt(Codec.ZSTD, "ends early")
+    return int.from_bytes(view[position : position + size], "little")
+
+
+def _zstd_size_bound(view: memoryview, enough_bytes: int) -> int:
+    """Upper bound of the decompressed size of all frames in `view`, in bytes (RFC 8878).
+
+    It comes from the block headers, so a frame that claims nothing (Java's stream writer) or lies
+    about its content size is bounded alike. Counting stops beyond `enough_bytes`: a bomb is not
+    walked to its end. Raises: InvalidBatch (BAD_COMPRESSION) when the frame structure is broken or
+    a window is larger than `MAX_WINDOW_BYTES`.
+    """
+    position = 0
+    bound = 0
+    if not len(view):
+        raise _corrupt(Codec.ZSTD, "empty")
+    while position < len(view) and bound <= enough_bytes:
+        magic = _little_endian(view, position, 4)
+        if magic & _SKIPPABLE_MASK == _SKIPPABLE_MAGIC:
+            position += 8 + _little_endian(view, position + 4, 4)
+            if position > len(view):
+                raise _corrupt(Codec.ZSTD, "ends early")
+            continue
+        if magic != _ZSTD_MAGIC:
+            raise _corrupt(Codec.ZSTD, "not a zstd frame")
+        descriptor = _little_endian(view, position + 4, 1)
+        window, content_size, position = _zstd_frame_header(view, position + 5, descriptor)
+        frame_bound, position, is_whole = _zstd_blocks(
+            view, position, min(window, _MAX_BLOCK_BYTES), enough_bytes
+        )
+        if not is_whole:
+            return bound + frame_bound
+        if content_size is not None:
+            frame_bound = min(frame_bound, content_size)
+        bound += frame_bound
+        if descriptor & 0x04:
+            _little_endian(view, position, 4)
+            position += 4
+    return bound
+
+
+def _zstd_frame_header(
+    view: memoryview, position: int, descriptor: int
+) -> tuple[int, int | None, int]:
+    """(window size, content size if stated, position of the first block)."""
+    single_segment = bool(descriptor & 0x20)
+    window = 0
+    if not single_segment:
+        window_byte = _little_endian(view, position, 1)
+        base = 1 << (10 + (window_byte >> 3))
+        window = base + (base >> 3) * (window_byte & 7)
+        position += 1
+    position += _DICTIONARY_ID_BYTES[descriptor & 3]
+    size_bytes = _CONTENT_SIZE_BYTES[descriptor >> 6]
+    if size_bytes == 0 and single_segment:
+        size_bytes = 1
+    content_size = None
+    if size_bytes:
+        content_size = _little_endian(view, position, size_bytes)
+        if size_bytes == 2:
+            content_size += 256
+        position += size_bytes
+    if single_segment:
+        assert content_size is not None
+        window = content_size
+    if window > MAX_WINDOW_BYTES:
+        raise _corrupt(Codec.ZSTD, f"window of {window} bytes")
+    return window, content_size, position
+
+
+def _zstd_blocks(
+    view: memoryview, position: int, max_block_bytes: int, enough_bytes: int
+) -> tuple[int, int, bool]:
+    """(sum of the blocks' largest output, position behind them, whether the last was seen)."""
+    bound = 0
+    last = False
+    while not last and bound <= enough_bytes:
+        block = _little_endian(view, position, 3)
+        last = bool(block & 1)
+        kind = (block >> 1) & 3
+        size = block >> 3
+        position += 3
+        if kind == _RLE:
+            bound += size
+            position += 1
+        elif kind == _RAW:
+            bound += size
+            position += size
+        elif kind == _COMPRESSED:
+            bound += max_block_bytes
+            position += size
+        else:
+            raise _corrupt(Codec.ZSTD, "reserved block type")
+        if position > len(view):
+            raise _corrupt(Codec.ZSTD, "ends early")
+    return bound, position, last

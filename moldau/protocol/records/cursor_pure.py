@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from moldau.protocol.records.columns_pure import MAX_INT32, ColumnWriter, DecodedColumns
-from moldau.protocol.records.crc import Buffer
+from moldau.constants import MAX_INT32
+from moldau.protocol.records.columns_pure import ColumnWriter, DecodedColumns
 from moldau.protocol.records.invalid_batch import InvalidBatch
 from moldau.protocol.records.pure import (
     MalformedRecord,
@@ -24,6 +24,7 @@ from moldau.protocol.records.pure import (
     header_key_text,
 )
 from moldau.protocol.records.record import Record
+from moldau.protocol.types import Buffer
 
 RECORD_SLOTS: Final = ("offset", "timestamp_ms", "key", "value", "headers")
 """What a record brings itself; every other slot of a record class is the same for a whole batch."""

@@ -1,22 +1,24 @@
 """The 61-byte header of a record batch (magic 2): read, iterate, CRC-32C, patch in place.
 
-Owns the header's layout. Must not look into the records behind it: a broker's hot path uses only
-this file, on the bytes as the producer sent them. Source: KIP-98, KIP-32 (timestamp type), KIP-534
-(delete horizon).
+Owns the header's layout, and `crc32c`. Must not look into the records behind it: a broker's hot
+path uses only this file, on the bytes as the producer sent them. Source: KIP-98, KIP-32 (timestamp
+type), KIP-534 (delete horizon).
 Invariant: nothing here reads or writes outside `[position, position + header.size_bytes)`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Final, cast
 
-from moldau.protocol.records.crc import Buffer as Buffer
-from moldau.protocol.records.crc import crc32c
+from moldau.constants import MAX_INT32, MAX_INT64
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
+from moldau.protocol.types import Buffer
 
 BATCH_HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
@@ -28,7 +30,9 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_PARTITION_LEADER_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
-MAX_SEQUENCE: Final = 2**31 - 1
+MAX_SEQUENCE: Final = MAX_INT32
+MAX_BASE_OFFSET: Final = MAX_INT64 - MAX_INT32 - 1
+"""So that the offsets of all records of a batch have 64 bits."""
 
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
@@ -41,16 +45,37 @@ _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 CRC_COVERED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
-_PRODUCER_AT: Final = 43
 
 HEADER_STRUCT: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC_STRUCT: Final = struct.Struct(">I")
 _OFFSET_STRUCT: Final = struct.Struct(">q")
 _EPOCH_STRUCT: Final = struct.Struct(">i")
 _ATTRIBUTES_STRUCT: Final = struct.Struct(">h")
-_PRODUCER_STRUCT: Final = struct.Struct(">qhi")
 
 assert HEADER_STRUCT.size == BATCH_HEADER_SIZE
+
+
+def _load_crc32c() -> Callable[[Buffer], int]:
+    """CRC-32C from the `crc32c` distribution, without its package's import cost.
+
+    Importing the package proper reads distribution metadata and loads a command line (argparse,
+    importlib.metadata: about 30 ms of a serving node's 60 ms start-up), so its extension module is
+    loaded by itself; should a release lay its files out differently, the ordinary import is used.
+    """
+    package = PathFinder.find_spec("crc32c")
+    locations = package.submodule_search_locations if package is not None else None
+    extension = PathFinder.find_spec("crc32c._crc32c", locations) if locations else None
+    if extension is not None and extension.loader is not None:
+        module = module_from_spec(extension)
+        extension.loader.exec_module(module)
+        if hasattr(module, "crc32c"):
+            return cast("Callable[[Buffer], int]", module.crc32c)
+    import crc32c
+
+    return cast("Callable[[Buffer], int]", crc32c.crc32c)
+
+
+crc32c = _load_crc32c()
 
 
 class Codec(IntEnum):
@@ -108,7 +133,7 @@ class BatchHeader:
 
     @property
     def codec(self) -> Codec:
-        """Compression codec. Raises: InvalidBatch (BAD_ATTRIBUTES) for an id nobody defined."""
+        """Compression codec. Raises: InvalidBatch (BAD_ATTRIBUTES) for an undefined id."""
         codec_id = self.attributes & CODEC_MASK
         if codec_id > Codec.ZSTD:
             raise InvalidBatch(
@@ -271,29 +296,6 @@ def patch_log_append_time(
     header.max_timestamp_ms = timestamp_ms
     _ATTRIBUTES_STRUCT.pack_into(buffer, position + CRC_COVERED_FROM, header.attributes)
     _OFFSET_STRUCT.pack_into(buffer, position + _MAX_TIMESTAMP_AT, timestamp_ms)
-    header.crc = write_crc(buffer, position, header.size_bytes)
-
-
-def patch_producer_state(
-    buffer: bytearray | memoryview,
-    position: int,
-    header: BatchHeader,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-) -> None:
-    """Restamp a built batch with producer id, epoch and sequence in place; recomputes the CRC.
-
-    For a producer that bumps its epoch with batches already built (KIP-360). `header` follows.
-    """
-    check_whole(buffer, position, header)
-    header.producer_id = producer_id
-    header.producer_epoch = producer_epoch
-    header.base_sequence = base_sequence
-    _PRODUCER_STRUCT.pack_into(
-        buffer, position + _PRODUCER_AT, producer_id, producer_epoch, base_sequence
-    )
     header.crc = write_crc(buffer, position, header.size_bytes)
 
 

@@ -1,9 +1,10 @@
 """Record encoding and decoding in plain Python; `_native` is the same, compiled.
 
 Owns the layout of one record (KIP-98): length, attributes, timestamp delta, offset delta, key,
-value, headers, all lengths as zigzag varints. Knows nothing of batch headers or compression.
-Invariant: a record is accepted only when its fields end exactly where its length says; whatever is
-wrong inside one record is BAD_RECORD, a wrong number of them BAD_COUNT, here and in `_native`.
+value, headers, all lengths as zigzag varints; and `RecordBuffer`. Must not know the contents of
+batch headers, or compression. Invariant: same bytes, answers and errors as `_native`; a record is
+accepted only when its fields end exactly where its length says; whatever is wrong inside one record
+is BAD_RECORD, a wrong number of them BAD_COUNT.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from moldau.protocol.records.header import Buffer
+from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MAX_UINT64, MIN_INT64
+from moldau.protocol.records.header import BATCH_HEADER_SIZE, NO_TIMESTAMP
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record
+from moldau.protocol.types import Buffer
 
 MIN_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, null key, null value, header count: one byte each."""
 
-_MIN_INT64: Final = -(2**63)
-_MAX_INT64: Final = 2**63 - 1
 _CACHED_VARINT_LIMIT: Final = 8192
 
 
 class MalformedRecord(ValueError):
-    """Inside one record something does not add up."""
+    """The fields of one record contradict each other."""
 
 
 def encode_varint(value: int) -> bytes:
     """Zigzag varint of an int32 or int64."""
     zigzag = (value << 1) ^ (value >> 63)
-    if not 0 <= zigzag <= 0xFFFFFFFFFFFFFFFF:
+    if not 0 <= zigzag <= MAX_UINT64:
         raise OverflowError(f"{value} exceeds 64 bits")
     out = bytearray()
     while zigzag > 0x7F:
@@ -66,7 +67,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value > 0xFFFFFFFF:
+            if value > MAX_UINT32:
                 break
             return (value >> 1) ^ -(value & 1), position
     raise MalformedRecord("a varint exceeds 32 bits")
@@ -80,7 +81,7 @@ def read_varlong(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value > 0xFFFFFFFFFFFFFFFF:
+            if value > MAX_UINT64:
                 break
             return (value >> 1) ^ -(value & 1), position
     raise MalformedRecord("a varint exceeds 64 bits")
@@ -226,7 +227,7 @@ def decode_into(
             headers, position = _read_headers(data, position, count, key_of)
         else:
             position += 1
-        if position != end or not _MIN_INT64 <= timestamp_ms <= _MAX_INT64:
+        if position != end or not MIN_INT64 <= timestamp_ms <= MAX_INT64:
             raise MalformedRecord("the record's fields do not end where its length says")
         records.append(Record(offset, timestamp_ms, key, value, headers))
     return position
@@ -354,3 +355,88 @@ def encode_records(
             record.value,
             record.headers,
         )
+
+
+class RecordBuffer:
+    """The records section of one batch in the making, behind the space of its header.
+
+    It takes records as long as they fit into `limit_bytes`, which counts uncompressed bytes, the
+    batch header's included, and may be changed at any time; the first record is taken whatever its
+    size. States: open → taken (refuses further records, cannot be taken again). Partitions,
+    compression and time are its owner's.
+    """
+
+    __slots__ = ("_base_ms", "_count", "_highest_ms", "_out", "_size_bytes", "limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._out: bytearray | None = bytearray(BATCH_HEADER_SIZE)
+        self.limit_bytes: int = limit_bytes
+        self._size_bytes = BATCH_HEADER_SIZE
+        self._count = 0
+        self._base_ms = self._highest_ms = NO_TIMESTAMP
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the batch if it were not compressed, its header included."""
+        return self._size_bytes
+
+    @property
+    def record_count(self) -> int:
+        """Records taken so far."""
+        return self._count
+
+    @property
+    def base_timestamp_ms(self) -> int:
+        """Timestamp of the first record, -1 without records."""
+        return self._base_ms
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Largest timestamp so far, -1 without records."""
+        return self._highest_ms
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> int:
+        """Add a record; returns its offset delta, -1 when it does not fit or the buffer is taken.
+
+        Raises: TypeError on what is not bytes-like (a header key that is no text),
+        OverflowError on a record or batch of more than 2 GB; nothing is added then.
+        """
+        if not MIN_INT64 <= timestamp_ms <= MAX_INT64:
+            raise OverflowError("timestamps have 64 bits")
+        out = self._out
+        if out is None:
+            return -1
+        base_ms = self._base_ms if self._count else timestamp_ms
+        if not MIN_INT64 <= timestamp_ms - base_ms <= MAX_INT64:
+            raise OverflowError("timestamps too far apart for one batch")
+        encoded = encode_record(self._count, timestamp_ms - base_ms, key, value, headers)
+        need = len(out) + len(encoded)
+        if self._count and need > self.limit_bytes:
+            return -1
+        if need > MAX_INT32:
+            raise OverflowError(f"a batch of {need} bytes")
+        out += encoded
+        self._size_bytes = need
+        if not self._count:
+            self._base_ms = self._highest_ms = timestamp_ms
+        elif timestamp_ms > self._highest_ms:
+            self._highest_ms = timestamp_ms
+        self._count += 1
+        return self._count - 1
+
+    def take(self) -> bytearray:
+        """The encoded records behind the space for the header, exactly as long as they are.
+
+        Raises: ValueError when they were taken before.
+        """
+        out = self._out
+        if out is None:
+            raise ValueError("the buffer was taken before")
+        self._out = None
+        return out

@@ -13,8 +13,9 @@ from moldau.protocol.records import _implementation
 from moldau.protocol.records.batch import decode_records, records_section
 from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from moldau.protocol.records.control import decode_control_key
-from moldau.protocol.records.header import BatchHeader, Buffer, TimestampType
+from moldau.protocol.records.header import BatchHeader, TimestampType
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
+from moldau.protocol.types import Buffer
 
 
 @dataclass(slots=True)

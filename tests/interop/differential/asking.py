@@ -17,8 +17,7 @@ from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p32_describe_configs import DescribeConfigsRequest
 from moldau.protocol.messages.p44_incremental_alter_configs import IncrementalAlterConfigsRequest
-from moldau.protocol.schema import Message, Struct
-from moldau.protocol.schema_fields import ArrayType, StructType
+from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 from moldau.testing import wait_until
 from tests.interop.raw.wire import read_exactly
 

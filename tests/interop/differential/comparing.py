@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from moldau.protocol.schema import Message, Struct
-from moldau.protocol.schema_fields import ArrayType, StructType
+from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 from moldau.protocol.types import ZERO_UUID
 from tests.interop.differential.asking import Closed, Node
 

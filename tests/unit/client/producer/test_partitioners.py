@@ -15,8 +15,8 @@ from moldau.client.producer.partitioners import (
     TopicPartitions,
     partitioner_of,
 )
+from moldau.protocol.records import columns_pure as pure
 from moldau.protocol.records import murmur2, murmur2_partition
-from moldau.protocol.records import partitions_pure as pure
 
 VECTORS = Path(__file__).with_name("murmur2_vectors.txt")
 COUNTS = (1, 2, 3, 7, 12, 50, 1000, 2**31 - 1)

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from moldau.protocol.coordinator_records import consumer_group_member_metadata as member_metadata
 from moldau.protocol.coordinator_records.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataValue,
     TopicPartitions,
 )
 
@@ -111,9 +111,7 @@ class ConsumerGroupMember:
             epoch = self.pending_revocation.get(topic_id, {}).get(partition)
         return epoch
 
-    def with_metadata(
-        self, value: member_metadata.ConsumerGroupMemberMetadataValue
-    ) -> ConsumerGroupMember:
+    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
         """The member with what a record says that it told."""
         classic = value.classic_member_metadata
         return replace(
