@@ -42,7 +42,7 @@ from moldau.config.values import accept_value, format_value
 BROKER_ROLE = "broker"
 CONTROLLER_ROLE = "controller"
 
-# Of several missing keys, the one whose absence says most is reported.
+# Of several missing keys, these are reported first: they say most about what is wrong.
 _FIRST_ASKED_FOR = ("process.roles",)
 
 RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

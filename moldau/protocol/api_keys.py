@@ -1,8 +1,8 @@
 """The numbers of Kafka's APIs.
 
-Owns the complete list of Apache Kafka 4.3, APIs included that were removed (their numbers stay
-taken) or that no Moldau node answers. Says nothing about which versions a node serves: a message
-class knows the versions that exist, the broker those it serves.
+Owns the complete list of Apache Kafka 4.3, including APIs that were removed (their numbers stay
+taken) and APIs that no Moldau node serves. Versions are not here: a message class has the versions
+that exist, the broker's and the controller's tables those that are served.
 """
 
 from enum import IntEnum

@@ -116,7 +116,7 @@ def encode_envelope(
     """Put a client's request into an Envelope.
 
     Args:
-        client_host: the client's IP address as text; one that is none is told as 0.0.0.0.
+        client_host: the client's IP address as text; text that is no address becomes 0.0.0.0.
 
     Raises:
         LocalProtocolError: the message does not fit the version.
@@ -178,7 +178,7 @@ def encode_enveloped_response(
     """Put the response to an embedded request into an Envelope's.
 
     Args:
-        committed_end_offset: of the metadata log; everything that the response tells of is below.
+        committed_end_offset: of the metadata log; every record behind the response is below it.
 
     Raises:
         LocalProtocolError: the response does not fit the request's version.

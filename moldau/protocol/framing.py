@@ -1,6 +1,6 @@
 """Cutting a byte stream into Kafka frames (4-byte big-endian length, then that many bytes).
 
-Owns: receive buffers, where the transport puts bytes, and the accounting of memory they take.
+Owns: receive buffers, where the transport puts bytes, and the account of the memory they take.
 Must not: look into frames, do I/O, or copy a frame's bytes when it can be avoided.
 Invariant: bytes handed out as a frame stay where they are, untouched, until `release(frame)`; a
 buffer with views on it is never resized, and goes back to the pool only when no unreleased frame
@@ -27,8 +27,7 @@ SMALL_FRAME_LIMIT_BYTES: Final = 64 * 1024
 """Frames above this size get their own buffer."""
 
 FIRST_LARGE_BUFFER_BYTES: Final = 1024 * 1024
-"""How much a large frame is given before its bytes arrive; then it doubles up to the frame's size.
-"""
+"""The first buffer of a large frame, before its bytes arrive; it doubles up to the frame's size."""
 
 DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """Default of `socket.request.max.bytes`."""
@@ -40,7 +39,7 @@ DEFAULT_POOL_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """Unused buffers kept for reuse: fresh memory costs far more than recently used memory."""
 
 REUSED_LARGE_BYTES: Final = 8 * 1024 * 1024
-"""Buffers of detached large frames, kept by their reader for when nobody looks at them any more."""
+"""Buffers of detached large frames, which their reader uses again once no view on them is left."""
 
 POISON_BYTE: Final = 0xDB
 
@@ -91,7 +90,7 @@ class ReceiveMemory:
         pool_limit_bytes: int = DEFAULT_POOL_LIMIT_BYTES,
         poison: bool = False,
     ) -> None:
-        """`poison` overwrites released frames, so that a test sees whoever still reads them."""
+        """`poison` overwrites released frames, so that tests notice code that still reads them."""
         self.limit_bytes: int = limit_bytes
         self.pool_limit_bytes: int = pool_limit_bytes
         self.poison: bool = poison
@@ -119,11 +118,11 @@ class ReceiveMemory:
         return bool(self._pool.get(size_bytes))
 
     def give(self, buffer: FrameBuffer) -> None:
-        """Take a buffer back that nobody reads any more."""
+        """Take back a buffer without unreleased frames."""
         assert buffer.outstanding_count == 0, "a frame in this buffer is still in use"
         size = len(buffer)
         if self.pooled_bytes + size > self.pool_limit_bytes:
-            # Sizes go out of fashion: make room by dropping another size before refusing this one.
+            # The sizes in use change over time: drop buffers of another size before this one.
             self._drop_other_size(size)
             if self.pooled_bytes + size > self.pool_limit_bytes:
                 return
@@ -244,7 +243,7 @@ class FrameReader:
         return self._cut()
 
     def release(self, frame: memoryview) -> None:
-        """The owner of `frame` is done with its bytes, slices of it included."""
+        """Take a frame back whose owner needs neither its bytes nor slices of it any more."""
         buffer = frame.obj
         assert isinstance(buffer, FrameBuffer), "not a frame, or released before"
         memory = self._memory
@@ -271,8 +270,6 @@ class FrameReader:
             self._drop_chunk()
         else:
             self._chunk = None
-
-    # -- inner workings -------------------------------------------------------------------------
 
     def _drop_chunk(self) -> None:
         """An idle connection holds no buffer."""

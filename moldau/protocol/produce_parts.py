@@ -1,7 +1,7 @@
-"""How many parts a Produce request has, found out before it is decoded.
+"""How many topics and partitions a Produce request has, counted before it is decoded.
 
-Owns: the walk over the body from length to length. Must not: judge the body; what is wrong with it
-comes out when it is decoded. Invariant: the walk takes no more steps than it is allowed to count.
+Owns: the walk over the body from length to length. Must not: report errors; decoding reports what
+is wrong with the body. Invariant: the walk takes at most as many steps as it may count.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds an API's message classes by its number, importing their module on first use.
 
-Owns the list of APIs without messages. Knows nothing about which versions a node serves.
+Owns the list of APIs without messages. Does not know which versions a node serves.
 """
 
 from functools import cache

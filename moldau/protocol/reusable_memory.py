@@ -1,10 +1,10 @@
-"""Large buffers that are used again as soon as nobody looks at them any more.
+"""Large buffers that are used again as soon as no view on them is left.
 
-Owns a few buffers that were handed out, and the check whether anybody still refers to one. Must not
-be told about an end of use: a buffer is free when no view on it is left. For memory that goes from
-hand to hand (a response to its records, columns to a table), where nobody could say when. Fresh
-memory costs several times what recently used memory does (docs/benchmarks.md). Invariant: a buffer
-that anybody can read is never handed out again.
+Owns a few buffers that were handed out, and the check for views on them. There is no call that
+gives a buffer back: this is for memory that passes from a response to its records, or from columns
+to a table, where no place knows the end of its use. Fresh memory costs several times what recently
+used memory does (docs/benchmarks.md). Invariant: a buffer with a view on it is never handed out
+again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 STEP_BYTES: Final = 256 * 1024
 """Sizes are multiples of this, so that one buffer serves several needs."""
 SMALLEST_BYTES: Final = 128 * 1024
-"""For less the allocator does well by itself."""
+"""Below this size the allocator is as fast."""
 
 
 class ReusableMemory:
@@ -31,8 +31,8 @@ class ReusableMemory:
     def take(self, size_bytes: int) -> bytearray | None:
         """A buffer of at least that size, its contents arbitrary; None when it is not worth it.
 
-        It may be handed out again as soon as no view (memoryview, Arrow buffer) on it exists: who
-        uses it holds one.
+        It may be handed out again as soon as no view (memoryview, Arrow buffer) on it exists, so
+        its user holds one.
         """
         rounded = -(-size_bytes // STEP_BYTES) * STEP_BYTES
         if size_bytes < SMALLEST_BYTES or rounded > self.limit_bytes:

@@ -63,7 +63,7 @@ class ClassicMemberMetadata(Struct):
 
 @coordinator_record(5, versions="0", flexible="0+")
 class ConsumerGroupMemberMetadataValue(Message):
-    """What a member of a consumer group told about itself."""
+    """What a member of a consumer group reported about itself."""
 
     instance_id: String | None = field("", nullable="0+")
     rack_id: String | None = field("", nullable="0+")

@@ -12,7 +12,7 @@ class ShareGroupMemberMetadataKey(Message):
 
 @coordinator_record(10, versions="0", flexible="0+")
 class ShareGroupMemberMetadataValue(Message):
-    """What a member of a share group told about itself."""
+    """What a member of a share group reported about itself."""
 
     rack_id: String | None = field("", nullable="0+")
     client_id: String = ""

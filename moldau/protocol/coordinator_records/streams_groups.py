@@ -45,7 +45,7 @@ class KeyValue(Struct):
 
 @coordinator_record(19, versions="0", flexible="0+")
 class StreamsGroupMemberMetadataValue(Message):
-    """What a member of a streams group told about itself."""
+    """What a member of a streams group reported about itself."""
 
     instance_id: String | None = field("", nullable="0+")
     rack_id: String | None = field("", nullable="0+")

@@ -1,5 +1,4 @@
-"""What the members of a classic consumer group and its leader tell each other through JoinGroup and
-SyncGroup."""
+"""The payloads of JoinGroup and SyncGroup in a classic consumer group."""
 
 from moldau.protocol.schema import Message, Struct, data, field, struct
 from moldau.protocol.types import Bytes, Int32, String

@@ -12,7 +12,7 @@ from moldau.protocol.schema import Message, data, field, request, response
 from moldau.protocol.types import Bool, Bytes, Int16, Int64, String
 
 UNKNOWN_END_OFFSET: Final = -1
-"""Of a controller that does not tell how far the metadata log is committed."""
+"""The value of controllers that leave out how far the metadata log is committed."""
 
 COMMITTED_END_OFFSET_TAG: Final = 10_000
 

@@ -12,7 +12,7 @@ cdef extern from *:
         member = ((PyMemberDescrObject *)slot)->d_member;
         return member->type == T_OBJECT_EX ? member->offset : -1;
     }
-    /* Fill a slot of an object that nobody else knows yet; the reference is given away. */
+    /* Fill a slot of an object that has no other reference yet; takes over the reference to the value. */
     static void moldau_fill(PyObject *target, Py_ssize_t at, PyObject *value) {
         Py_INCREF(value);
         *(PyObject **)((char *)target + at) = value;

@@ -224,7 +224,7 @@ cdef int _write_rows(
     Rows *rows, int64_t start, int64_t count, int64_t base, uint8_t *out, uint8_t *limit,
     int64_t *highest
 ) noexcept nogil:
-    """Write `count` rows into exactly `[out, limit)`; MALFORMED when they changed meanwhile."""
+    """Write `count` rows into exactly `[out, limit)`; MALFORMED when they changed since they were measured."""
     cdef Row row
     cdef int64_t index
     cdef uint8_t *end

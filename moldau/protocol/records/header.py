@@ -89,7 +89,7 @@ class Codec(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """Whose clock a batch's timestamps come from (attribute bit 3)."""
+    """Where a batch's timestamps come from (attribute bit 3)."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1

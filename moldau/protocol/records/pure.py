@@ -156,7 +156,7 @@ def decode_records(
 
 
 def bad_record(error: Exception, record_index: int) -> InvalidBatch:
-    """What `decode_into` has met, as the error that callers raise."""
+    """What `decode_into` raised, as the error for its callers."""
     detail = str(error) if isinstance(error, MalformedRecord) else "the record ends early"
     return InvalidBatch(InvalidBatchReason.BAD_RECORD, detail, record_index=record_index)
 
