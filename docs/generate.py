@@ -18,8 +18,7 @@ from pathlib import Path
 
 from moldau.broker.api import BROKER_APIS, ServedApi
 from moldau.controller.apis import SERVED
-from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.api_keys import api_name
+from moldau.protocol.api_keys import ApiKey, api_name
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -28,9 +28,8 @@ from moldau.protocol.framing import (
 )
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.schema import Message
-from moldau.runtime.authentication import AuthenticationError
-from moldau.runtime.authentication import TlsError
 from moldau.protocol.types import Buffer
+from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
 from moldau.runtime.files import source_bytes
 from moldau.runtime.network import (

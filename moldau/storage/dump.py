@@ -114,20 +114,14 @@ def control_record_to_json(record: Record) -> dict[str, JsonValue]:
 
 def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> JsonValue:
     """Raises: RemoteProtocolError."""
-    from moldau.protocol.messages import (
-        kraft_version_record,
-        leader_change_message,
-        snapshot_footer_record,
-        snapshot_header_record,
-        voters_record,
-    )
+    from moldau.protocol.messages import quorum_records
 
     classes: dict[ControlRecordType, type[Message]] = {
-        ControlRecordType.LEADER_CHANGE: leader_change_message.LeaderChangeMessage,
-        ControlRecordType.SNAPSHOT_HEADER: snapshot_header_record.SnapshotHeaderRecord,
-        ControlRecordType.SNAPSHOT_FOOTER: snapshot_footer_record.SnapshotFooterRecord,
-        ControlRecordType.KRAFT_VERSION: kraft_version_record.KRaftVersionRecord,
-        ControlRecordType.KRAFT_VOTERS: voters_record.VotersRecord,
+        ControlRecordType.LEADER_CHANGE: quorum_records.LeaderChangeMessage,
+        ControlRecordType.SNAPSHOT_HEADER: quorum_records.SnapshotHeaderRecord,
+        ControlRecordType.SNAPSHOT_FOOTER: quorum_records.SnapshotFooterRecord,
+        ControlRecordType.KRAFT_VERSION: quorum_records.KRaftVersionRecord,
+        ControlRecordType.KRAFT_VOTERS: quorum_records.VotersRecord,
     }
     if value is None or len(value) < _INT16.size:
         raise RemoteProtocolError("a control record without a version")

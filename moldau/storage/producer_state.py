@@ -21,7 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from moldau.protocol.records import BatchHeader, InvalidBatch
-from moldau.protocol.records.crc import crc32c
+from moldau.protocol.records.header import crc32c
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.append import AppendOrigin, Batches
 from moldau.storage.batch_scan import scan_headers

@@ -13,11 +13,9 @@ from typing import Final
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME
-from moldau.server.authorizer import Operation
-from moldau.server.authorizer import ResourceType
-from moldau.server.request_context import RequestContext
 from moldau.protocol.types import topic_name_problem
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.request_context import RequestContext
 
 LOG_LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
 TO_PYTHON_LEVEL: Final = {

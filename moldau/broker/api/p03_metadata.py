@@ -33,12 +33,9 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.protocol.types import ZERO_UUID
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME
-from moldau.server.authorizer import Operation
-from moldau.server.authorizer import ResourceType
+from moldau.protocol.types import ZERO_UUID, is_legal_topic_name
+from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.server.request_context import RequestContext
-from moldau.protocol.types import is_legal_topic_name
 
 AUTO_CREATE_WAIT_MS = 5_000
 AUTO_CREATE_MAX_TOPICS = 1_000

@@ -18,8 +18,8 @@ from moldau.protocol.messages.p61_describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from moldau.server.authorizer import Operation
 from moldau.protocol.types import is_legal_topic_name
+from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices

@@ -34,7 +34,7 @@ from moldau.protocol.messages.p55_describe_quorum import (
     TopicData,
 )
 from moldau.protocol.schema import Message
-from moldau.protocol.topic_names import METADATA_TOPIC_NAME
+from moldau.protocol.types import METADATA_TOPIC_NAME
 from moldau.runtime.telemetry.metrics import Registry
 
 MAX_WAITERS: Final = 10_000

@@ -30,8 +30,10 @@ from moldau.protocol.messages import p09_offset_fetch as fetch
 from moldau.protocol.messages import p15_describe_groups as classic
 from moldau.protocol.messages import p47_offset_delete as delete
 from moldau.protocol.messages import p69_consumer_group_describe as consumer
-from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
 from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest

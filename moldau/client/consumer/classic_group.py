@@ -38,12 +38,14 @@ from moldau.client.consumer.core.rebalance_steps import (
 from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, GroupLink
 from moldau.client.records import TopicPartition
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
-from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from moldau.protocol.messages.consumer_protocol_assignment import (
+from moldau.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    OwnedTopic,
+)
+from moldau.protocol.messages.consumer_protocol import (
     TopicPartition as AssignedTopic,
 )
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from moldau.protocol.messages.consumer_protocol_subscription import TopicPartition as OwnedTopic
 from moldau.protocol.messages.p11_join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,

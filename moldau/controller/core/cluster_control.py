@@ -81,8 +81,9 @@ from moldau.protocol.metadata_records import (
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
-from moldau.protocol.metadata_records.register_broker_record import BrokerEndpoint, BrokerFeature
-from moldau.protocol.metadata_records.register_controller_record import (
+from moldau.protocol.metadata_records.nodes import (
+    BrokerEndpoint,
+    BrokerFeature,
     ControllerEndpoint,
     ControllerFeature,
 )

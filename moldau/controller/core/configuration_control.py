@@ -39,9 +39,7 @@ from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
-from moldau.protocol.metadata_records import ClearElrRecord
-from moldau.protocol.metadata_records import ConfigRecord
-from moldau.protocol.metadata_records import PartitionChangeRecord
+from moldau.protocol.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 from moldau.protocol.types import topic_name_problem
 
 Defaults: TypeAlias = Callable[[], Mapping[str, Any]]

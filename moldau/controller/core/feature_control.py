@@ -34,8 +34,6 @@ from moldau.protocol.messages.p57_update_features import (
 from moldau.protocol.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,
-from moldau.protocol.metadata_records.nodes import ControllerEndpoint
-from moldau.protocol.metadata_records.nodes import ControllerFeature
 )
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"

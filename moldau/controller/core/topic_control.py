@@ -55,8 +55,13 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsTopicResult,
 )
 from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
-from moldau.protocol.topic_names import METADATA_TOPIC_NAME, collision_key, topic_name_problem
-from moldau.protocol.types import ZERO_UUID, random_topic_id
+from moldau.protocol.types import (
+    METADATA_TOPIC_NAME,
+    ZERO_UUID,
+    collision_key,
+    random_topic_id,
+    topic_name_problem,
+)
 
 USE_DEFAULT: Final = -1
 MAX_CONFIG_TEXT_BYTES: Final = 32_767

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from moldau.metadata.image.overlay import layered, overlay
 from moldau.metadata.steps import Steps
 from moldau.protocol.metadata_records import ClientQuotaRecord, ConfigRecord
-from moldau.protocol.metadata_records.client_quota_record import EntityData
+from moldau.protocol.metadata_records.cluster import EntityData
 from moldau.protocol.schema import Message
 
 _NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})

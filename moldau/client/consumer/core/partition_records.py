@@ -36,8 +36,7 @@ from moldau.protocol.records import (
     verify_crc,
 )
 from moldau.protocol.records.batch import append_time_ms, records_section
-from moldau.protocol.records.header import Buffer
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import Buffer, TopicPartition
 
 _UNKNOWN_EPOCH: Final = -1
 _MAX_OFFSET: Final = 2**63 - 1
