@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.api.authorizer import Operation, ResourceType
-from moldau.broker.coordinator.group.core.classic_answers import join_error
+from moldau.broker.coordinator.group.core.joining import join_error
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:

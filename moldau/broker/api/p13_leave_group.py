@@ -21,7 +21,7 @@ from moldau.protocol.messages.p13_leave_group import (
 if TYPE_CHECKING:
     from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator import Answerable
+    from moldau.broker.coordinator.replies import Answerable
     from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
 
 FIRST_BATCHED_VERSION: Final = 3

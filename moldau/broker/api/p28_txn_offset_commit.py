@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from moldau.broker.api.request_context import RequestContext
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.group.core.prepared_commit import PreparedCommit
+    from moldau.broker.coordinator.group.core.offset_requests import PreparedCommit
     from moldau.broker.replica import Partition
     from moldau.metadata.steps import Steps
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.broker.api.authorizer import Operation, ResourceType
-from moldau.broker.coordinator.transaction.core.answers import DescribeAnswer
+from moldau.broker.coordinator.transaction.core.state import DescribeAnswer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p65_describe_transactions import (
     DescribeTransactionsRequest,

@@ -1,7 +1,7 @@
 """What a coordinator's runtime needs of the broker around it.
 
-Owns the ports: a partition of the coordinator's topic as its leader sees it, and the loop. Must not
-implement them: `replica_partitions` does, over the replica manager; tests have their own.
+Owns the ports: a partition of the coordinator's topic as its leader sees it, and the loop.
+`replica_partitions` implements them over the replica manager; tests have their own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Appended(NamedTuple):
-    """What became of an append: where the log ends behind it. Without an error but with an end of
-    -1 nothing had to be written: it was there.
+    """The outcome of an append: where the log ends behind it. An end of -1 without an error: the
+    log held the batch already.
     """
 
     error: ErrorCode
@@ -29,7 +29,7 @@ class Appended(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Whole batches from a log; none, with `next_offset` not moved, is the end of it."""
+    """Whole batches from a log; none, with the `next_offset` that was asked for, is its end."""
 
     error: ErrorCode
     records: bytes = b""
@@ -41,7 +41,7 @@ class CoordinatorPartition(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch in which this broker leads it and can use its log; -1 where that is not so."""
+        """The epoch in which this broker leads it with a usable log, otherwise -1."""
 
     @property
     def log_start_offset(self) -> int:
@@ -78,8 +78,7 @@ class CoordinatorPartition(Protocol):
 
     def wake_at(self, required_offset: int, wake: Callable[[], None]) -> None:
         """Call `wake` once when everything before `required_offset` is committed, or never will be
-        here; one call at a time is kept, a later one replaces it. It may come within any other
-        call.
+        here. A later call replaces an earlier one. `wake` may be called within any other call.
         """
 
     def forget_wake(self) -> None:

@@ -13,12 +13,12 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from moldau.broker.coordinator.expressions.core.expressions import (
+from moldau.broker.coordinator.core.expressions import (
     InvalidExpression,
     compile_anew,
     compile_expression,
 )
-from moldau.broker.coordinator.expressions.slices import SliceWorker
+from moldau.broker.coordinator.expressions.workers import SliceWorker
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import LoopSlices
 

@@ -30,7 +30,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.transaction.core.markers import SendMarkers
+    from moldau.broker.coordinator.transaction.core.state import SendMarkers
     from moldau.metadata.image import MetadataImage
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network

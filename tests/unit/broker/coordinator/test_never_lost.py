@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.coordinator.core.result import CoordinatorResult, Producer
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
@@ -65,8 +66,12 @@ class Walk:
         settings = replace(
             SETTINGS, write_timeout_ms=1_000, max_waiting_count=20, load_buffer_bytes=300
         )
-        self.runtime = self.broker.runtimes.make(
-            CONSUMER_OFFSETS, self._make, execute=lambda index, command: None, settings=settings
+        self.runtime = CoordinatorRuntime(
+            CONSUMER_OFFSETS,
+            self._make,
+            execute=lambda index, command: None,
+            settings=settings,
+            ports=self.broker.ports,
         )
         self.broker.attach(self.runtime)
         self.is_leader = False

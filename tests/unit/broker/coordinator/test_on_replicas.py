@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator import CoordinatorRuntime, CoordinatorRuntimes
 from moldau.broker.coordinator.core.result import CoordinatorResult, Producer
+from moldau.broker.coordinator.replica_partitions import replica_ports
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, CoordinatorLog
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.harness import SETTINGS, Caller, running_data_path
@@ -28,15 +29,19 @@ class Toy:
     def __init__(self, broker: DataPath) -> None:
         self.broker = broker
         self.states: list[ToyState] = []
-        runtimes = CoordinatorRuntimes.on_replicas(
+        ports = replica_ports(
             broker.manager,
             timers=broker.timers,
             clock=broker.clock,
             registry=broker.registry,
             start=broker.background.start,
         )
-        self.runtime: CoordinatorRuntime[ToyState] = runtimes.make(
-            TOY_LOG, self._make, execute=lambda index, command: None, settings=SETTINGS
+        self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
+            TOY_LOG,
+            self._make,
+            execute=lambda index, command: None,
+            settings=SETTINGS,
+            ports=ports,
         )
 
     def _make(self, partition_index: int) -> ToyState:

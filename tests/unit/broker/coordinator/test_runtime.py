@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator import CoordinatorRuntime
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
     CoordinatorResult,
@@ -17,6 +16,7 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
 )
 from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.shard import FAILED_TIMER_MS, LATE_TIMER_MS
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -40,11 +40,12 @@ class Bench:
         self.broker = MemoryBroker(CONSUMER_OFFSETS, **options)
         self.states: list[ToyState] = []
         self.commands: list[tuple[int, Any]] = []
-        self.runtime: CoordinatorRuntime[ToyState] = self.broker.runtimes.make(
+        self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make,
             execute=lambda index, command: self.commands.append((index, command)),
             settings=settings,
+            ports=self.broker.ports,
         )
         self.broker.attach(self.runtime)
 
@@ -413,8 +414,12 @@ def write_keys(runtime: CoordinatorRuntime[ToyState]) -> None:
 def restarted(bench: Bench) -> CoordinatorRuntime[ToyState]:
     """The runtime of the broker's next life, with everything led."""
     bench.broker.detach(bench.runtime)
-    runtime: CoordinatorRuntime[ToyState] = bench.broker.runtimes.make(
-        CONSUMER_OFFSETS, ToyState, execute=lambda *_: None, settings=SETTINGS
+    runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
+        CONSUMER_OFFSETS,
+        ToyState,
+        execute=lambda *_: None,
+        settings=SETTINGS,
+        ports=bench.broker.ports,
     )
     bench.broker.attach(runtime)
     bench.broker.elect_all()

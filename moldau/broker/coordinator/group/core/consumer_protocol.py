@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.group.core.consumer_member import Assignment
@@ -23,6 +23,12 @@ from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProt
 from moldau.protocol.messages.consumer_protocol_subscription import (
     TopicPartition as OwnedPartition,
 )
+
+if TYPE_CHECKING:
+    from moldau.protocol.messages.consumer_protocol_subscription import (
+        ConsumerProtocolSubscription,
+    )
+
 
 _VERSION: Final = Struct(">h")
 _NEWEST: Final = 3

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from moldau.broker.coordinator.expressions import process_worker
+from moldau.broker.coordinator.core.expressions import compile_expression
+from moldau.broker.coordinator.expressions import workers as process_worker
 from moldau.broker.coordinator.expressions.child import NICENESS
-from moldau.broker.coordinator.expressions.core.expressions import compile_expression
-from moldau.broker.coordinator.expressions.process_worker import IDLE_MS, ProcessWorker
-from moldau.broker.coordinator.expressions.slices import ThreadWorker, Tried
+from moldau.broker.coordinator.expressions.workers import (
+    IDLE_MS,
+    ProcessWorker,
+    ThreadWorker,
+    Tried,
+)
 from moldau.runtime.child_process import ChildProcess
 from moldau.runtime.clock import ManualClock
 from moldau.testing import wait_until_async
