@@ -64,7 +64,7 @@ class LogLoader:
         self._record_count = 0
 
     async def load(self, buffer_bytes: int, clock: Clock) -> bool:
-        """Load the shard, or stop because it is unloaded meanwhile.
+        """Load the shard, or stop when it is unloaded.
 
         A log that does not decode fails the shard: a coordinator that guesses would hand out
         offsets that no client committed.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
@@ -62,15 +62,7 @@ class CoordinatorPartition(Protocol):
     def append(self, batch: bytearray, leader_epoch: int) -> Appended:
         """Append a batch with the demands of acks=all, if this broker leads in that epoch."""
 
-    def append_marker(
-        self,
-        producer: Producer,
-        leader_epoch: int,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-    ) -> Appended:
+    def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
         """Append the marker that ends a transaction, if this broker leads in that epoch."""
 
     async def read(self, start_offset: int, max_bytes: int) -> Piece:

@@ -22,7 +22,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendOrigin
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.runtime.clock import Clock
@@ -113,23 +113,14 @@ class ReplicaPartition:
         result = self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR)
         return self._appended(result)
 
-    def append_marker(
-        self,
-        producer: Producer,
-        leader_epoch: int,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-    ) -> Appended:
+    def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
         if self.leader_epoch != leader_epoch:
             return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         result = self._partition.append_marker(
-            producer.producer_id,
-            producer.producer_epoch,
-            coordinator_epoch,
-            is_commit=is_commit,
-            transaction_version=transaction_version,
+            *end.producer,
+            end.coordinator_epoch,
+            is_commit=end.is_commit,
+            transaction_version=end.transaction_version,
         )
         return self._appended(result)
 

@@ -33,7 +33,7 @@ from moldau.runtime.telemetry.logs import RateLimitedLog
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.broker.coordinator.settings import RuntimeSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage, TopicImage
@@ -336,32 +336,18 @@ class CoordinatorRuntime(Generic[StateT]):
         return shard.leader_epoch
 
     def complete_transaction(
-        self,
-        partition_index: int,
-        producer: Producer,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-        done: Callable[[ErrorCode], None],
+        self, partition_index: int, end: TransactionEnd, done: Callable[[ErrorCode], None]
     ) -> None:
         """End a transaction in a partition of this topic: append its marker, replay it.
 
         Args:
-            coordinator_epoch: of the transaction's coordinator.
             done: called exactly once: with NONE when the marker is committed.
         """
         shard = self._shards.get(partition_index)
         if shard is None:
             done(ErrorCode.NOT_COORDINATOR)
-            return
-        shard.complete_transaction(
-            producer,
-            coordinator_epoch=coordinator_epoch,
-            is_commit=is_commit,
-            transaction_version=transaction_version,
-            done=done,
-        )
+        else:
+            shard.complete_transaction(end, done)
 
     # -- the end ---------------------------------------------------------------------------------
 

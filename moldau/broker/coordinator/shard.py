@@ -31,6 +31,7 @@ from moldau.broker.coordinator.core.result import (
     Producer,
     Reply,
     SetTimer,
+    TransactionEnd,
 )
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.records import Record, encode_batch
@@ -336,33 +337,19 @@ class Shard(Generic[StateT]):
             self._drain()
         return refusal
 
-    def complete_transaction(
-        self,
-        producer: Producer,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-        done: Callable[[ErrorCode], None],
-    ) -> None:
+    def complete_transaction(self, end: TransactionEnd, done: Callable[[ErrorCode], None]) -> None:
         """Append the marker of a transaction; `done` gets NONE when it is committed."""
         refusal = self.refusal()
         if refusal is not ErrorCode.NONE:
             done(refusal)
             return
-        appended = self.partition.append_marker(
-            producer,
-            self.leader_epoch,
-            coordinator_epoch=coordinator_epoch,
-            is_commit=is_commit,
-            transaction_version=transaction_version,
-        )
+        appended = self.partition.append_marker(end, self.leader_epoch)
         if appended.error is not ErrorCode.NONE:
             done(appended.error)
             return
         if appended.next_offset >= 0:
             with _Failing(self):
-                self.machine.replay_end_marker(producer, is_commit=is_commit)
+                self.machine.replay_end_marker(end.producer, is_commit=end.is_commit)
             self._end_offset = appended.next_offset
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:

@@ -48,6 +48,19 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
+class TransactionEnd(NamedTuple):
+    """The end of a producer's transaction, as the marker in a partition's log says.
+
+    Attributes:
+        coordinator_epoch: of the transaction's coordinator.
+    """
+
+    producer: Producer
+    is_commit: bool
+    coordinator_epoch: int
+    transaction_version: int
+
+
 class Reply(NamedTuple):
     """An answer and where it goes."""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from moldau.broker.coordinator.transaction.marker_sender import broker_address
 from moldau.broker.replica.transactions import (
     NOT_REQUIRED,
     BatchProducer,
@@ -36,14 +37,13 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
-from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.replica import Partition
     from moldau.broker.replica.delayed_produce import ProduceOperation
     from moldau.protocol.messages.p00_produce import PartitionProduceResponse
-    from moldau.protocol.types import TopicPartition
     from moldau.runtime.connection import Connection
     from moldau.runtime.timers import WheelTimer
 
@@ -300,7 +300,10 @@ class TransactionVerifier:
 
     async def _send(self, broker_id: int, rounds: list[_Round]) -> ErrorCode | dict[str, Errors]:
         """One request; an error, or the answers by transactional id."""
-        address = self._address(broker_id)
+        services = self._services
+        address = broker_address(
+            services.metadata.image, broker_id, services.inter_broker_listener_name
+        )
         if address is None or self._is_closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         link = self._links.get(broker_id)
@@ -334,15 +337,6 @@ class TransactionVerifier:
             )
             return ErrorCode.NETWORK_EXCEPTION
         return _answers(response)
-
-    def _address(self, broker_id: int) -> LeaderAddress | None:
-        registration = self._services.metadata.image.cluster.brokers.get(broker_id)
-        if registration is None or registration.fenced:
-            return None
-        endpoint = registration.listeners.get(self._services.inter_broker_listener_name)
-        if endpoint is None:
-            return None
-        return LeaderAddress(broker_id, endpoint.host, endpoint.port)
 
 
 def _as_asked(error: ErrorCode, support: Support) -> ErrorCode:

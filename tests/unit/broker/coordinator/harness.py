@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from moldau.broker.coordinator.core.result import Producer
+from moldau.broker.coordinator.core.result import TransactionEnd
 from moldau.broker.coordinator.ports import Appended, Piece, RuntimePorts
 from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
@@ -127,20 +127,12 @@ class MemoryPartition:
             self._look()
         return Appended(ErrorCode.NONE, self.log_end_offset)
 
-    def append_marker(
-        self,
-        producer: Producer,
-        leader_epoch: int,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-    ) -> Appended:
-        kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+    def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
+        kind = ControlRecordType.COMMIT if end.is_commit else ControlRecordType.ABORT
         batch = encode_end_txn_batch(
-            EndTxnMarker(kind, coordinator_epoch),
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
+            EndTxnMarker(kind, end.coordinator_epoch),
+            producer_id=end.producer.producer_id,
+            producer_epoch=end.producer.producer_epoch,
             timestamp_ms=0,
         )
         return self.append(batch, leader_epoch)

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, SetTimer
+from moldau.broker.coordinator.core.result import (
+    CoordinatorResult,
+    Producer,
+    SetTimer,
+    TransactionEnd,
+)
 from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS
 from moldau.broker.coordinator.runtime import MAX_LOADING_COUNT, CoordinatorRuntime
 from moldau.broker.coordinator.settings import RuntimeSettings
@@ -204,12 +209,7 @@ def test_transactions_of_the_log() -> None:
     assert loading.state.offsets == {"g": 2}
     assert loading.state.pending == {9: {"g": 4}, 10: {"i": 5}}
     loading.runtime.complete_transaction(
-        0,
-        PRODUCER,
-        coordinator_epoch=0,
-        is_commit=True,
-        transaction_version=0,
-        done=lambda error: None,
+        0, TransactionEnd(PRODUCER, True, 0, 0), lambda error: None
     )
     assert loading.state.offsets == {"g": 4}
 

@@ -14,6 +14,7 @@ from moldau.broker.coordinator.core.result import (
     Producer,
     Reply,
     SetTimer,
+    TransactionEnd,
 )
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
@@ -705,12 +706,7 @@ def test_records_of_a_transaction_count_with_its_marker(is_commit: bool) -> None
     assert bench.state.offsets == {}
     outcomes: list[ErrorCode] = []
     bench.runtime.complete_transaction(
-        0,
-        PRODUCER,
-        coordinator_epoch=1,
-        is_commit=is_commit,
-        transaction_version=1,
-        done=outcomes.append,
+        0, TransactionEnd(PRODUCER, is_commit, 1, 1), outcomes.append
     )
     assert outcomes == []
     assert bench.state.offsets == ({"g": 5} if is_commit else {})
@@ -727,14 +723,7 @@ def test_markers_where_they_cannot_be_written() -> None:
     outcomes: list[ErrorCode] = []
 
     def complete() -> ErrorCode:
-        bench.runtime.complete_transaction(
-            0,
-            PRODUCER,
-            coordinator_epoch=1,
-            is_commit=True,
-            transaction_version=2,
-            done=outcomes.append,
-        )
+        bench.runtime.complete_transaction(0, TransactionEnd(PRODUCER, True, 1, 2), outcomes.append)
         return outcomes.pop()
 
     assert complete() is ErrorCode.NOT_COORDINATOR
@@ -746,14 +735,7 @@ def test_markers_where_they_cannot_be_written() -> None:
     assert complete() is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert bench.state.markers == []
     bench.broker.partition().append_error = ErrorCode.NONE
-    bench.runtime.complete_transaction(
-        0,
-        PRODUCER,
-        coordinator_epoch=1,
-        is_commit=True,
-        transaction_version=2,
-        done=outcomes.append,
-    )
+    bench.runtime.complete_transaction(0, TransactionEnd(PRODUCER, True, 1, 2), outcomes.append)
     bench.broker.depose(0)
     assert outcomes == [ErrorCode.NOT_COORDINATOR]
 

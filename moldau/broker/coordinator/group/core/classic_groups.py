@@ -49,7 +49,6 @@ from moldau.protocol.messages.p13_leave_group import (
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.group.core.classic_rebalance import ClassicRebalance
     from moldau.broker.coordinator.group.core.settings import GroupSettings
     from moldau.protocol.coordinator_records.group_metadata import GroupMetadataValue
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest

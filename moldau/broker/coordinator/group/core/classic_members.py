@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
 
-_NOBODY: Final = ClientInfo("", "")
+_NO_CLIENT: Final = ClientInfo("", "")
 
 
 class ClassicMembers:
@@ -364,7 +364,7 @@ class ClassicMembers:
                 reply_to, HeartbeatResponse(error_code=refusal.error_code)
             )
         assert member.classic is not None
-        update = MemberUpdate(group, member, member, _NOBODY, now_ms, None)
+        update = MemberUpdate(group, member, member, _NO_CLIENT, now_ms, None)
         self._updates.refresh_epoch(update)
         assignment_epoch, _target = self._updates.refresh_target(update)
         result = CoordinatorResult(records=update.records)

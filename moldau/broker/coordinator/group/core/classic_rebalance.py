@@ -91,7 +91,7 @@ class ClassicRebalance:
     # -- preparing -------------------------------------------------------------------------------
 
     def members_changed(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
-        """A member came, left or subscribed anew: begin a rebalance, or go on with it."""
+        """A member came, left or changed its subscription: begin a rebalance, or go on with it."""
         if group.state in _CAN_REBALANCE:
             self.prepare(group, out, now_ms)
         else:

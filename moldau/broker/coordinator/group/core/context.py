@@ -68,34 +68,28 @@ class GroupContext:
     count: Callable[[str], None]
 
 
-_TOO_LARGE: Final = (
-    ErrorCode.MESSAGE_TOO_LARGE,
-    ErrorCode.RECORD_LIST_TOO_LARGE,
-    ErrorCode.INVALID_FETCH_SIZE,
-)
-_NOT_THERE: Final = (
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.REQUEST_TIMED_OUT,
-)
-_ELSEWHERE: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
+_WRITE_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What clients are told of a failed write; other errors as they are."""
 
 
 def group_write_error(error: ErrorCode) -> ErrorCode:
     """The error for everything but offsets: only the broker itself writes too large a record."""
-    if error in _NOT_THERE:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if error in _ELSEWHERE:
-        return ErrorCode.NOT_COORDINATOR
-    if error in _TOO_LARGE:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return error
+    return _WRITE_ERRORS.get(error, error)
 
 
 def offset_write_error(error: ErrorCode) -> ErrorCode:
     """The error for offset commits."""
-    if error in _TOO_LARGE:
+    if _WRITE_ERRORS.get(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return group_write_error(error)
 

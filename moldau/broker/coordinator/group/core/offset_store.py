@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
 from moldau.protocol.coordinator_records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.types import ZERO_UUID
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(slots=True)

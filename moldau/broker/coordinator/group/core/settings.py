@@ -1,7 +1,4 @@
-"""The limits and times of classic groups and committed offsets.
-
-Owns: reading them from a node's configuration. Must not: decide anything. Times are milliseconds.
-"""
+"""Limits and times of groups and offsets, from a node's configuration; times are milliseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ NEW_MEMBER_TIMEOUT_MS: Final = 5 * MS_PER_MINUTE
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What an operator decides about classic groups and offsets (`group.*`, `offset*.*`)."""
+    """Settings of classic groups and offsets (`group.*`, `offset*.*`)."""
 
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 1_800_000
@@ -31,7 +28,7 @@ class GroupSettings:
 
     @staticmethod
     def from_config(node_config: Mapping[str, Any]) -> GroupSettings:
-        """The settings of a node."""
+        """From a node's configuration."""
         return GroupSettings(
             min_session_timeout_ms=node_config["group.min.session.timeout.ms"],
             max_session_timeout_ms=node_config["group.max.session.timeout.ms"],
@@ -55,8 +52,10 @@ class Limits(NamedTuple):
     lowest: int
     highest: int
 
-    def clamp(self, text: str, otherwise: int) -> int:
-        """The number in `text`, held within the limits."""
+    def clamp(self, text: str | None, otherwise: int) -> int:
+        """The number in `text`, held within the limits; `otherwise` without one."""
+        if text is None:
+            return otherwise
         try:
             value = int(text)
         except ValueError:
@@ -71,7 +70,7 @@ _ASSIGNMENT_INTERVAL_LIMITS: Final = Limits(0, 15_000)
 
 @dataclass(frozen=True, slots=True)
 class GroupTimes:
-    """What holds for one group."""
+    """The times of one group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -80,7 +79,11 @@ class GroupTimes:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """What an operator decides about consumer groups (`group.consumer.*`)."""
+    """Settings of consumer groups (`group.consumer.*`), and what single groups override.
+
+    What a group overrides is held within the broker's limits when it is used, whatever was legal
+    when it was set (Kafka 4.3 does the same).
+    """
 
     broker_id: int = -1
     session_timeout_ms: int = 45_000
@@ -97,7 +100,7 @@ class ConsumerGroupSettings:
 
     @staticmethod
     def from_config(node_config: Mapping[str, Any], broker_id: int = -1) -> ConsumerGroupSettings:
-        """The settings of a node."""
+        """From a node's configuration."""
         policy = node_config["group.consumer.migration.policy"].lower()
         return ConsumerGroupSettings(
             broker_id=broker_id,
@@ -126,25 +129,20 @@ class ConsumerGroupSettings:
         )
 
     def of_group(self, configs: ConfigsImage, group_id: str) -> GroupTimes:
-        """What holds for one group: its own, else the cluster's, else the node's."""
+        """The times of a group: its own, else the cluster's, else the node's."""
         own = configs.get(ConfigResourceType.GROUP, group_id)
-        session_timeout_ms = self.session_timeout_ms
-        heartbeat_interval_ms = self.heartbeat_interval_ms
-        if SESSION_TIMEOUT_KEY in own:
-            session_timeout_ms = self.session_timeout_limits.clamp(
-                own[SESSION_TIMEOUT_KEY], session_timeout_ms
-            )
-        if HEARTBEAT_INTERVAL_KEY in own:
-            heartbeat_interval_ms = self.heartbeat_interval_limits.clamp(
-                own[HEARTBEAT_INTERVAL_KEY], heartbeat_interval_ms
-            )
-        assignment_interval_ms = self.assignment_interval_ms
-        interval = own.get(ASSIGNMENT_INTERVAL_KEY) or self._dynamic(configs)
-        if interval is not None:
-            assignment_interval_ms = self.assignment_interval_limits.clamp(
-                interval, assignment_interval_ms
-            )
-        return GroupTimes(session_timeout_ms, heartbeat_interval_ms, assignment_interval_ms)
+        return GroupTimes(
+            self.session_timeout_limits.clamp(
+                own.get(SESSION_TIMEOUT_KEY), self.session_timeout_ms
+            ),
+            self.heartbeat_interval_limits.clamp(
+                own.get(HEARTBEAT_INTERVAL_KEY), self.heartbeat_interval_ms
+            ),
+            self.assignment_interval_limits.clamp(
+                own.get(ASSIGNMENT_INTERVAL_KEY) or self._dynamic(configs),
+                self.assignment_interval_ms,
+            ),
+        )
 
     def _dynamic(self, configs: ConfigsImage) -> str | None:
         """The assignment interval that was set for this broker, or for all of them."""

@@ -56,7 +56,6 @@ from moldau.protocol.types import ZERO_UUID
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
     from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings, GroupSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
@@ -356,7 +355,7 @@ class GroupState:
             return self.classic.on_timer(key, now_ms)
         if isinstance(key, OffsetsTimer):
             return self.removal.on_timer(key, now_ms)
-        assert isinstance(key, ConsumerTimer), f"nobody's timer: {key!r}"
+        assert isinstance(key, ConsumerTimer), f"unknown timer {key!r}"
         return self.consumer_groups.on_timer(key, now_ms)
 
     def unloaded(self) -> list[Reply]:

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from moldau.broker.coordinator.core.result import Producer, TransactionEnd
 from moldau.broker.coordinator.expressions.matcher import ExpressionMatcher
 from moldau.broker.coordinator.expressions.workers import ThreadWorker
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
@@ -279,16 +280,9 @@ class Groups:
     def end_transaction(
         self, producer: tuple[int, int] = (70, 0), *, is_commit: bool = True
     ) -> Caller:
-        from moldau.broker.coordinator.core.result import Producer
-
         caller = Caller("marker")
         self.coordinator.runtime.complete_transaction(
-            0,
-            Producer(*producer),
-            coordinator_epoch=0,
-            is_commit=is_commit,
-            transaction_version=0,
-            done=caller.respond,
+            0, TransactionEnd(Producer(*producer), is_commit, 0, 0), caller.respond
         )
         return caller
 
