@@ -35,7 +35,6 @@ AREAS = {
     "coordinators": Area(
         (
             "moldau/broker/coordinator/core",
-            "moldau/broker/coordinator/expressions/core",
             "moldau/broker/coordinator/group/core",
             "moldau/broker/coordinator/transaction/core",
         ),

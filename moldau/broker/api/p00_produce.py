@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS
-from moldau.broker.coordinator.transaction.produce import TransactionalProduce
+from moldau.broker.coordinator.transaction.verification import TransactionalProduce
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
 from moldau.broker.replica.transactions import transactional_producer

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.group.core.classic_answers import join_error
+from moldau.broker.coordinator.group.core.joining import join_error
 from moldau.protocol.errors import ErrorCode
 from moldau.server.authorizer import Operation, ResourceType
 

@@ -18,10 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.producer_ids import ProducerIdsUnavailable
-from moldau.broker.coordinator.transaction.core.answers import InitProducerIdAnswer
-from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId
+from moldau.broker.coordinator.transaction.core.rules import InitProducerId, producer_fenced_error
+from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
 from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
-from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import (
     InitProducerIdRequest,

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.collecting import Collector
+from moldau.broker.coordinator.replies import Collector
+from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
-from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.transaction.errors import producer_fenced_error
+from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p25_add_offsets_to_txn import (

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.transaction.core.answers import EndTransactionAnswer
+from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
+from moldau.broker.coordinator.transaction.core.state import EndTransactionAnswer
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
-from moldau.broker.coordinator.transaction.errors import producer_fenced_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
 from moldau.server.authorizer import Operation, ResourceType

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.group.core.prepared_commit import PreparedCommit
+    from moldau.broker.coordinator.group.core.offset_requests import PreparedCommit
     from moldau.broker.replica.partition import Partition
     from moldau.metadata.steps import Steps
     from moldau.server.request_context import RequestContext

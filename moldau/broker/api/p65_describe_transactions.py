@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.transaction.core.answers import DescribeAnswer
+from moldau.broker.coordinator.transaction.core.state import DescribeAnswer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p65_describe_transactions import (
     DescribeTransactionsRequest,

@@ -15,12 +15,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.expressions.core.expressions import (
-    InvalidExpression,
-    compile_expression,
-)
-from moldau.broker.coordinator.transaction.core.answers import ListAnswer
-from moldau.broker.coordinator.transaction.core.statuses import STATUS_BY_WORDS
+from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.coordinator.transaction.core.state import ListAnswer
+from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsRequest,

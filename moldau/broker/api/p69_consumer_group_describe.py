@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
-from moldau.broker.coordinator.collecting import Collector
+from moldau.broker.coordinator.replies import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeResponse,

@@ -1,8 +1,8 @@
-"""The topics that coordinators keep their state in: made when somebody first needs one.
+"""The topics that coordinators keep their state in: created when a request first needs one.
 
-Owns their settings, and at most one creation of each at a time. Must not wait for them: whoever
-needs one is told to ask again, as by Apache Kafka. Invariant: they are made with the settings below
-whoever causes it, and never with those of ordinary topics.
+Owns their settings, and at most one creation of each at a time. Must not wait for them: the client
+is told to try again, as by Apache Kafka. Invariant: they are always created with the settings
+below, never with those of ordinary topics.
 """
 
 from __future__ import annotations
@@ -27,54 +27,50 @@ logger = logging.getLogger("moldau.broker.coordinator")
 
 CREATE_TIMEOUT_MS: Final = 30_000
 RETRY_AFTER_MS: Final = 500
-"""The pause after a refusal: clients ask several times a second, and nothing changes so fast."""
+"""The pause after a refusal: clients try several times a second."""
 SAY_AGAIN_AFTER_MS: Final = 60_000
 BROKER_PRINCIPAL: Final = "User:ANONYMOUS"
 
 
+_TOPICS: Final = {
+    CONSUMER_OFFSETS.topic: (
+        "offsets.topic.num.partitions",
+        "offsets.topic.replication.factor",
+        {"cleanup.policy": "compact", "compression.type": "producer"},
+        {"segment.bytes": "offsets.topic.segment.bytes"},
+    ),
+    TRANSACTION_STATE.topic: (
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.replication.factor",
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "unclean.leader.election.enable": "false",
+        },
+        {
+            "min.insync.replicas": "transaction.state.log.min.isr",
+            "segment.bytes": "transaction.state.log.segment.bytes",
+        },
+    ),
+}
+"""Keys of the partition count and the replication factor, fixed settings, and settings by key."""
+
+
 def creatable_topic(values: Mapping[str, Any], topic: str) -> CreatableTopic | None:
-    """How an internal topic is made; None for a topic that is none of the coordinators'.
+    """The request to create an internal topic; None for any other topic.
 
     Args:
         values: the node's configuration.
     """
-    if topic == CONSUMER_OFFSETS.topic:
-        return _topic(
-            topic,
-            values["offsets.topic.num.partitions"],
-            values["offsets.topic.replication.factor"],
-            {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": values["offsets.topic.segment.bytes"],
-            },
-        )
-    if topic == TRANSACTION_STATE.topic:
-        return _topic(
-            topic,
-            values["transaction.state.log.num.partitions"],
-            values["transaction.state.log.replication.factor"],
-            {
-                "cleanup.policy": "compact",
-                "compression.type": "uncompressed",
-                "min.insync.replicas": values["transaction.state.log.min.isr"],
-                "segment.bytes": values["transaction.state.log.segment.bytes"],
-                "unclean.leader.election.enable": "false",
-            },
-        )
-    return None
-
-
-def _topic(
-    name: str, partition_count: int, replication_factor: int, configs: dict[str, Any]
-) -> CreatableTopic:
+    if topic not in _TOPICS:
+        return None
+    count_key, factor_key, fixed, configured = _TOPICS[topic]
+    configs = fixed | {name: str(values[key]) for name, key in configured.items()}
     return CreatableTopic(
-        name=name,
-        num_partitions=partition_count,
-        replication_factor=replication_factor,
-        configs=[
-            CreatableTopicConfig(name=key, value=str(value)) for key, value in configs.items()
-        ],
+        name=topic,
+        num_partitions=values[count_key],
+        replication_factor=values[factor_key],
+        configs=[CreatableTopicConfig(name=name, value=configs[name]) for name in sorted(configs)],
     )
 
 
@@ -84,16 +80,6 @@ class InternalTopics:
     Args:
         start: runs the creation.
     """
-
-    __slots__ = (
-        "_clock",
-        "_controller",
-        "_not_before_ms",
-        "_said",
-        "_start",
-        "_under_way",
-        "_values",
-    )
 
     def __init__(
         self,
@@ -112,8 +98,8 @@ class InternalTopics:
         self._said: dict[str, tuple[str, float]] = {}
 
     def ensure(self, topic: str) -> None:
-        """Begin to create an internal topic that the image does not have, unless it is on its way
-        or was refused just now.
+        """Begin to create an internal topic that the image does not have, unless a creation is
+        under way or was refused just now.
         """
         now_ms = self._clock.monotonic_ms()
         if topic in self._under_way or now_ms < self._not_before_ms.get(topic, now_ms):
@@ -148,7 +134,7 @@ class InternalTopics:
             self._say(topic, f"{error.name}: {why}")
 
     def _say(self, topic: str, problem: str) -> None:
-        """Once for each reason, and again now and then: clients cause it several times a second."""
+        """Log a reason once, and again after a while: clients cause it several times a second."""
         now_ms = self._clock.monotonic_ms()
         said, said_ms = self._said.get(topic, ("", 0.0))
         if problem != said or now_ms - said_ms >= SAY_AGAIN_AFTER_MS:

@@ -1,7 +1,7 @@
 """Which partition of an internal topic a group or a transactional id belongs to.
 
-Owns the hash: clients never compute it, but every broker of a cluster, of whatever maker, must find
-the same partition, and what is on disk was placed by it. The number of partitions belongs to it:
+Clients never compute the hash, but every broker of a cluster, of whatever maker, must find the same
+partition, and what is on disk was placed by it. The number of partitions is part of the placement:
 with another one nearly every key belongs elsewhere.
 """
 
@@ -38,12 +38,12 @@ def _absolute_hash(key: str) -> int:
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """The index of the partition that `key` is kept in."""
+    """The index of the partition of `key`."""
     return _absolute_hash(key) % partition_count
 
 
 def multiple_of_counts(keys: Iterable[str], partition_index: int) -> int:
-    """A number that tells how many partitions there can have been when `keys` were put into that
-    one: each count above `partition_index` that divides it, and no other. 0 without keys.
+    """A number that tells how many partitions there can have been when `keys` were placed in that
+    partition: each count above `partition_index` that divides it, and no other. 0 without keys.
     """
     return gcd(*(_absolute_hash(key) - partition_index for key in keys))

@@ -1,7 +1,7 @@
 """What a coordinator's runtime needs of the broker around it.
 
-Owns the ports: a partition of the coordinator's topic as its leader sees it, and the loop. Must not
-implement them: `replica_partitions` does, over the replica manager; tests have their own.
+Owns the ports: a partition of the coordinator's topic as its leader sees it, and the loop.
+`replica_partitions` implements them over the replica manager; tests have their own.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
 
 
 class Appended(NamedTuple):
-    """What became of an append: where the log ends behind it. Without an error but with an end of
-    -1 nothing had to be written: it was there.
+    """The outcome of an append: where the log ends behind it. An end of -1 without an error: the
+    log held the batch already.
     """
 
     error: ErrorCode
@@ -29,7 +29,7 @@ class Appended(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Whole batches from a log; none, with `next_offset` not moved, is the end of it."""
+    """Whole batches from a log; none, with the `next_offset` that was asked for, is its end."""
 
     error: ErrorCode
     records: bytes = b""
@@ -41,7 +41,7 @@ class CoordinatorPartition(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch in which this broker leads it and can use its log; -1 where that is not so."""
+        """The epoch in which this broker leads it with a usable log, otherwise -1."""
 
     @property
     def log_start_offset(self) -> int:
@@ -62,15 +62,7 @@ class CoordinatorPartition(Protocol):
     def append(self, batch: bytearray, leader_epoch: int) -> Appended:
         """Append a batch with the demands of acks=all, if this broker leads in that epoch."""
 
-    def append_marker(
-        self,
-        producer: Producer,
-        leader_epoch: int,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-    ) -> Appended:
+    def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
         """Append the marker that ends a transaction, if this broker leads in that epoch."""
 
     async def read(self, start_offset: int, max_bytes: int) -> Piece:
@@ -78,8 +70,7 @@ class CoordinatorPartition(Protocol):
 
     def wake_at(self, required_offset: int, wake: Callable[[], None]) -> None:
         """Call `wake` once when everything before `required_offset` is committed, or never will be
-        here; one call at a time is kept, a later one replaces it. It may come within any other
-        call.
+        here. A later call replaces an earlier one. `wake` may be called within any other call.
         """
 
     def forget_wake(self) -> None:

@@ -1,15 +1,19 @@
-"""Producer ids for idempotent producers, taken from blocks the controller hands out.
+"""Producer ids, taken from blocks that the controller hands out.
 
-Owns the block in use and the next one, fetched before it is needed (KIP-730). Must not know how the
-controller is reached. Invariant: an id is given once in the life of the cluster: a block whose rest
-is lost in a crash is never used again.
+Owns the block in use and the next one, fetched before it is needed (KIP-730), and the spare id of
+the transaction coordinator. Must not know how the controller is reached. Invariant: an id is given
+once in the life of the cluster: the rest of a block that is lost in a crash is never used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, Protocol
+
+from moldau.broker.coordinator.transaction.core.transaction import NO_PRODUCER_ID
 
 logger = logging.getLogger("moldau.broker.coordinator.producer_ids")
 
@@ -32,7 +36,7 @@ class ProducerIdAllocator(Protocol):
     """Asks the controller for ids."""
 
     async def allocate_block(self) -> ProducerIdBlock:
-        """A block nobody else has.
+        """A block that no other broker has.
 
         Raises:
             ProducerIdsUnavailable: no controller answered, or it refused.
@@ -41,7 +45,7 @@ class ProducerIdAllocator(Protocol):
 
 
 class ProducerIds:
-    """Hands out one id after the other."""
+    """Hands out one id after the other, from blocks."""
 
     __slots__ = ("_allocator", "_end", "_fetching", "_next", "_next_block", "_prefetch_from")
 
@@ -57,14 +61,14 @@ class ProducerIds:
         """An id that no producer had before.
 
         Raises:
-            ProducerIdsUnavailable: there is none left here and none to be had.
+            ProducerIdsUnavailable: none is left here, and the controller gave none.
         """
         while (producer_id := self.next_at_hand()) is None:
             await self._fetched()
         return producer_id
 
     def next_at_hand(self) -> int | None:
-        """As `next_producer_id`, but only an id that is here already; None if there is none."""
+        """As `next_producer_id`, but only an id that is here already, otherwise None."""
         if self._next >= self._end:
             if self._next_block is None:
                 return None
@@ -93,7 +97,7 @@ class ProducerIds:
         return self._fetching
 
     async def _fetched(self) -> None:
-        # Shielded by `wait`: one caller that gives up must not take the block from the others.
+        # `wait` shields the fetch: a caller that gives up must not take the block from the others.
         fetching = self._start_fetching()
         await asyncio.wait([fetching])
         error = fetching.exception()
@@ -111,3 +115,88 @@ class ProducerIds:
         error = None if fetching.cancelled() else fetching.exception()
         if error is not None:
             logger.warning("no block of producer ids: %s", error)
+
+
+MAX_WAITING: Final = 10_000
+"""Actions that may wait for an id; one more is called at once, without an id."""
+
+
+class ProducerIdSource:
+    """One spare producer id for the transaction coordinator, whose rules cannot wait for one.
+
+    Invariant: an id is used once; a waiting action is called exactly once, when there is a spare id
+    or the controller has failed to give one.
+
+    Args:
+        start: runs a coroutine whose failure is told to the node.
+    """
+
+    def __init__(
+        self, producer_ids: ProducerIds, start: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        self._producer_ids = producer_ids
+        self._start = start
+        self._spare = NO_PRODUCER_ID
+        self._is_fetching = False
+        self._is_closed = False
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    @property
+    def spare(self) -> int:
+        """See the port; without a spare id a fetch begins."""
+        if self._spare == NO_PRODUCER_ID:
+            self._fetch()
+        return self._spare
+
+    def use(self) -> None:
+        """See the port. The next one is spare at once, unless an action waits or the block is used
+        up: then it is fetched.
+        """
+        assert self._spare != NO_PRODUCER_ID
+        self._spare = NO_PRODUCER_ID
+        if not self._waiting and not self._is_closed:
+            next_one = self._producer_ids.next_at_hand()
+            if next_one is not None:
+                self._spare = next_one
+                return
+        self._fetch()
+
+    def when_ready(self, action: Callable[[], object]) -> None:
+        """Call `action`: now if there is a spare id, otherwise when there is one or the controller
+        has failed to give one.
+        """
+        has_to_wait = self._spare == NO_PRODUCER_ID or bool(self._waiting)
+        if has_to_wait and not self._is_closed and len(self._waiting) < MAX_WAITING:
+            self._waiting.append(action)
+            self._fetch()
+        else:
+            action()
+
+    def close(self) -> None:
+        """Call the waiting actions, without an id."""
+        self._is_closed = True
+        self._call_waiting()
+
+    def _fetch(self) -> None:
+        if not self._is_fetching and not self._is_closed:
+            self._is_fetching = True
+            self._start(self._fetch_one())
+
+    async def _fetch_one(self) -> None:
+        is_available = True
+        try:
+            self._spare = await self._producer_ids.next_producer_id()
+        except ProducerIdsUnavailable:
+            is_available = False
+        finally:
+            self._is_fetching = False
+        if is_available:
+            # An action may use the id, which fetches another one for the next action.
+            while self._waiting and self._spare != NO_PRODUCER_ID:
+                self._waiting.popleft()()
+        else:
+            self._call_waiting()
+
+    def _call_waiting(self) -> None:
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()()

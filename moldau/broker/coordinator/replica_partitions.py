@@ -1,28 +1,66 @@
 """The partitions of a coordinator's topic as the replica manager has them.
 
 Owns the way from a coordinator's batch to a partition's log and from the log back. Must not decide
-about leadership or commits: the partition does. Invariant: whatever it is asked to append is
-appended in the leader epoch it was asked for, or not at all.
+about leadership or commits: the partition does. Invariant: a batch is appended in the leader epoch
+that the caller names, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
-from moldau.broker.coordinator.ports import Appended, Piece
+from moldau.broker.coordinator.ports import (
+    Appended,
+    CoordinatorPartition,
+    Piece,
+    RuntimePorts,
+)
 from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
 from moldau.protocol.errors import ErrorCode
 from moldau.storage.append import AppendOrigin
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
+    from moldau.runtime.clock import Clock
+    from moldau.runtime.telemetry.metrics import Registry
+    from moldau.runtime.timers import TimerWheel
     from moldau.storage.append import AppendResult
     from moldau.storage.log import Log
 
 NO_LEADER_EPOCH = -1
+
+
+def replica_ports(
+    replica_manager: ReplicaManager,
+    *,
+    timers: TimerWheel,
+    clock: Clock,
+    registry: Registry,
+    start: Callable[[Coroutine[Any, Any, None]], object],
+) -> RuntimePorts:
+    """The ports of runtimes on the partitions of a broker.
+
+    Args:
+        start: runs a coroutine whose failure is told to the node.
+    """
+
+    def partition(topic: str, partition_index: int) -> CoordinatorPartition | None:
+        found = replica_manager.get(topic, partition_index)
+        return None if found is None else ReplicaPartition(replica_manager, found)
+
+    return RuntimePorts(
+        broker_id=replica_manager.broker_id,
+        clock=clock,
+        timers=timers,
+        registry=registry,
+        partition=partition,
+        soon=lambda function: asyncio.get_running_loop().call_soon(function),
+        start=start,
+    )
 
 
 class ReplicaPartition:
@@ -39,7 +77,7 @@ class ReplicaPartition:
 
     @property
     def leader_epoch(self) -> int:
-        """As the port says. A log that was put in another's place is not what was loaded."""
+        """See the port. A log that has replaced another one is not the one that was loaded."""
         partition = self._partition
         log = partition.log
         if not partition.core.is_leader or log is None or log.offline:
@@ -50,19 +88,16 @@ class ReplicaPartition:
 
     @property
     def log_start_offset(self) -> int:
-        """As the port says."""
         log = self._partition.log
         return 0 if log is None else log.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """As the port says."""
         log = self._partition.log
         return 0 if log is None else log.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """As the port says."""
         return self._partition.core.high_watermark
 
     @property
@@ -73,30 +108,19 @@ class ReplicaPartition:
         return min(log.config.max_message_bytes, log.config.segment_bytes)
 
     def append(self, batch: bytearray, leader_epoch: int) -> Appended:
-        """As the port says."""
         if self.leader_epoch != leader_epoch:
             return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         result = self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR)
         return self._appended(result)
 
-    def append_marker(
-        self,
-        producer: Producer,
-        leader_epoch: int,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-    ) -> Appended:
-        """As the port says."""
+    def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
         if self.leader_epoch != leader_epoch:
             return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         result = self._partition.append_marker(
-            producer.producer_id,
-            producer.producer_epoch,
-            coordinator_epoch,
-            is_commit=is_commit,
-            transaction_version=transaction_version,
+            *end.producer,
+            end.coordinator_epoch,
+            is_commit=end.is_commit,
+            transaction_version=end.transaction_version,
         )
         return self._appended(result)
 
@@ -107,7 +131,7 @@ class ReplicaPartition:
         return Appended(ErrorCode.NONE, result.last_offset + 1)
 
     async def read(self, start_offset: int, max_bytes: int) -> Piece:
-        """As the port says. Bytes come through the pool of threads: a loaded log is mostly cold."""
+        """See the port. A thread of the pool reads the bytes: such a log is mostly cold."""
         log = self._partition.log
         if log is None:
             return Piece(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -117,7 +141,7 @@ class ReplicaPartition:
             await offload(result.verification.run)
             result = log.finish_verification(result)
             if result.error is ErrorCode.NONE and isinstance(result.records, bytes):
-                result = log.read(start_offset, max_bytes=max_bytes)  # cut meanwhile: look again
+                result = log.read(start_offset, max_bytes=max_bytes)  # the log was cut: read again
         if result.error is not ErrorCode.NONE:
             return Piece(result.error)
         region = result.records
@@ -133,7 +157,6 @@ class ReplicaPartition:
         return Piece(ErrorCode.NONE, records, result.next_offset)
 
     def wake_at(self, required_offset: int, wake: Callable[[], None]) -> None:
-        """As the port says."""
         self.forget_wake()
         self._wake = wake
         self._wait = ProduceWait(self, self._partition, required_offset, None)
@@ -141,14 +164,13 @@ class ReplicaPartition:
             self.commit_decided(self._wait, ErrorCode.NONE)
 
     def forget_wake(self) -> None:
-        """As the port says."""
         if self._wait is not None:
             self._partition.produce_waits.pop(self._wait, None)
             self._wait = None
             self._wake = None
 
     def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
-        """The partition says so; whether it is committed is looked up by whoever is woken."""
+        """The partition has decided; the callback looks up itself how far it is committed."""
         del error
         wake = self._wake
         if wait is self._wait and wake is not None:

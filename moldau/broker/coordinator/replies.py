@@ -1,16 +1,14 @@
-"""Those who can be answered without being a request.
-
-Owns the stand-in for a request's context where one coordinator asks another inside the broker.
-"""
+"""Answers within the broker: what takes one without being a request, and one answer out of many."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Final, Protocol
 
 
 class Answerable(Protocol):
-    """Whoever a `Reply` goes to; a request's context is one."""
+    """What a `Reply` goes to; a request's context is one."""
 
     def respond(self, message: Any) -> None:
         """Take the answer; it comes exactly once."""
@@ -23,3 +21,49 @@ class CallbackReply:
 
     def __init__(self, respond: Callable[[Any], None]) -> None:
         self.respond = respond
+
+
+_MISSING: Final = object()
+
+
+class Collector:
+    """Joins the answers for several groups or partitions: make all parts with `part`, then call
+    `all_asked`. A part may be answered at any time.
+
+    Invariant: `done` is called exactly once, when the last part has its answer, with the parts in
+    the order in which they were made.
+    """
+
+    __slots__ = ("_done", "_is_complete", "_missing_count", "_parts")
+
+    def __init__(self, done: Callable[[list[Any]], None]) -> None:
+        self._done = done
+        self._parts: list[Any] = []
+        self._missing_count = 0
+        self._is_complete = False
+
+    def part(self, made: Callable[[Any], Any] | None = None) -> CallbackReply:
+        """The reply of one more part.
+
+        Args:
+            made: turns the answer into the part as soon as it comes: `done` may have very many.
+        """
+        self._parts.append(_MISSING)
+        self._missing_count += 1
+        return CallbackReply(partial(self._take, len(self._parts) - 1, made))
+
+    def all_asked(self) -> None:
+        """There will be no more parts."""
+        self._is_complete = True
+        self._end_if_complete()
+
+    def _take(self, index: int, made: Callable[[Any], Any] | None, message: Any) -> None:
+        assert self._parts[index] is _MISSING, "a part is answered once"
+        self._parts[index] = message if made is None else made(message)
+        self._missing_count -= 1
+        self._end_if_complete()
+
+    def _end_if_complete(self) -> None:
+        if self._is_complete and not self._missing_count:
+            parts, self._parts = self._parts, []
+            self._done(parts)

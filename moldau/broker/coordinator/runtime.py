@@ -1,9 +1,10 @@
 """The runtime of a coordinator: state machines on the partitions of one internal topic.
 
-Owns which partitions are loaded, and the way of an operation to its state machine. Must not know
-what the state machines do. Invariant: there is a shard exactly for every partition of the topic
-that the last image says this broker leads, in that leader epoch; none of an earlier epoch can
-append any more. The number of partitions that places the keys stays as long as the topic lives:
+Owns which partitions are loaded, the way of an operation to its state machine, and the metrics of
+both. Must not know what the state machines do. Invariant: there is a shard exactly for every
+partition of the topic that the last image says this broker leads, in that leader epoch; none of an
+earlier epoch can append any more. The number of partitions that places the keys stays as long as
+the topic lives:
 
 1. a controller that lets coordinators' topics grow (Apache Kafka's) adds partitions;
 2. the runtime goes on with the number that it began with, and says so;
@@ -18,13 +19,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from moldau.broker.coordinator import loader
 from moldau.broker.coordinator.core.result import CoordinatorState
 from moldau.broker.coordinator.key_partitions import multiple_of_counts, partition_for
-from moldau.broker.coordinator.metrics import RuntimeMetrics
+from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS, LogLoader
 from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.telemetry.logs import RateLimitedLog
@@ -32,19 +33,20 @@ from moldau.runtime.telemetry.logs import RateLimitedLog
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.core.result import Producer
+    from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.broker.coordinator.settings import RuntimeSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage, TopicImage
     from moldau.protocol.coordinator_records import CoordinatorLog
     from moldau.runtime.timers import WheelTimer
 
+
 logger = logging.getLogger("moldau.broker.coordinator")
 
 StateT = TypeVar("StateT", bound=CoordinatorState)
 
 KEYS_COMPARED: Final = 64
-"""Keys of a loaded partition whose places are looked at: each one that fits two counts by chance
+"""Keys of a loaded partition whose places are compared: each one that fits two counts by chance
 halves the doubt at least.
 """
 
@@ -53,6 +55,12 @@ UNKNOWN_MAX_BYTES: Final = 2**31 - 1
 MAX_LOADING_COUNT: Final = 4
 """Partitions that are loaded at the same time: each holds a piece of its log in memory."""
 
+METRIC_TYPES: Final = {
+    "__consumer_offsets": "group-coordinator-metrics",
+    "__transaction_state": "transaction-coordinator-metrics",
+}
+_SHOWN_STATES: Final = (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED)
+
 
 class CoordinatorRuntime(Generic[StateT]):
     """Belongs to the data loop. All of it is synchronous but the loading.
@@ -60,7 +68,7 @@ class CoordinatorRuntime(Generic[StateT]):
     Args:
         log: the topic and its records.
         make_state: a new state machine for the partition of that index.
-        execute: told of the commands in results, with the index of the partition.
+        execute: carries out a command of a result; it gets the index of the partition too.
     """
 
     def __init__(
@@ -90,12 +98,28 @@ class CoordinatorRuntime(Generic[StateT]):
         self._is_closed = False
         self._idle: list[Callable[[], object]] = []
         self._warnings = RateLimitedLog(logger, ports.clock)
-        self._metrics = RuntimeMetrics(ports.registry, log.topic, self._shards.values)
+
+        prefix = f"kafka.server:type={METRIC_TYPES.get(log.topic, 'coordinator-metrics')},name="
+        registry = ports.registry
+        for state in _SHOWN_STATES:
+            registry.gauge(
+                f"{prefix}num-partitions", partial(self._count_shards, state), state=state.value
+            )
+        registry.gauge(f"{prefix}waiting-count", self._count_waiting)
+        self._load_time_ms = registry.histogram(f"{prefix}partition-load-time-ms")
+        self._left_out = registry.counter(f"{prefix}left-out-record-count")
+        self._turned_away = registry.counter(f"{prefix}turned-away-count")
+
+    def _count_shards(self, state: ShardState) -> float:
+        return float(sum(shard.state is state for shard in self._shards.values()))
+
+    def _count_waiting(self) -> float:
+        return float(sum(shard.waiting_count for shard in self._shards.values()))
 
     # -- metadata --------------------------------------------------------------------------------
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Load what this broker leads now, unload what it does not lead any more.
+        """Load the partitions that this broker leads now, unload the others.
 
         Call it after the replica manager has taken over the same image.
         """
@@ -148,7 +172,7 @@ class CoordinatorRuntime(Generic[StateT]):
             ports=self._ports,
             settings=self._settings,
             execute=self._execute,
-            left_out=self._metrics.left_out,
+            left_out=self._left_out,
             warnings=self._warnings,
         )
         self._shards[partition_index] = shard
@@ -177,12 +201,12 @@ class CoordinatorRuntime(Generic[StateT]):
     async def _load(self, shard: Shard[StateT]) -> None:
         begin_ms = self._ports.clock.monotonic_ms()
         try:
-            is_decided = await loader.load(
-                shard, self._log, ports=self._ports, settings=self._settings
+            is_decided = await LogLoader(shard, self._log).load(
+                self._settings.load_buffer_bytes, self._ports.clock
             )
             if is_decided:
                 self._retry_delays_ms.pop(shard.partition_index, None)
-                self._metrics.load_time_ms.observe(self._ports.clock.monotonic_ms() - begin_ms)
+                self._load_time_ms.observe(self._ports.clock.monotonic_ms() - begin_ms)
                 self._compare_places(shard)
             elif shard.state is ShardState.LOADING:
                 self._retry_later(shard)
@@ -232,8 +256,8 @@ class CoordinatorRuntime(Generic[StateT]):
         return partition is not None and partition.log_end_offset > partition.log_start_offset
 
     def _retry_later(self, shard: Shard[StateT]) -> None:
-        delay_ms = self._retry_delays_ms.get(shard.partition_index, loader.RETRY_MS)
-        self._retry_delays_ms[shard.partition_index] = min(delay_ms * 2, loader.MAX_RETRY_MS)
+        delay_ms = self._retry_delays_ms.get(shard.partition_index, RETRY_MS)
+        self._retry_delays_ms[shard.partition_index] = min(delay_ms * 2, MAX_RETRY_MS)
         self._retries[shard] = self._ports.timers.call_later(delay_ms, self._load_again, shard)
 
     def _load_again(self, shard: Shard[StateT]) -> None:
@@ -256,8 +280,8 @@ class CoordinatorRuntime(Generic[StateT]):
         return partition_for(key, self._partition_count) if self._partition_count else None
 
     def max_batch_bytes(self, key: str) -> int:
-        """What a batch in the log of a key's partition may hold; no limit where that is not known:
-        an operation may find it loaded all the same.
+        """What a batch in the log of a key's partition may hold; no limit while the partition is
+        not loaded: it may be when the operation comes.
         """
         partition_index = self.partition_of(key)
         shard = None if partition_index is None else self._shards.get(partition_index)
@@ -271,8 +295,8 @@ class CoordinatorRuntime(Generic[StateT]):
         """Carry out an operation on the state of a key's partition, or of the partition itself.
 
         Args:
-            passes_limit: also when too much waits for its commit already: for what the coordinator
-                itself has to do, and for what members must do in time to stay members.
+            passes_limit: carry it out even when too much waits for its commit: for the work of the
+                coordinator itself, and for what members must do in time to stay members.
 
         Returns:
             NONE: `operation(state, now_ms)` was called, exactly once. Otherwise it was not:
@@ -290,18 +314,18 @@ class CoordinatorRuntime(Generic[StateT]):
             return ErrorCode.NOT_COORDINATOR
         error = shard.call(operation, passes_limit=passes_limit)
         if error is not ErrorCode.NONE and shard.state is ShardState.ACTIVE:
-            self._metrics.turned_away.value += 1
+            self._turned_away.value += 1
         return error
 
     def states(self) -> Iterator[tuple[int, StateT]]:
-        """Index and state machine of every loaded partition; to look at, not to change."""
+        """Index and state machine of every loaded partition; read only."""
         for partition_index, shard in list(self._shards.items()):
             if shard.state is ShardState.ACTIVE:
                 yield partition_index, shard.machine
 
     @property
     def is_loading(self) -> bool:
-        """Whether some partition is being loaded: lists of everything are not whole."""
+        """Whether some partition is being loaded, so that lists of everything are incomplete."""
         return any(shard.state is ShardState.LOADING for shard in self._shards.values())
 
     def coordinator_epoch(self, partition_index: int) -> int:
@@ -312,37 +336,23 @@ class CoordinatorRuntime(Generic[StateT]):
         return shard.leader_epoch
 
     def complete_transaction(
-        self,
-        partition_index: int,
-        producer: Producer,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-        done: Callable[[ErrorCode], None],
+        self, partition_index: int, end: TransactionEnd, done: Callable[[ErrorCode], None]
     ) -> None:
         """End a transaction in a partition of this topic: append its marker, replay it.
 
         Args:
-            coordinator_epoch: of the transaction's coordinator.
             done: called exactly once: with NONE when the marker is committed.
         """
         shard = self._shards.get(partition_index)
         if shard is None:
             done(ErrorCode.NOT_COORDINATOR)
-            return
-        shard.complete_transaction(
-            producer,
-            coordinator_epoch=coordinator_epoch,
-            is_commit=is_commit,
-            transaction_version=transaction_version,
-            done=done,
-        )
+        else:
+            shard.complete_transaction(end, done)
 
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Tell everybody who waits NOT_COORDINATOR, and wait for what is being read."""
+        """Answer NOT_COORDINATOR to all waiting requests, and wait for reads that are under way."""
         self._is_closed = True
         for partition_index in list(self._shards):
             self._unload(partition_index)

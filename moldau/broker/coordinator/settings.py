@@ -1,8 +1,4 @@
-"""What a coordinator's runtime is told by the node's configuration.
-
-Owns the limits and times of one runtime. Must not read configuration later than at its making: none
-of these keys can be changed while the broker runs.
-"""
+"""The settings of a coordinator's runtime; none of their keys can change while the broker runs."""
 
 from __future__ import annotations
 
@@ -17,10 +13,10 @@ DEFAULT_LOAD_BUFFER_BYTES: Final = 5 * 1024 * 1024
 DEFAULT_WRITE_TIMEOUT_MS: Final = 5_000
 
 MAX_WAITING_COUNT: Final = 10_000
-"""Operations of one partition that may wait for their commit; further ones are turned away."""
+"""Operations of one partition that may wait for their commit; further ones are refused."""
 
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of uncommitted records of one partition, after which operations are turned away."""
+"""Bytes of uncommitted records of one partition, after which operations are refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """One partition of a coordinator's topic, led by this broker: its state machine and its log.
 
-Owns the order of things: append, replay, answer after the commit; who waits; the state machine's
-timers. Must not know what the records mean, or read the log (the loader does). Invariants: the
-state machine has replayed exactly what the log holds below `_end_offset`, and nothing that is not
-in it; whatever is told of that state waits until the log is committed up to there; after `unload`
-nothing is appended, no timer runs, and everybody who waited has been told.
+Owns the order of things: append, replay, answer after the commit; the line of waiting answers; the
+state machine's timers. Must not know what the records mean, or read the log (the loader does).
+Invariants: the state machine has replayed exactly what the log holds below `_end_offset`, and
+nothing that is not in it; an answer that tells of that state waits until the log is committed up to
+there; after `unload` nothing is appended, no timer runs, and every waiting request is answered.
 
 How a lost leadership cannot answer a read:
 
@@ -17,14 +17,13 @@ How a lost leadership cannot answer a read:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from moldau.broker.coordinator import batches
-from moldau.broker.coordinator.commit_queue import CommitQueue, Waiting
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
     CoordinatorResult,
@@ -32,9 +31,10 @@ from moldau.broker.coordinator.core.result import (
     Producer,
     Reply,
     SetTimer,
+    TransactionEnd,
 )
-from moldau.broker.coordinator.errors import write_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.records import Record, encode_batch
 from moldau.runtime.slices import SLICE_MS
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Counter
     from moldau.runtime.timers import WheelTimer
 
+
 StateT = TypeVar("StateT", bound=CoordinatorState)
 Operation = Callable[[StateT, float], CoordinatorResult]
 Execute = Callable[[int, Any], None]
@@ -54,13 +55,13 @@ FAILED_TIMER_MS: Final = 30_000
 """A timer whose event raised runs out again after this time."""
 
 LATE_TIMER_MS: Final = 1_000
-"""A timer that is later than this waits once more for so long: the node has stood still, and what
-members sent meanwhile is to be read first.
+"""A timer that is later than this waits once more for so long: the node has stood still, and it
+must first read what members have sent since.
 """
 
 
 class ShardState(Enum):
-    """Where a shard stands."""
+    """See LEGAL_TRANSITIONS."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -82,6 +83,88 @@ _REFUSALS: Final = {
 }
 
 
+_WRITE_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
+}
+"""A partition's error of a failed append, as the coordinator's `After` is told. Any other error,
+which a coordinator's own records cannot cause, is UNKNOWN_SERVER_ERROR.
+
+Never REQUEST_TIMED_OUT, which says that the records are in the log (`is_refused`).
+MESSAGE_TOO_LARGE stays, because its name in the answer depends on the request; so does what the log
+says of a transaction's producer.
+"""
+
+
+class _Waiting(NamedTuple):
+    """A result whose `after` waits for a commit.
+
+    Attributes:
+        required_offset: everything before it has to be committed.
+        deadline_ms: by the monotonic clock.
+        size_bytes: of the records that wait with it.
+        timer_key: the timer whose event waits, None for another event.
+    """
+
+    required_offset: int
+    deadline_ms: float
+    after: After
+    size_bytes: int
+    timer_key: Hashable
+
+
+class _CommitQueue:
+    """The line of results that wait; offsets and deadlines never decrease along it."""
+
+    __slots__ = ("_line", "size_bytes")
+
+    def __init__(self) -> None:
+        self._line: deque[_Waiting] = deque()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def first(self) -> _Waiting | None:
+        return self._line[0] if self._line else None
+
+    def add(self, waiting: _Waiting) -> None:
+        assert not self._line or self._line[-1].required_offset <= waiting.required_offset
+        self._line.append(waiting)
+        self.size_bytes += waiting.size_bytes
+
+    def pop_committed(self, high_watermark: int) -> _Waiting | None:
+        """The first one, if what it waits for is committed."""
+        if self._line and self._line[0].required_offset <= high_watermark:
+            return self.pop()
+        return None
+
+    def pop_overdue(self, now_ms: float) -> _Waiting | None:
+        """The first one, if its time is up."""
+        if self._line and self._line[0].deadline_ms <= now_ms:
+            return self.pop()
+        return None
+
+    def pop(self) -> _Waiting | None:
+        """The first one, whatever it waits for."""
+        if not self._line:
+            return None
+        waiting = self._line.popleft()
+        self.size_bytes -= waiting.size_bytes
+        return waiting
+
+
 class _Unwritable(NamedTuple):
     """Records that make no batch, and why."""
 
@@ -90,8 +173,8 @@ class _Unwritable(NamedTuple):
 
 
 class _Failing:
-    """An exception in between leaves a state that is not the log's, or has not the timers that it
-    needs: it serves no request. (A generator as a context takes 2 µs more, for every append.)
+    """Fails the shard if the block raises: its state is not the log's any more, or it lacks timers
+    that it needs. (A generator as a context takes 2 µs more, for every append.)
     """
 
     __slots__ = ("_shard",)
@@ -112,7 +195,7 @@ class Shard(Generic[StateT]):
 
     Args:
         leader_epoch: the one in which this broker leads; nothing is appended in another.
-        execute: told of the commands in results.
+        execute: carries out the commands in results.
         left_out: counts records that no batch can hold.
         warnings: for what clients can provoke.
     """
@@ -144,7 +227,7 @@ class Shard(Generic[StateT]):
         self._left_out = left_out
         self._warnings = warnings
         self._end_offset = 0
-        self._waiting = CommitQueue()
+        self._waiting = _CommitQueue()
         self._timers: dict[Hashable, WheelTimer] = {}
         self._deadline: WheelTimer | None = None
         self._woken_at = -1
@@ -164,7 +247,7 @@ class Shard(Generic[StateT]):
         """Answers that wait for a commit."""
         return len(self._waiting)
 
-    # -- its life --------------------------------------------------------------------------------
+    # -- states --------------------------------------------------------------------------------
 
     def activate(self, end_offset: int) -> None:
         """Everything before `end_offset`, which is all there is, has been replayed."""
@@ -175,12 +258,12 @@ class Shard(Generic[StateT]):
         self._drain()
 
     def fail(self) -> None:
-        """The state cannot be known: nobody is served until another leader tries."""
+        """The state cannot be known: all requests are refused until another leader tries."""
         self._end(ShardState.FAILED, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def continue_in(self, leader_epoch: int) -> bool:
-        """This broker leads on in a newer epoch without ever having followed: what was replayed is
-        what the log holds, and stays.
+        """Keep the state in a newer leader epoch if this broker has led all the time, so that the
+        state machine has replayed exactly what the log holds.
 
         Returns:
             Whether that is so.
@@ -194,7 +277,7 @@ class Shard(Generic[StateT]):
         return True
 
     def unload(self) -> None:
-        """Leadership is lost: everybody who waits is told so."""
+        """Leadership is lost: all waiting requests are answered NOT_COORDINATOR."""
         self._end(ShardState.UNLOADED, ErrorCode.NOT_COORDINATOR)
 
     def _end(self, state: ShardState, error: ErrorCode) -> None:
@@ -219,7 +302,7 @@ class Shard(Generic[StateT]):
             timer.cancel()
         self._timers.clear()
         with ExitStack() as calls:
-            # One that fails takes the answer of none of the others; called last to first.
+            # An exception in one keeps none of the others from its answer; called last to first.
             waiting = []
             while (each := self._waiting.pop()) is not None:
                 waiting.append(each)
@@ -229,10 +312,10 @@ class Shard(Generic[StateT]):
     # -- operations ------------------------------------------------------------------------------
 
     def refusal(self, *, passes_limit: bool = False) -> ErrorCode:
-        """Why no operation is taken now; NONE when one is.
+        """Why the shard takes no operation now, or NONE.
 
         Args:
-            passes_limit: whether the operation is taken however long the line is.
+            passes_limit: take it however long the line of waiting results is.
         """
         if self.state is not ShardState.ACTIVE:
             return _REFUSALS[self.state]
@@ -247,40 +330,26 @@ class Shard(Generic[StateT]):
         return ErrorCode.NONE
 
     def call(self, operation: Operation[StateT], *, passes_limit: bool = False) -> ErrorCode:
-        """Carry out an operation, or say why not."""
+        """Carry out an operation; otherwise the `refusal`."""
         refusal = self.refusal(passes_limit=passes_limit)
         if refusal is ErrorCode.NONE:
             self._carry_out(operation(self.machine, self._now_ms()))
             self._drain()
         return refusal
 
-    def complete_transaction(
-        self,
-        producer: Producer,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-        done: Callable[[ErrorCode], None],
-    ) -> None:
-        """Append the marker of a transaction; `done` hears once it is committed, or why not."""
+    def complete_transaction(self, end: TransactionEnd, done: Callable[[ErrorCode], None]) -> None:
+        """Append the marker of a transaction; `done` gets NONE when it is committed."""
         refusal = self.refusal()
         if refusal is not ErrorCode.NONE:
             done(refusal)
             return
-        appended = self.partition.append_marker(
-            producer,
-            self.leader_epoch,
-            coordinator_epoch=coordinator_epoch,
-            is_commit=is_commit,
-            transaction_version=transaction_version,
-        )
+        appended = self.partition.append_marker(end, self.leader_epoch)
         if appended.error is not ErrorCode.NONE:
             done(appended.error)
             return
         if appended.next_offset >= 0:
             with _Failing(self):
-                self.machine.replay_end_marker(producer, is_commit=is_commit)
+                self.machine.replay_end_marker(end.producer, is_commit=end.is_commit)
             self._end_offset = appended.next_offset
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
@@ -366,14 +435,33 @@ class Shard(Generic[StateT]):
     def _encode(
         self, records: list[CoordinatorRecord], producer: Producer | None
     ) -> bytearray | _Unwritable:
+        """One batch of the records; in a transaction if a producer is named, without sequence
+        numbers: the coordinator writes it, not the producer.
+        """
+        log, codec, now_ms = self._log, self._settings.codec, self._ports.clock.now_ms()
         try:
-            batch = batches.encode(
-                self._log,
-                records,
-                now_ms=self._ports.clock.now_ms(),
-                producer=producer,
-                codec=self._settings.codec,
-            )
+            rows = [
+                record.row
+                or Record(
+                    0,
+                    now_ms,
+                    log.encode_key(record.key),
+                    None
+                    if record.value is None
+                    else log.encode_value(record.value, record.value_version),
+                )
+                for record in records
+            ]
+            if producer is None:
+                batch = encode_batch(rows, codec=codec)
+            else:
+                batch = encode_batch(
+                    rows,
+                    codec=codec,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    is_transactional=True,
+                )
         except LocalProtocolError as problem:
             return _Unwritable(ErrorCode.UNKNOWN_SERVER_ERROR, f"cannot be encoded: {problem}")
         if len(batch) > self.partition.max_batch_bytes:
@@ -390,7 +478,7 @@ class Shard(Generic[StateT]):
         size_bytes = len(batch)
         appended = self.partition.append(batch, self.leader_epoch)
         if appended.error is not ErrorCode.NONE:
-            return write_error(appended.error), 0
+            return _WRITE_ERRORS.get(appended.error, ErrorCode.UNKNOWN_SERVER_ERROR), 0
         first_offset = appended.next_offset - len(records)
         with _Failing(self):
             for number, record in enumerate(records):
@@ -432,8 +520,8 @@ class Shard(Generic[StateT]):
 
     @contextmanager
     def _once_more(self, timer_key: Hashable) -> Iterator[None]:
-        """An event of a timer that raises, however late one of its steps does, is tried again: what
-        the state machine does from time to time it would never do again.
+        """Set the timer again if its event raises, however late in its steps: otherwise the state
+        machine's periodic work would end for good.
         """
         is_done = False
         try:
@@ -449,11 +537,11 @@ class Shard(Generic[StateT]):
     def _wait(self, after: After, size_bytes: int, timer_key: Hashable = None) -> None:
         timeout_ms = self._settings.write_timeout_ms
         deadline_ms = self._ports.clock.monotonic_ms() + timeout_ms
-        self._waiting.add(Waiting(self._end_offset, deadline_ms, after, size_bytes, timer_key))
+        self._waiting.add(_Waiting(self._end_offset, deadline_ms, after, size_bytes, timer_key))
 
     def _drain(self) -> None:
-        """Answer requests that waited long enough, in order, those that come meanwhile too; after a
-        slice the others go on in another turn of the loop.
+        """Finish the results whose records are committed, in order, new ones included; after a
+        slice of time the others go on in another turn of the loop.
         """
         if self._is_draining or self.state is not ShardState.ACTIVE:
             return
@@ -473,7 +561,7 @@ class Shard(Generic[StateT]):
             self._is_draining = False
             self._wait_for_first()
 
-    def _end_wait(self, waiting: Waiting, error: ErrorCode) -> None:
+    def _end_wait(self, waiting: _Waiting, error: ErrorCode) -> None:
         if waiting.timer_key is None:
             self._carry_out(waiting.after(error, self._now_ms()))
             return
@@ -481,12 +569,12 @@ class Shard(Generic[StateT]):
             self._carry_out(waiting.after(error, self._now_ms()), waiting.timer_key)
 
     def _wait_for_first(self) -> None:
-        """Be woken when the first in line is committed, or its time is up."""
+        """Ask to be called when the first in line is committed, or its time is up."""
         first = self._waiting.first
         if first is None or self.state is not ShardState.ACTIVE:
             return
-        # Where it is not led any more the unload is on its way; to be woken again and again until
-        # then would be a loop.
+        # Where it is not led any more, the unload is on its way; `wake` would be called at once
+        # again and again until then.
         if self._woken_at != first.required_offset and self.is_led:
             self._woken_at = first.required_offset
             self.partition.wake_at(first.required_offset, self._woken)
@@ -495,8 +583,8 @@ class Shard(Generic[StateT]):
             self._deadline = self._ports.timers.call_later(delay_ms, self._time_is_up)
 
     def _woken(self) -> None:
-        """The high watermark has moved, or leadership is gone. Not from within: whoever moved it
-        has its own work to end first.
+        """The high watermark has moved, or leadership is gone. The caller, which has moved it, has
+        to end its own work first.
         """
         self._woken_at = -1
         self._drain_soon()

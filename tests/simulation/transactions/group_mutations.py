@@ -13,7 +13,7 @@ from moldau.broker.coordinator.group.core import consumer_protocol, migration
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
-from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
+from moldau.broker.coordinator.group.core.joining import Joining
 from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.shard import Shard
@@ -70,8 +70,8 @@ def first_protocol_alone_is_read() -> Undo:
         return written(partitions, subscription, image)
 
     written = consumer_protocol.write_assignment
-    first = property(lambda self: consumer_protocol.read_subscription(self.named[0][1]))
-    undo = _replaced(JoiningProtocols, "subscription", first)
+    first = property(lambda self: consumer_protocol.read_subscription(self.protocols[0][1]))
+    undo = _replaced(Joining, "subscription", first)
     return _both(undo, _replaced(migration, "write_assignment", write_assignment))
 
 

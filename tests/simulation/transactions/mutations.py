@@ -11,22 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from moldau.broker.api import p02_list_offsets as list_offsets
-from moldau.broker.coordinator import loader
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
-from moldau.broker.coordinator.group.core.consumer_update import MemberUpdates
+from moldau.broker.coordinator.group.core.member_updates import MemberUpdates
 from moldau.broker.coordinator.group.core.offset_store import OffsetStore
 from moldau.broker.coordinator.group.core.reconciliation import Reconciliation
+from moldau.broker.coordinator.loader import LogLoader
 from moldau.broker.coordinator.replica_partitions import ReplicaPartition
 from moldau.broker.coordinator.transaction import marker_sender
-from moldau.broker.coordinator.transaction.core import (
-    end_transaction,
-    init_producer_id,
-    partitions,
-    transaction,
-)
+from moldau.broker.coordinator.transaction.core import rules, transaction
 from moldau.broker.coordinator.transaction.core.transaction import Transaction
-from moldau.broker.coordinator.transaction.produce import TransactionalProduce
+from moldau.broker.coordinator.transaction.verification import TransactionalProduce
 from moldau.broker.replica.transactions import NOT_REQUIRED
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
@@ -81,7 +76,7 @@ def producer_epoch_not_checked() -> Undo:
 
 def fenced_producer_writes() -> Undo:
     """Neither partitions nor coordinators compare epochs of what is written."""
-    original = partitions.refusal
+    original = rules.write_refusal
 
     def refusal(known: Any, producer: Any) -> ErrorCode:
         if known is not None and producer.producer_id == known.client_producer.producer_id:
@@ -89,7 +84,7 @@ def fenced_producer_writes() -> Undo:
         return original(known, producer)
 
     undo = _replaced(ProducerUpdate, "_check_epoch", lambda self, header: None)
-    return _both(undo, _replaced(partitions, "refusal", refusal))
+    return _both(undo, _replaced(rules, "write_refusal", refusal))
 
 
 def aborted_index_dropped() -> Undo:
@@ -170,13 +165,13 @@ def markers_before_commit() -> Undo:
 
 def loading_skips_tail() -> Undo:
     """Of every piece of the log the last batch is not replayed."""
-    original = loader.Replay.feed
+    original = LogLoader.feed
 
     def feed(self: Any, records: Any) -> Any:
         positions = [position for position, _header in iter_batches(records)]
         return original(self, records[: positions[-1]] if positions else records)
 
-    return _replaced(loader.Replay, "feed", feed)
+    return _replaced(LogLoader, "feed", feed)
 
 
 # -- compaction ------------------------------------------------------------------------------------
@@ -238,13 +233,13 @@ def epoch_not_bumped() -> Undo:
 
 def late_end_ends_the_next() -> Undo:
     """EndTxn is taken whatever its epoch."""
-    undo = _replaced(end_transaction, "_fence", lambda *_: ErrorCode.NONE)
+    undo = _replaced(rules, "_fence", lambda *_: ErrorCode.NONE)
     return _both(undo, _replaced(Transaction, "ended_by", property(lambda self: None)))
 
 
 def instances_share_an_epoch() -> Undo:
     """Who comes anew gets the pair that the one before it had."""
-    return _replaced(init_producer_id, "_following", lambda current, spare: current)
+    return _replaced(rules, "_following", lambda current, spare: current)
 
 
 def markers_lost() -> Undo:

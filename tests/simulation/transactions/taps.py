@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.broker.coordinator.shard import Shard
-from moldau.broker.coordinator.transaction.core import init_producer_id
+from moldau.broker.coordinator.transaction.core import rules
 from moldau.broker.coordinator.transaction.marker_sender import MarkerSender
 from moldau.runtime.connection import Connection
 from moldau.storage.cleaner import log_cleaner
@@ -105,7 +105,7 @@ def transaction_taps(world: TransactionWorld) -> Iterator[None]:
 @contextmanager
 def _limits(world: TransactionWorld) -> Iterator[None]:
     """What the seed says of lines and epochs, and no configuration does."""
-    for_groups, new_transaction = RuntimeSettings.for_groups, init_producer_id.new_transaction
+    for_groups, new_transaction = RuntimeSettings.for_groups, rules.new_transaction
 
     def _for_groups(values: Any) -> Any:
         return replace(for_groups(values), max_waiting_count=world.max_waiting_count)
@@ -114,12 +114,12 @@ def _limits(world: TransactionWorld) -> Iterator[None]:
         return replace(new_transaction(*arguments), producer_epoch=world.first_epoch)
 
     RuntimeSettings.for_groups = _for_groups  # type: ignore[method-assign]
-    init_producer_id.new_transaction = _new_transaction
+    rules.new_transaction = _new_transaction
     try:
         yield
     finally:
         RuntimeSettings.for_groups = for_groups  # type: ignore[method-assign]
-        init_producer_id.new_transaction = new_transaction
+        rules.new_transaction = new_transaction
 
 
 METADATA = "__cluster_metadata"

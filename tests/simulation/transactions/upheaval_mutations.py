@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from moldau.broker.coordinator.core.result import CoordinatorResult
-from moldau.broker.coordinator.group.core import consumer_heartbeats, offset_requests
+from moldau.broker.coordinator.group.core import offset_requests
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
-from moldau.broker.coordinator.group.core.classic_join import ClassicJoin
+from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval
-from moldau.broker.coordinator.transaction.core import init_producer_id
+from moldau.broker.coordinator.transaction.core import rules
 from moldau.broker.coordinator.transaction.core.state import TransactionState
 from tests.simulation.replication.mutations import Undo, _both, _replaced
 
@@ -26,17 +26,17 @@ SHORT_TIMEOUT_MS = 1_000
 
 def two_phase_times_out() -> Undo:
     """A transaction that an outside coordinator decides is aborted when it has had its time."""
-    return _replaced(init_producer_id, "NO_TIMEOUT_MS", SHORT_TIMEOUT_MS)
+    return _replaced(rules, "NO_TIMEOUT_MS", SHORT_TIMEOUT_MS)
 
 
 def prepared_is_not_kept() -> Undo:
     """Who takes an id over aborts what is prepared, whatever it asks for."""
-    original = init_producer_id._with_open_transaction
+    original = rules._with_open_transaction
 
     def with_open_transaction(request: Any, *arguments: Any) -> Any:
         return original(request._replace(keep_prepared=False), *arguments)
 
-    return _replaced(init_producer_id, "_with_open_transaction", with_open_transaction)
+    return _replaced(rules, "_with_open_transaction", with_open_transaction)
 
 
 # -- feature levels --------------------------------------------------------------------------------
@@ -99,24 +99,24 @@ def static_member_joins_beside() -> Undo:
         del member
         self._add(group, *arguments)
 
-    return _replaced(ClassicJoin, "_replace", replace)
+    return _replaced(ClassicGroups, "_replace", replace)
 
 
 def replaced_member_loses_assignment() -> Undo:
     """A static member that comes back to a stable group is assigned nothing."""
-    original = ClassicJoin._replace
+    original = ClassicGroups._replace
 
     def replace(self: Any, group: Any, member: Any, *arguments: Any) -> None:
         member.assignment = b""
         original(self, group, member, *arguments)
 
-    return _replaced(ClassicJoin, "_replace", replace)
+    return _replaced(ClassicGroups, "_replace", replace)
 
 
 def unreleased_id_is_given() -> Undo:
     """A member of KIP-848 gets the instance id of another one that is still there."""
     return _replaced(
-        consumer_heartbeats,
+        ConsumerGroup,
         "released_static_member",
         lambda group, instance_id, member_id: group.static_member(instance_id),
     )

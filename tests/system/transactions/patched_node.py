@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from moldau.broker.__main__ import main
+from moldau.broker.coordinator.core.result import TransactionEnd
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
 from moldau.broker.coordinator.group.core.migration import Migration
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
@@ -47,9 +48,9 @@ def _abort_offsets() -> None:
     complete: Callable[..., Any] = CoordinatorRuntime.complete_transaction
 
     def complete_transaction(
-        runtime: CoordinatorRuntime[Any], *arguments: Any, is_commit: bool, **more: Any
+        runtime: CoordinatorRuntime[Any], partition_index: int, end: TransactionEnd, done: Any
     ) -> Any:
-        return complete(runtime, *arguments, is_commit=False, **more)
+        return complete(runtime, partition_index, end._replace(is_commit=False), done)
 
     CoordinatorRuntime.complete_transaction = complete_transaction  # type: ignore[method-assign]
 

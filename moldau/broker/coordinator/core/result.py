@@ -1,28 +1,34 @@
 """What a coordinator's state machine answers: records to write, answers to give, timers to set.
 
-Owns: the values that go between a state machine and the runtime that drives it. Must not: know any
+Owns the values that go between a state machine and the runtime that drives it. Must not know any
 request, or do anything. Invariant: a state machine changes what its log says only in `replay`; what
-it changes elsewhere (who waits, who was heard of) may be lost with the leadership at any time.
+it changes elsewhere (waiting requests, sessions) may be lost with the leadership at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.records import Record
 from moldau.protocol.schema import Message
 
+if TYPE_CHECKING:
+    from moldau.protocol.coordinator_records import CoordinatorLog
+
+MAX_BYTES_AT_ONCE: Final = 400_000
+"""Bytes of the keys and values of one portion."""
+
 ReplyTo: TypeAlias = Any
-"""Who is to get an answer: opaque to state machines, which only hand it back, exactly once."""
+"""What gets an answer: opaque to state machines, which only hand it back, exactly once."""
 
 
 class CoordinatorRecord(NamedTuple):
     """One record of the coordinator's log; without a value it removes the key (a tombstone).
 
-    `row` is the record encoded, and `content` what a replay of it takes in, if they have been made
+    `row` is the encoded record and `content` what its replay takes in, if they have been made
     already. A content is replayed once.
     """
 
@@ -34,21 +40,36 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """Whose transaction the records belong to; they count when its commit marker is there."""
+    """The producer whose transaction records belong to; they count once its commit marker is
+    written.
+    """
 
     producer_id: int
     producer_epoch: int
 
 
+class TransactionEnd(NamedTuple):
+    """The end of a producer's transaction, as the marker in a partition's log says.
+
+    Attributes:
+        coordinator_epoch: of the transaction's coordinator.
+    """
+
+    producer: Producer
+    is_commit: bool
+    coordinator_epoch: int
+    transaction_version: int
+
+
 class Reply(NamedTuple):
-    """An answer and who gets it."""
+    """An answer and where it goes."""
 
     to: ReplyTo
     message: Any
 
 
 class SetTimer(NamedTuple):
-    """Call `on_timer(key)` in `delay_ms`; a timer of the same key that still runs is replaced."""
+    """Call `on_timer(key)` in `delay_ms`; a running timer of the same key is replaced."""
 
     key: Hashable
     delay_ms: float
@@ -65,9 +86,8 @@ After: TypeAlias = "Callable[[ErrorCode, float], CoordinatorResult]"
 
 def is_refused(error: ErrorCode) -> bool:
     """Whether `After` is told that the records could not be appended: none was replayed, and what
-    was done in memory in view of them has to be taken back.
-
-    Of a result that is not atomic a beginning may have been appended.
+    the state machine changed in memory in view of them has to be taken back. Of a result that is
+    not atomic, the first records may have been appended.
 
     A refusal never has the code REQUEST_TIMED_OUT: with it the records are in the log, and the
     state must stay what the log says. The codes of an unload count as refusals; nothing looks at
@@ -81,23 +101,24 @@ class CoordinatorResult:
     """What one event leads to. The runtime does it in this order:
 
     1. `records` are appended as one batch, all or nothing, with the leader epoch under which the
-       state machine was loaded, and replayed. If that fails nothing else of the result happens but
+       state machine was loaded, and replayed. If that fails, nothing else of the result happens but
        `after`, which is told why.
     2. `timers` are set, `replies` are sent and `commands` are executed, all of them at once.
     3. `after(error, now_ms)` is called exactly once: with NONE as soon as everything that was
        appended before it (the records of earlier results too) is below the high watermark; with
        NOT_COORDINATOR when leadership is lost before; with REQUEST_TIMED_OUT when the write's time
        is up: the records are in the log and replayed, and only another leader may lack them. What
-       may be taken back, and when, says `is_refused`. What it returns is carried out the same way.
+       may be taken back, and when, says `is_refused`. The runtime carries out what `after` returns
+       in the same way.
 
-    `replies` are for what no record stands behind, and for refusals. Whatever tells of state in the
-    log belongs into `after`, reads included: then nobody is told what may be lost.
+    `replies` are for what no record stands behind, and for refusals. Any answer that tells of state
+    in the log belongs into `after`, reads included, so that no client is told what may be lost.
     `producer` makes `records` part of that producer's transaction.
-    `commands` are for the coordinator that owns the runtime (markers to be sent, for instance).
+    `commands` are for the coordinator that owns the runtime (markers to send, for instance).
 
-    Records that are not `is_atomic` are each for itself: they are appended in as many batches as
+    Records that are not `is_atomic` stand each for itself: they are appended in as many batches as
     they need, in their order, and one that no batch can hold is left out, counted and logged. Then
-    2. happens whatever became of them, and 3. tells of those that were appended.
+    step 2 happens whatever became of them, and step 3 tells of those that were appended.
     """
 
     records: list[CoordinatorRecord] = field(default_factory=list)
@@ -125,13 +146,115 @@ class CoordinatorResult:
         """`message` once the records, and all before them, are committed; `on_error` makes the
         answer if they are not.
         """
+        result = CoordinatorResult(records=records or [], producer=producer)
+        result.answer_when_committed(to, message, on_error)
+        return result
+
+    def answer_when_committed(
+        self, to: ReplyTo, message: Any, on_error: Callable[[ErrorCode], Any]
+    ) -> None:
+        """As `reply_when_committed`, for a result that is there already."""
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             del now_ms
-            answer = message if error is ErrorCode.NONE else on_error(error)
-            return CoordinatorResult.reply(to, answer)
+            return CoordinatorResult.reply(
+                to, message if error is ErrorCode.NONE else on_error(error)
+            )
 
-        return CoordinatorResult(records=records or [], producer=producer, after=after)
+        self.add_after(after)
+
+    def add_after(self, after: After) -> None:
+        """Have `after` called too, behind the one that is there already."""
+        first = self.after
+        if first is None:
+            self.after = after
+            return
+
+        def both(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            assert first is not None
+            joined = first(error, now_ms)
+            joined.merge(after(error, now_ms))
+            return joined
+
+        self.after = both
+
+    def merge(self, other: CoordinatorResult) -> None:
+        """Add everything of `other`."""
+        assert self.producer == other.producer or not self.records or not other.records
+        self.producer = self.producer or other.producer
+        written = [each for each in (self, other) if each.records]
+        self.is_atomic = not written or any(each.is_atomic for each in written)
+        self.records += other.records
+        self.timers += other.timers
+        self.replies += other.replies
+        self.commands += other.commands
+        if other.after is not None:
+            self.add_after(other.after)
+
+    def whatever_happens(self, replayed_count: Callable[[], int]) -> CoordinatorResult:
+        """Let timers and replies come true even if the records cannot be appended.
+
+        A result whose append fails is dropped but for its `after`. What a classic group has decided
+        in memory holds all the same: its waiting members must be answered, and its timers must run.
+
+        Args:
+            replayed_count: how many records the state machine has replayed so far; `after` tells by
+                it whether the append happened.
+        """
+        if (
+            not self.records
+            or not self.is_atomic
+            or not (self.timers or self.replies or self.commands)
+        ):
+            return self
+        before = replayed_count()
+        promised = CoordinatorResult(
+            timers=self.timers, replies=self.replies, commands=self.commands
+        )
+        inner = self.after
+
+        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            outcome = CoordinatorResult()
+            if error is not ErrorCode.NONE and replayed_count() == before:
+                outcome.merge(promised)
+            if inner is not None:
+                outcome.merge(inner(error, now_ms))
+            return outcome
+
+        self.after = after
+        return self
+
+
+class Portion:
+    """What a state machine writes by itself in one turn: expiries, aborts, removals.
+
+    Its limit by count and encoded size keeps the loop and the line of waiting answers free for
+    others. The runtime cuts a portion into batches (`CoordinatorResult.is_atomic`).
+    """
+
+    __slots__ = ("_log", "_max_count", "_size_bytes", "records")
+
+    def __init__(self, log: CoordinatorLog, max_count: int) -> None:
+        self.records: list[CoordinatorRecord] = []
+        self._log = log
+        self._max_count = max_count
+        self._size_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rest has to wait for another turn."""
+        return len(self.records) >= self._max_count or self._size_bytes >= MAX_BYTES_AT_ONCE
+
+    def add(self, *records: CoordinatorRecord) -> None:
+        """Take more. What cannot be encoded weighs nothing, and is never written."""
+        self.records += records
+        for key, value, version, *_ in records:
+            try:
+                self._size_bytes += len(self._log.encode_key(key))
+                if value is not None:
+                    self._size_bytes += len(self._log.encode_value(value, version))
+            except LocalProtocolError:
+                continue
 
 
 class CoordinatorState(Protocol):
@@ -163,6 +286,6 @@ class CoordinatorState(Protocol):
         """A timer has run out."""
 
     def unloaded(self) -> list[Reply]:
-        """Leadership is lost: what those get who wait in here (NOT_COORDINATOR). Nothing else of
-        this object will be called.
+        """Leadership is lost: the answers to requests that wait in here (NOT_COORDINATOR). Nothing
+        else of this object will be called.
         """

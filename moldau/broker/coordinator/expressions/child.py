@@ -1,7 +1,6 @@
-"""The child process that tries names: a slice is a line of input, what came of it one of output.
+"""The child process that tries names: a slice is a line of input, its result a line of output.
 
-Owns: how urgent the process is, and how long a slice lasts. Must not: refuse expressions, which the
-broker has compiled. Invariant: a slice ends after the match under way when its time is over.
+It refuses no expression: the broker has compiled it before.
 """
 
 from __future__ import annotations
@@ -11,24 +10,26 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from moldau.broker.coordinator.expressions.core.expressions import compile_expression
-from moldau.broker.coordinator.expressions.process_worker import decode_question, encode_answer
-from moldau.broker.coordinator.expressions.slices import take_slice
+import orjson
+
+from moldau.broker.coordinator.core.expressions import compile_expression
+from moldau.broker.coordinator.expressions.workers import take_slice
 from moldau.runtime.child_serving import serve
 from moldau.runtime.clock import SystemClock
 
 NICENESS: Final = 10
-"""A look-up can wait, but not for ever on a busy machine, as it would with the lowest priority."""
+"""Not the lowest priority, with which a look-up might wait for ever on a busy machine."""
 
 SLICE_MS: Final = 10.0
-"""Look-ups take turns so often."""
+"""How often look-ups take turns."""
 
 
 def answer(line: bytes) -> Iterator[bytes]:
     """Take one slice."""
-    expression, names = decode_question(line)
+    expression, names = orjson.loads(line)
     pattern = compile_expression(expression)
-    yield encode_answer(take_slice(pattern, names, SystemClock().monotonic_ms, SLICE_MS))
+    tried = take_slice(pattern, names, SystemClock().monotonic_ms, SLICE_MS)
+    yield orjson.dumps(tried, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """Matching many names with regular expressions, and compiling expressions, on the loop.
 
-Owns: which look-ups are small enough for the loop, the turns of the others, and how much of the
-loop clients may have compiled. Must not: know what the names are, or who may see them. Invariant:
-what may take over 2 ms is not matched on the loop; of that, one slice is under way at a time.
+Owns which look-ups are small enough for the loop, the turns of the others, and how much of the loop
+clients may use for compilations. Must not know what the names are, or who may see them. Invariant:
+a look-up that may take over 2 ms is not matched on the loop; of those, one slice at a time is under
+way.
 """
 
 from __future__ import annotations
@@ -13,43 +14,43 @@ import gc
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from moldau.broker.coordinator.expressions.core.expressions import (
+from moldau.broker.coordinator.core.expressions import (
     InvalidExpression,
     compile_anew,
     compile_expression,
 )
-from moldau.broker.coordinator.expressions.slices import SliceWorker
+from moldau.broker.coordinator.expressions.workers import SliceWorker
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import LoopSlices
 
 NS_PER_NAME: Final = 600
 NS_PER_STEP: Final = 6
-"""What a name takes at most: so much, and so much for each instruction of the expression at each of
-its characters (measured: 0.03 to 6.1 ns).
+"""What a name takes at most: a constant, and a time for each instruction of the expression at each
+character of the name (measured: 0.03 to 6.1 ns).
 """
 
 MAX_NS_ON_THE_LOOP: Final = 2_000_000
-"""A look-up that may take longer, by that, is done beside the loop."""
+"""A look-up that may take longer by this estimate is done beside the loop."""
 
 PIECE_CHARACTERS: Final = 32_768
-"""Names go to the worker in pieces of so many characters, or one name."""
+"""Names go to the worker in pieces of that many characters, at least one name each."""
 
 FREE_COMPILATION_MS: Final = 0.3
-"""An expression that takes no longer to compile, in processor time, costs its client no rest."""
+"""An expression that compiles in this processor time or less costs its client no rest."""
 
 TIMED_TWICE_MS: Final = 2.0
-"""One that took longer is not timed a second time: twice it would hold the loop for longer than the
-dearest does once, 4 ms.
+"""An expression that took longer is not timed again: twice it would hold the loop for longer than
+the most expensive one does once, 4 ms.
 """
 
 REST_PER_COMPILATION: Final = 1_000
-"""The next requests of its client wait for so many times as long as another expression took: RE2
-holds Python's lock while it compiles, so that a thread would hold up the loop as well. One
-connection takes 0.1 % of the loop by compilations (what others see of it: docs/benchmarks.md).
+"""The next requests of the client wait this many times as long as the compilation took: RE2 holds
+Python's lock while it compiles, so that a thread would hold up the loop as well. One connection
+can take 0.1 % of the loop by compilations (what others see of it: docs/benchmarks.md).
 """
 
 MOST_REST_MS: Final = 5_000
-"""A rest is no longer: so long is the time between two heartbeats, a ninth of a session."""
+"""The longest rest: the time between two heartbeats, a ninth of a session."""
 
 
 class ExpressionMatcher:
@@ -72,7 +73,7 @@ class ExpressionMatcher:
         """
         taken_ms = self._time(compile_expression, expression)
         if FREE_COMPILATION_MS < taken_ms <= TIMED_TWICE_MS:
-            # On a busy machine anything may take long once: honest clients shall not rest for it.
+            # On a busy machine anything may take long once: clients shall not rest for that.
             again_ms = self._time(compile_anew, expression)
             taken_ms = again_ms if again_ms <= FREE_COMPILATION_MS else taken_ms + again_ms
         if taken_ms <= FREE_COMPILATION_MS:
@@ -99,7 +100,7 @@ class ExpressionMatcher:
 
         Args:
             patterns: compiled expressions.
-            is_wanted: looked at before each slice; None is returned once it says no.
+            is_wanted: called before each slice; once it says no, the result is None.
         """
         character_count = sum(map(len, names))
         slices = LoopSlices(self._clock)
@@ -123,7 +124,7 @@ class ExpressionMatcher:
         is_wanted: Callable[[], bool],
         found: list[list[str]],
     ) -> bool:
-        """Adds what the pattern matches; whether it was wanted to the end."""
+        """Add what the pattern matches; False when the look-up is not wanted any more."""
         matched: list[str] = []
         position = 0
         while position < len(names):
@@ -138,12 +139,11 @@ class ExpressionMatcher:
         return True
 
     async def close(self) -> None:
-        """No look-up comes any more."""
+        """There will be no more look-ups."""
         await self._worker.close()
 
 
 def _piece(names: Sequence[str], position: int) -> Sequence[str]:
-    """Names from a position on."""
     end, characters = position, 0
     while end < len(names) and (end == position or characters < PIECE_CHARACTERS):
         characters += len(names[end])

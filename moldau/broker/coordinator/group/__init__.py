@@ -1,4 +1,1 @@
-"""Consumer groups: who consumes what, and how far they have come.
-
-`core` decides, `coordinator` carries it over to requests and to the log of `__consumer_offsets`.
-"""
+"""Groups: which member consumes which partitions, and the committed offsets."""

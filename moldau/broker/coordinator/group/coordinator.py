@@ -1,8 +1,9 @@
 """The group coordinator of a broker: from requests to state machines and back.
 
 Owns the runtime of `__consumer_offsets`, what requests over several groups or partitions add up to,
-and what is answered when a partition cannot be asked. Must not decide about groups (`core` does)
-or permissions (the handlers do). Invariant: every request gets one answer, sooner or later.
+what is answered when a partition cannot be asked, the look-ups of regular expressions, and the
+metrics. Must not decide about groups (`core` does) or permissions (the handlers do). Invariant:
+every request gets one answer.
 """
 
 from __future__ import annotations
@@ -12,29 +13,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from moldau.broker.coordinator import (
-    Answerable,
-    CallbackReply,
-    CoordinatorRuntime,
-    RuntimeSettings,
-)
-from moldau.broker.coordinator.collecting import Collector
-from moldau.broker.coordinator.group.core.classic_answers import join_error
-from moldau.broker.coordinator.group.core.consumer_settings import ConsumerGroupSettings
+from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
+from moldau.broker.coordinator.group.core.consumer_group import ResolvedRegularExpression
 from moldau.broker.coordinator.group.core.context import ClientInfo
-from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
-from moldau.broker.coordinator.group.core.offset_requests import refused_fetch
-from moldau.broker.coordinator.group.core.prepared_commit import (
+from moldau.broker.coordinator.group.core.joining import Joining, join_error
+from moldau.broker.coordinator.group.core.offset_requests import (
     CommitLimits,
     PreparedCommit,
     prepare_commit,
     prepare_transactional,
+    refused_fetch,
 )
 from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
-from moldau.broker.coordinator.group.core.settings import GroupSettings
+from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings, GroupSettings
 from moldau.broker.coordinator.group.core.state import GroupState
-from moldau.broker.coordinator.group.metrics import GroupMetrics
-from moldau.broker.coordinator.group.regular_expression_resolver import RegularExpressionResolver
+from moldau.broker.coordinator.replies import Answerable, CallbackReply, Collector
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
+from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
@@ -42,11 +38,12 @@ from moldau.protocol.messages.p13_leave_group import LeaveGroupResponse
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup
 from moldau.protocol.messages.p47_offset_delete import OffsetDeleteResponse
+from moldau.runtime.slices import LoopSlices
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator import CoordinatorRuntimes
     from moldau.broker.coordinator.core.result import CoordinatorResult
+    from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.metadata.steps import Steps
     from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
@@ -60,7 +57,133 @@ if TYPE_CHECKING:
         TxnOffsetCommitResponse,
     )
     from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
+    from moldau.runtime.telemetry.metrics import Registry
     from moldau.server.request_context import RequestContext
+
+
+MANAGER: Final = "kafka.coordinator.group:type=GroupMetadataManager,name="
+COORDINATOR: Final = "kafka.server:type=group-coordinator-metrics,name="
+KINDS: Final = ("classic", "consumer")
+CONSUMER_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
+COUNTED: Final = (
+    "offset-commit",
+    "offset-expiration",
+    "offset-deletion",
+    "group-completed-rebalance",
+    "consumer-group-rebalance",
+)
+
+
+class GroupMetrics:
+    """Gauges over the loaded partitions, and counters of events, under Kafka's names."""
+
+    def __init__(
+        self, registry: Registry, states: Callable[[], Iterator[tuple[int, GroupState]]]
+    ) -> None:
+        self._states = states
+        self._counters = {name: registry.counter(f"{COORDINATOR}{name}-count") for name in COUNTED}
+        registry.gauge(MANAGER + "NumOffsets", self._offset_count)
+        registry.gauge(MANAGER + "NumGroups", lambda: self._group_count(lambda group: True))
+        for state in ClassicGroupState:
+            registry.gauge(f"{MANAGER}NumGroups{state.value}", partial(self._in_state, state.value))
+        for kind in KINDS:
+            registry.gauge(
+                COORDINATOR + "group-count",
+                partial(self._of_kind, kind),
+                protocol=kind,
+            )
+        for name in CONSUMER_STATES:
+            registry.gauge(
+                COORDINATOR + "consumer-group-count",
+                partial(self._in_state, name, "consumer"),
+                state=name.lower(),
+            )
+
+    def count(self, name: str, amount: int) -> None:
+        """Count events."""
+        self._counters[name].value += amount
+
+    def _offset_count(self) -> float:
+        return float(sum(state.offsets.count for _, state in self._states()))
+
+    def _in_state(self, name: str, kind: str = "classic") -> float:
+        return self._group_count(lambda group: group.kind == kind and group.state_name == name)
+
+    def _of_kind(self, kind: str) -> float:
+        return self._group_count(lambda group: group.kind == kind)
+
+    def _group_count(self, is_counted: Callable[[Any], bool]) -> float:
+        # The copy is atomic: the metrics may be collected in another thread.
+        return float(
+            sum(
+                is_counted(group)
+                for _, state in self._states()
+                for group in list(state.groups.values())
+            )
+        )
+
+
+class RegularExpressionResolver:
+    """Finds the topics that regular expressions of consumer groups stand for: carries out
+    `ResolveRegularExpressions` for all partitions.
+
+    It leaves out topics that the member's client may not describe, has the others matched, and
+    tells the group; it never holds the loop for longer than a slice. Invariant: every look-up that
+    is started ends with a result, as long as the partition is led here.
+    """
+
+    def __init__(self, services: BrokerServices, runtime: CoordinatorRuntime[GroupState]) -> None:
+        self._services = services
+        self._runtime = runtime
+
+    def start(self, partition_index: int, command: ResolveRegularExpressions) -> None:
+        """Begin a look-up; its result goes to the partition's state machine."""
+        self._services.start(
+            self._resolve(partition_index, command),
+            f"regular expressions of group {command.group_id}",
+        )
+
+    async def _resolve(self, partition_index: int, command: ResolveRegularExpressions) -> None:
+        image = self._services.metadata.image
+        slices = LoopSlices(self._services.clock)
+        expressions, patterns = [], []
+        for expression in sorted(command.expressions):
+            try:
+                patterns.append(compile_expression(expression))
+                expressions.append(expression)
+            except InvalidExpression:
+                # Read from the log, where another coordinator accepted it; it matches nothing.
+                continue
+            if slices.is_over:
+                await slices.next()
+        names = []
+        for name in list(image.topics.topics_by_name):
+            if command.authorize_topic is None or command.authorize_topic(name):
+                names.append(name)
+            if slices.is_over:
+                await slices.next()
+        matched = await self._services.matcher.match(
+            patterns,
+            names,
+            is_wanted=lambda: self._runtime.coordinator_epoch(partition_index) >= 0,
+        )
+        if matched is None:
+            return
+        found = dict.fromkeys(command.expressions, frozenset[str]())
+        found.update(zip(expressions, map(frozenset, matched), strict=True))
+        metadata_offset = image.provenance.last_contained_offset
+
+        def operation(state: GroupState, now_ms: float) -> CoordinatorResult:
+            return state.consumer_groups.regular_expressions_resolved(
+                command,
+                {
+                    expression: ResolvedRegularExpression(names, metadata_offset, int(now_ms))
+                    for expression, names in found.items()
+                },
+            )
+
+        self._runtime.call(partition_index, operation, passes_limit=True)
+
 
 Operation = Callable[[GroupState, float], "CoordinatorResult"]
 
@@ -70,17 +193,18 @@ _FOLLOWED: Final = frozenset({"topics_delta", "configs_delta", "features_delta"}
 class GroupCoordinator:
     """Answers the requests of groups; belongs to the data loop."""
 
-    def __init__(self, services: BrokerServices, runtimes: CoordinatorRuntimes) -> None:
+    def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
         self._settings = GroupSettings.from_config(services.node_config)
         self._consumer_settings = ConsumerGroupSettings.from_config(
             services.node_config, services.broker_id
         )
-        self.runtime: CoordinatorRuntime[GroupState] = runtimes.make(
+        self.runtime: CoordinatorRuntime[GroupState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make_state,
             execute=self._execute,
             settings=RuntimeSettings.for_groups(services.node_config),
+            ports=ports,
         )
         self.metrics = GroupMetrics(services.registry, self.runtime.states)
         self.regular_expressions = RegularExpressionResolver(services, self.runtime)
@@ -103,7 +227,7 @@ class GroupCoordinator:
         return str(UUID(int=self._services.random.getrandbits(128), version=4))
 
     def _execute(self, partition_index: int, command: Any) -> None:
-        assert isinstance(command, ResolveRegularExpressions), f"nobody carries out {command!r}"
+        assert isinstance(command, ResolveRegularExpressions), f"unknown command {command!r}"
         self.regular_expressions.start(partition_index, command)
 
     def partition_of(self, group_id: str) -> int | None:
@@ -113,7 +237,7 @@ class GroupCoordinator:
     # -- the cluster -----------------------------------------------------------------------------
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Load and unload partitions, and tell the loaded ones what they follow."""
+        """Load and unload partitions, and tell the loaded ones of changes."""
         self.runtime.on_metadata_update(delta, image)
         if not delta.touched & _FOLLOWED:
             return
@@ -140,7 +264,7 @@ class GroupCoordinator:
             self._deleted_while_loading[partition_index] = known | deleted
 
     async def close(self) -> None:
-        """Send everybody who waits to another coordinator."""
+        """Send all waiting clients to another coordinator."""
         await self.runtime.close()
 
     # -- asking one group ------------------------------------------------------------------------
@@ -165,15 +289,12 @@ class GroupCoordinator:
 
     def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Iterator[None]:
         """Answer JoinGroup: a step for each protocol, and then one that joins."""
-        protocols = yield from JoiningProtocols.of(request)
         version = context.api_version
-        client = client_of(context)
+        joining = yield from Joining.read(request, version, client_of(context), context)
         self.ask(
             request.group_id,
             context,
-            lambda state, now_ms: state.join_group(
-                request, protocols, version, client, context, now_ms
-            ),
+            lambda state, now_ms: state.join_group(joining, now_ms),
             lambda error: join_error(error, request.member_id, version),
             passes_limit=True,
         )
@@ -191,7 +312,7 @@ class GroupCoordinator:
         _release_if_waiting(context)
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> None:
-        """Answer Heartbeat. While the group is being loaded everybody in it is fine."""
+        """Answer Heartbeat. While the group is being loaded, all its members keep their place."""
         self.ask(
             request.group_id,
             context,
@@ -247,7 +368,7 @@ class GroupCoordinator:
         context.hold_if_waiting()
 
     def prepare_transactional(self, request: TxnOffsetCommitRequest) -> Steps[PreparedCommit]:
-        """What `txn_offset_commit` stores; a step for each partition."""
+        """Prepare what `txn_offset_commit` stores; a step for each partition."""
         limits = self._commit_limits(request.group_id)
         return prepare_transactional(request, limits, self._services.clock.now_ms())
 
@@ -309,7 +430,7 @@ class GroupCoordinator:
         self.ask(
             group_id,
             reply_to,
-            lambda state, _now_ms: state.group_requests.describe(group_id, api_version, reply_to),
+            lambda state, _now_ms: state.describe_group(group_id, api_version, reply_to),
             lambda error: DescribedGroup(group_id=group_id, error_code=error, error_message=None),
         )
 
@@ -318,7 +439,7 @@ class GroupCoordinator:
         self.ask(
             group_id,
             reply_to,
-            lambda state, _now_ms: state.group_requests.delete(group_id, reply_to),
+            lambda state, _now_ms: state.delete_group(group_id, reply_to),
             lambda error: error,
         )
 
@@ -328,8 +449,8 @@ class GroupCoordinator:
         types: frozenset[str],
         done: Callable[[ErrorCode, list[Any]], None],
     ) -> None:
-        """Tell `done` the groups of all partitions led here, each a ListedGroup; or, while some of
-        them are not known yet, why.
+        """Give `done` the groups of all partitions led here, each a ListedGroup; or an error while
+        a partition is being loaded or cannot be.
         """
 
         def ended(parts: list[Any]) -> None:
@@ -349,7 +470,7 @@ class GroupCoordinator:
             def operation(
                 state: GroupState, _now_ms: float, part: CallbackReply = part
             ) -> CoordinatorResult:
-                return state.group_requests.list(states, types, part)
+                return state.list_groups(states, types, part)
 
             error = self.runtime.call(partition_index, operation)
             if error is not ErrorCode.NONE:
@@ -358,11 +479,11 @@ class GroupCoordinator:
 
 
 def client_of(context: RequestContext) -> ClientInfo:
-    """Who sent a request, as groups keep it."""
+    """The sender of a request, as groups keep it."""
     return ClientInfo(context.client_id or "", f"/{context.client_host}")
 
 
 def _release_if_waiting(context: RequestContext) -> None:
-    """Give the request's bytes back if its answer comes later: when other members have come."""
+    """Give the request's bytes back if its answer has to wait for other members."""
     if not context.is_answered:
         context.request.release_body()

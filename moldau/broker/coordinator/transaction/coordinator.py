@@ -1,34 +1,37 @@
 """The transaction coordinator of one broker: from requests to state machines, and to partitions.
 
-Owns the joining of the runtime, the marker sender and the producer ids. Must not decide about
-transactions (`core` does), nor know API versions (the handlers do). Invariant: whoever asks is
-answered exactly once, with an error where nothing could be done.
+Joins the runtime, the marker sender and the producer ids. Must not decide about transactions
+(`core` does), nor know API versions (the handlers do). Invariant: every request is answered exactly
+once, with an error where nothing could be done.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.coordinator import CallbackReply, RuntimeSettings
-from moldau.broker.coordinator.transaction.core.answers import (
+from moldau.broker.coordinator.producer_ids import ProducerIdSource
+from moldau.broker.coordinator.replies import CallbackReply, Collector
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
+from moldau.broker.coordinator.settings import RuntimeSettings
+from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
+from moldau.broker.coordinator.transaction.core.state import (
     DescribeAnswer,
     EndTransactionAnswer,
     InitProducerIdAnswer,
     ListAnswer,
-    PartitionsAnswer,
+    SendMarkers,
+    TransactionState,
 )
-from moldau.broker.coordinator.transaction.core.markers import SendMarkers
-from moldau.broker.coordinator.transaction.core.settings import TransactionSettings
-from moldau.broker.coordinator.transaction.core.state import TransactionState
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
     ProducerIdAndEpoch,
     Transaction,
 )
 from moldau.broker.coordinator.transaction.marker_sender import MarkerPorts, MarkerSender
-from moldau.broker.coordinator.transaction.producer_id_source import ProducerIdSource
+from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
@@ -36,8 +39,10 @@ from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator import CoordinatorRuntimes
-    from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId
+    from moldau.broker.coordinator.core.result import CoordinatorResult
+    from moldau.broker.coordinator.ports import RuntimePorts
+    from moldau.broker.coordinator.shard import Operation
+    from moldau.broker.coordinator.transaction.core.rules import InitProducerId
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p27_write_txn_markers import (
         WriteTxnMarkersRequest,
@@ -54,20 +59,21 @@ class TransactionCoordinator:
 
     Args:
         services: complete but for the coordinators.
-        runtimes: where state machines run.
+        ports: where state machines run.
     """
 
-    def __init__(self, services: BrokerServices, runtimes: CoordinatorRuntimes) -> None:
+    def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
         self._settings = TransactionSettings.from_config(services.node_config)
         self._producer_ids = ProducerIdSource(
             services.producer_ids, lambda work: services.start(work, "producer id for transactions")
         )
-        self.runtime = runtimes.make(
+        self.runtime = CoordinatorRuntime(
             TRANSACTION_STATE,
             self._make_state,
             execute=self._execute,
             settings=RuntimeSettings.for_transactions(services.node_config),
+            ports=ports,
         )
         self._markers = MarkerSender(
             MarkerPorts(
@@ -86,14 +92,14 @@ class TransactionCoordinator:
             )
         )
 
-    # -- who coordinates -------------------------------------------------------------------------
+    # -- the cluster -----------------------------------------------------------------------------
 
     def partition_of(self, transactional_id: str) -> int | None:
         """The partition of `__transaction_state` that keeps the id; None without the topic."""
         return self.runtime.partition_of(transactional_id)
 
     def leader_of(self, transactional_id: str) -> int | None:
-        """The broker that coordinates the id as far as known here; None while nobody does."""
+        """The broker that coordinates the id as far as known here; None without one."""
         partition_index = self.partition_of(transactional_id)
         if partition_index is None:
             return None
@@ -107,7 +113,7 @@ class TransactionCoordinator:
         self._markers.on_metadata_update()
 
     async def close(self) -> None:
-        """Everybody who waits is told to look for another coordinator."""
+        """Send all waiting clients to another coordinator."""
         self._producer_ids.close()
         await self.runtime.close()
         await self._markers.close()
@@ -117,18 +123,29 @@ class TransactionCoordinator:
     def init_producer_id(
         self, request: InitProducerId, done: Callable[[InitProducerIdAnswer], None]
     ) -> None:
-        """A producer comes, or comes back (KIP-98, KIP-360, KIP-939)."""
+        """A producer begins, or comes back (KIP-98, KIP-360, KIP-939)."""
 
-        def go_on() -> None:
-            reply_to = CallbackReply(done)
-            error = self.runtime.call(
+        reply_to = CallbackReply(done)
+        self._producer_ids.when_ready(
+            lambda: self._ask(
                 request.transactional_id,
                 lambda state, now_ms: state.init_producer_id(request, reply_to, now_ms),
+                reply_to,
+                InitProducerIdAnswer,
             )
-            if error is not ErrorCode.NONE:
-                done(InitProducerIdAnswer(error))
+        )
 
-        self._producer_ids.when_ready(go_on)
+    def _ask(
+        self,
+        transactional_id: str,
+        operation: Operation[TransactionState],
+        reply_to: CallbackReply,
+        failed: Callable[[ErrorCode], Any],
+    ) -> None:
+        """Have the id's state machine answer `reply_to`, or answer why it cannot be asked."""
+        error = self.runtime.call(transactional_id, operation)
+        if error is not ErrorCode.NONE:
+            reply_to.respond(failed(error))
 
     def add_partitions(
         self,
@@ -145,35 +162,24 @@ class TransactionCoordinator:
 
         Args:
             client_version: the transaction version of the producer, as far as the request tells.
-            done: told NONE or an error of AddPartitionsToTxn for each partition.
+            done: gets NONE or an error of AddPartitionsToTxn for each partition.
         """
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        reply_to = CallbackReply(done)
 
-        def answered(answer: PartitionsAnswer) -> None:
-            done(answer.errors)
+        def operation(state: TransactionState, now_ms: float) -> CoordinatorResult:
+            if verify_only:
+                return state.verify_partitions(transactional_id, producer, partitions, reply_to)
+            return state.add_partitions(
+                transactional_id,
+                producer,
+                partitions,
+                reply_to,
+                now_ms,
+                client_version=client_version,
+            )
 
-        reply_to = CallbackReply(answered)
-        if verify_only:
-            error = self.runtime.call(
-                transactional_id,
-                lambda state, now_ms: state.verify_partitions(
-                    transactional_id, producer, partitions, reply_to, now_ms
-                ),
-            )
-        else:
-            error = self.runtime.call(
-                transactional_id,
-                lambda state, now_ms: state.add_partitions(
-                    transactional_id,
-                    producer,
-                    partitions,
-                    reply_to,
-                    now_ms,
-                    client_version=client_version,
-                ),
-            )
-        if error is not ErrorCode.NONE:
-            done(dict.fromkeys(partitions, error))
+        self._ask(transactional_id, operation, reply_to, partial(dict.fromkeys, partitions))
 
     def end_transaction(
         self,
@@ -188,7 +194,7 @@ class TransactionCoordinator:
         """Commit or abort; answered when the outcome is committed, before the markers are."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
         reply_to = CallbackReply(done)
-        error = self.runtime.call(
+        self._ask(
             transactional_id,
             lambda state, now_ms: state.end_transaction(
                 transactional_id,
@@ -198,42 +204,49 @@ class TransactionCoordinator:
                 is_commit=is_commit,
                 client_version=client_version,
             ),
+            reply_to,
+            EndTransactionAnswer,
         )
-        if error is not ErrorCode.NONE:
-            done(EndTransactionAnswer(error))
 
     def describe(self, transactional_id: str, done: Callable[[DescribeAnswer], None]) -> None:
-        """What is known of an id that is coordinated here."""
+        """Describe an id that is coordinated here."""
         reply_to = CallbackReply(done)
-        error = self.runtime.call(
+        self._ask(
             transactional_id,
-            lambda state, now_ms: state.describe(transactional_id, reply_to, now_ms),
+            lambda state, _now_ms: state.describe(transactional_id, reply_to),
+            reply_to,
+            DescribeAnswer,
         )
-        if error is not ErrorCode.NONE:
-            done(DescribeAnswer(error))
 
     def list_transactions(
         self, wanted: Callable[[Transaction], bool], done: Callable[[ListAnswer], None]
     ) -> None:
-        """All that are coordinated here and `wanted`; COORDINATOR_LOAD_IN_PROGRESS while that is
-        not known.
+        """List the `wanted` ids that are coordinated here; COORDINATOR_LOAD_IN_PROGRESS while a
+        partition is being loaded.
         """
         if self.runtime.is_loading:
             done(ListAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []))
             return
-        collected = _Collected(done)
+
+        def ended(parts: list[ListAnswer]) -> None:
+            # A partition that was lost since is another coordinator's to list.
+            errors = {part.error for part in parts} - {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}
+            listed = [transaction for part in parts for transaction in part.transactions]
+            done(ListAnswer(max(errors, default=ErrorCode.NONE), listed))
+
+        collector = Collector(ended)
         for partition_index, _ in self.runtime.states():
-            collected.expect()
-            reply_to = CallbackReply(collected.take)
-            error = self.runtime.call(
-                partition_index,
-                lambda state, now_ms, reply_to=reply_to: state.list_transactions(  # type: ignore[misc]
-                    wanted, reply_to, now_ms
-                ),
-            )
+            part = collector.part()
+
+            def operation(
+                state: TransactionState, _now_ms: float, part: CallbackReply = part
+            ) -> CoordinatorResult:
+                return state.list_transactions(wanted, part)
+
+            error = self.runtime.call(partition_index, operation)
             if error is not ErrorCode.NONE:
-                collected.take(ListAnswer(error, []))
-        collected.finish()
+                part.respond(ListAnswer(error, []))
+        collector.all_asked()
 
     # -- inner workings --------------------------------------------------------------------------
 
@@ -266,39 +279,4 @@ class TransactionCoordinator:
         request: WriteTxnMarkersRequest,
         done: Callable[[WriteTxnMarkersResponse], None],
     ) -> None:
-        from moldau.broker.coordinator.transaction.marker_writer import write_markers
-
         self._services.go_on(write_markers(self._services, request, done))
-
-
-class _Collected:
-    """The answers of several partitions, put together when the last one is there."""
-
-    __slots__ = ("_answer", "_done", "_expected_count", "_is_whole")
-
-    def __init__(self, done: Callable[[ListAnswer], None]) -> None:
-        self._done = done
-        self._answer = ListAnswer(ErrorCode.NONE, [])
-        self._expected_count = 0
-        self._is_whole = False
-
-    def expect(self) -> None:
-        """One more will come."""
-        self._expected_count += 1
-
-    def take(self, answer: ListAnswer) -> None:
-        """One has come. A partition that was lost meanwhile is another coordinator's to list."""
-        self._expected_count -= 1
-        if answer.error not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
-            self._answer = self._answer._replace(error=answer.error)
-        self._answer.transactions.extend(answer.transactions)
-        self._tell()
-
-    def finish(self) -> None:
-        """All that are expected are known."""
-        self._is_whole = True
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._is_whole and not self._expected_count:
-            self._done(self._answer)

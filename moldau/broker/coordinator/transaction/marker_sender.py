@@ -3,11 +3,11 @@
 Owns which marker waits for which broker, the requests under way, and the repetition. Must not know
 the state of transactions, nor write markers itself. Invariants: a marker is with exactly one
 destination, or waits for its partition to have a leader; nothing is sent for a transaction that is
-complete or whose coordinator has lost the partition (`SendMarkers.is_cancelled`): late, it might
-end the producer's next transaction; a partition that is gone counts as done.
+complete or whose coordinator has lost the partition (`SendMarkers.is_cancelled`): a late marker
+might end the producer's next transaction; a partition that is gone counts as done.
 
-A marker whose answer was lost is sent again: leaders take the second one for what it is (the epoch
-tells from transaction version 2 on; below, a repeated marker ends nothing that is open).
+A marker whose answer was lost is sent again: leaders recognise the second one (by the epoch from
+transaction version 2 on; below, a repeated marker ends nothing that is open).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.transaction.core.markers import SendMarkers
+    from moldau.broker.coordinator.transaction.core.state import SendMarkers
     from moldau.metadata.image import MetadataImage
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
@@ -45,7 +45,7 @@ RETRY_MS: Final = 100
 """The pause before a marker that was not written is sent again."""
 
 MAX_IN_FLIGHT: Final = 4
-"""Requests under way to one broker: one partition that takes its time does not hold up all."""
+"""Requests under way to one broker, so that one slow partition does not hold up all."""
 
 MAX_PARTITIONS_PER_REQUEST: Final = 5_000
 
@@ -54,7 +54,7 @@ NO_LEADER: Final = -1
 FENCED_ERRORS: Final = frozenset(
     {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
 )
-"""The partition has heard of a newer coordinator, or a newer producer: it is not ours to end."""
+"""The partition knows a newer coordinator or producer: this transaction is not ours to end."""
 
 DONE_ERRORS: Final = frozenset(
     {
@@ -85,9 +85,9 @@ class MarkerPorts:
         image: the metadata as it is now.
         coordinator_epoch: of a partition of `__transaction_state`, -1 when it is not led here.
         write_here: writes the markers of partitions that this broker leads.
-        written: told which partitions of a command are done.
+        written: called with the partitions of a command that are done.
         start: runs a coroutine whose failure is told to the node.
-        request_timeout_ms: after which a broker that owes an answer is given up.
+        request_timeout_ms: how long a broker may take to answer.
     """
 
     broker_id: int
@@ -143,13 +143,13 @@ class MarkerSender:
         )
 
     def on_metadata_update(self) -> None:
-        """Leaders may have changed: those who wait for one may have it now."""
+        """Leaders may have changed: route the markers that wait for one."""
         if self._leaderless:
             waiting, self._leaderless = self._leaderless, {}
             self._route(waiting)
 
     async def close(self) -> None:
-        """Send no more; what is under way may still be served."""
+        """Send no more; requests under way may still be served."""
         self._is_closed = True
         self._leaderless.clear()
         for destination in self._destinations.values():
@@ -157,7 +157,7 @@ class MarkerSender:
             if destination.link is not None:
                 await destination.link.close()
 
-    # -- where to --------------------------------------------------------------------------------
+    # -- routes ----------------------------------------------------------------------------------
 
     def _route(self, markers: Iterable[Marker]) -> None:
         """Put each into the queue of its partition's leader."""
@@ -171,7 +171,10 @@ class MarkerSender:
             leader = _leader(image, marker.partition)
             if leader is None:
                 gone.append(marker)
-            elif leader != self._ports.broker_id and self._address(image, leader) is None:
+            elif (
+                leader != self._ports.broker_id
+                and broker_address(image, leader, self._ports.listener_name) is None
+            ):
                 self._leaderless[marker] = None
             else:
                 self._destination(leader).queue[marker] = None
@@ -183,13 +186,6 @@ class MarkerSender:
             )
         self._send_soon()
         self._tell_written(gone)
-
-    def _address(self, image: MetadataImage, broker_id: int) -> LeaderAddress | None:
-        registration = image.cluster.brokers.get(broker_id)
-        if registration is None or registration.fenced:
-            return None
-        listener = registration.listeners.get(self._ports.listener_name)
-        return None if listener is None else LeaderAddress(broker_id, listener.host, listener.port)
 
     def _destination(self, broker_id: int) -> _Destination:
         destination = self._destinations.get(broker_id)
@@ -219,7 +215,7 @@ class MarkerSender:
                 self._send_to(destination)
 
     def _send_to(self, destination: _Destination) -> None:
-        """One request with what waits for that broker, unless there is nothing left of it."""
+        """One request with the markers that still have to go to that broker, if there are any."""
         image = self._ports.image()
         taken: list[Marker] = []
         elsewhere: list[Marker] = []
@@ -244,7 +240,7 @@ class MarkerSender:
                 request, lambda response: self._answered(destination, taken, response)
             )
             return
-        address = self._address(image, destination.broker_id)
+        address = broker_address(image, destination.broker_id, self._ports.listener_name)
         if address is None:
             self._answered(destination, taken, None)
             return
@@ -301,7 +297,7 @@ class MarkerSender:
         markers: list[Marker],
         response: WriteTxnMarkersResponse | None,
     ) -> None:
-        """Sort what was sent by what became of it; without a response nothing is known."""
+        """Sort the markers of a request by their outcome; without a response it is unknown."""
         destination.in_flight -= 1
         errors: dict[tuple[int, TopicPartition], ErrorCode] = {}
         if response is not None:
@@ -338,7 +334,7 @@ class MarkerSender:
             marker.command.is_cancelled = True
 
     def _tell_written(self, markers: Iterable[Marker]) -> None:
-        """Comes last: what raises in it holds up neither what is to be sent nor the others."""
+        """Called last: an exception holds up neither the sending nor the other commands."""
         by_command: dict[tuple[int, SendMarkers], list[TopicPartition]] = {}
         for marker in markers:
             key = (marker.coordinator_partition, marker.command)
@@ -348,8 +344,19 @@ class MarkerSender:
                 calls.callback(self._ports.written, coordinator_partition, command, partitions)
 
 
+def broker_address(
+    image: MetadataImage, broker_id: int, listener_name: str
+) -> LeaderAddress | None:
+    """Where an unfenced broker listens; None without such a broker or listener."""
+    registration = image.cluster.brokers.get(broker_id)
+    if registration is None or registration.fenced:
+        return None
+    listener = registration.listeners.get(listener_name)
+    return None if listener is None else LeaderAddress(broker_id, listener.host, listener.port)
+
+
 def _leader(image: MetadataImage, name: TopicPartition) -> int | None:
-    """Who leads: NO_LEADER for nobody now, None for a partition that is not there any more."""
+    """The leader of a partition: NO_LEADER without one, None for a partition that is gone."""
     topic = image.topics.topics_by_name.get(name.topic)
     registration = None if topic is None else topic.partitions.get(name.partition)
     return None if registration is None else registration.leader

@@ -1,10 +1,9 @@
-"""Writing transaction markers to the partitions this broker leads.
+"""Writing transaction markers to the partitions that this broker leads.
 
 Owns one WriteTxnMarkers request from its first append until every partition is decided. Must not
 choose where markers go, or send any (`marker_sender` does). Invariants: `done` is called exactly
-once; NONE is said of a partition only when its marker is committed; a marker for a partition of
-`__consumer_offsets` reaches the group coordinator's state machine, and no other way leads into that
-log.
+once; a partition is answered NONE only when its marker is committed; a marker for a partition of
+`__consumer_offsets` goes through the group coordinator's state machine, the only way into that log.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.coordinator.core.result import Producer
+from moldau.broker.coordinator.core.result import Producer, TransactionEnd
 from moldau.broker.replica.partition import ProduceWait
 from moldau.broker.replica.purgatory import DelayedOperation
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
@@ -37,7 +36,7 @@ _NOT_HERE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Of a group coordinator; whoever sends markers looks for a partition's leader instead."""
+"""Errors of a group coordinator; the sender of markers looks for a partition's leader instead."""
 
 OnWritten = Callable[[WriteTxnMarkersResponse], None]
 
@@ -73,7 +72,7 @@ class _Writing(DelayedOperation):
         self._results: dict[int, WritableTxnMarkerResult] = {}
         self._commit_waits: dict[ProduceWait, None] = {}
         self._undecided: dict[int, WritableTxnMarkerPartitionResult] = {}
-        """By identity: what has no error code yet."""
+        """The slots without an error code, by identity."""
         self._is_started = False
 
     def write(self, marker: WritableTxnMarker) -> Iterator[None]:
@@ -104,11 +103,13 @@ class _Writing(DelayedOperation):
         if topic == CONSUMER_OFFSETS.topic:
             self._services.group_coordinator.runtime.complete_transaction(
                 slot.partition_index,
-                Producer(marker.producer_id, marker.producer_epoch),
-                coordinator_epoch=marker.coordinator_epoch,
-                is_commit=marker.transaction_result,
-                transaction_version=marker.transaction_version,
-                done=partial(self._completed_by_group, slot),
+                TransactionEnd(
+                    Producer(marker.producer_id, marker.producer_epoch),
+                    marker.transaction_result,
+                    marker.coordinator_epoch,
+                    marker.transaction_version,
+                ),
+                partial(self._completed_by_group, slot),
             )
             return
         appended = partition.append_marker(
@@ -138,13 +139,13 @@ class _Writing(DelayedOperation):
 
     def _decide(self, slot: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
         if self._undecided.pop(id(slot), None) is None:
-            return  # too late: the sender has been told already
+            return  # too late: the request has been answered
         slot.error_code = error
         if self._is_started and not self._undecided:
             self._answer()
 
     def start_waiting(self) -> None:
-        """All markers have been looked at."""
+        """All markers were appended or refused."""
         self._is_started = True
         if not self._undecided:
             self._answer()
@@ -154,7 +155,7 @@ class _Writing(DelayedOperation):
             self.on_timeout()
 
     def on_timeout(self) -> None:
-        """Whoever sent the markers sends those that are not committed again."""
+        """The sender will send the markers that are not committed again."""
         waits, self._commit_waits = self._commit_waits, {}
         for wait in waits:
             wait.partition.produce_waits.pop(wait, None)
@@ -164,7 +165,7 @@ class _Writing(DelayedOperation):
         self._answer()
 
     def on_dropped(self) -> None:
-        """Nothing depends on a connection: markers are written whoever has gone."""
+        """Nothing to do: markers are written without the connection too."""
 
     def _answer(self) -> None:
         self._services.replica_manager.produce_purgatory.remove(self)

@@ -1,10 +1,12 @@
-"""Asking coordinators whether partitions belong to a transaction, or to let them (KIP-890).
+"""Whether partitions belong to a transaction: coordinators are asked, for each produce (KIP-890).
 
 Owns the questions under way: one at a time per transactional id, one request at a time per
 coordinator with all that is to be asked there, back-off while the coordinator is busy with the
-transaction before. Must not append, or know partitions beyond their name. Invariants: whoever asks
-is told exactly once, and those who ask for the same transactional id are told in the order in
-which they asked: what they append next would be out of sequence otherwise.
+transaction before; and the batches of produce requests that wait for the answers. Must not know
+partitions beyond their name. Invariants: every question is answered exactly once, and questions
+about one transactional id are answered in their order: the batches appended next would be out of
+sequence otherwise; a batch is appended, or refused, exactly once, in the order in which the request
+holds the batches.
 """
 
 from __future__ import annotations
@@ -14,9 +16,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from moldau.broker.replica.transactions import holds_transaction
+from moldau.broker.coordinator.transaction.marker_sender import broker_address
+from moldau.broker.replica.transactions import (
+    NOT_REQUIRED,
+    BatchProducer,
+    VerificationGuard,
+    begin_verification,
+    end_verification,
+    holds_transaction,
+)
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
@@ -27,17 +37,21 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
-from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
+    from moldau.broker.replica.delayed_produce import ProduceOperation
+    from moldau.broker.replica.partition import Partition
+    from moldau.protocol.messages.p00_produce import PartitionProduceResponse
     from moldau.runtime.connection import Connection
     from moldau.runtime.timers import WheelTimer
+
 
 logger = logging.getLogger("moldau.broker.coordinator.transaction")
 
 MAX_WAITING: Final = 10_000
-"""Questions that wait for an answer; one more is told to come back later."""
+"""Questions that wait for an answer; one more is refused with COORDINATOR_LOAD_IN_PROGRESS."""
 
 MAX_TRANSACTIONS_PER_REQUEST: Final = 1_000
 
@@ -64,22 +78,13 @@ class Support(Enum):
         return self is Support.ADDS_PARTITIONS
 
 
-class _Question:
-    """What one request wants to know of one transaction."""
+class _Question(NamedTuple):
+    """The partitions of one request in one transaction."""
 
-    __slots__ = ("done", "partitions", "producer", "support")
-
-    def __init__(
-        self,
-        producer: tuple[int, int],
-        partitions: Sequence[TopicPartition],
-        support: Support,
-        done: OnVerified,
-    ) -> None:
-        self.producer = producer
-        self.partitions = partitions
-        self.support = support
-        self.done = done
+    producer: tuple[int, int]
+    partitions: Sequence[TopicPartition]
+    support: Support
+    done: OnVerified
 
 
 class _Round:
@@ -101,8 +106,8 @@ class TransactionVerifier:
     """Owned by the data loop.
 
     Attributes:
-        is_enabled: `transaction.partition.verification.enable`; what requests that add partitions
-            ask is asked either way.
+        is_enabled: `transaction.partition.verification.enable`; requests that add partitions are
+            verified either way.
 
     Args:
         services: with the transaction coordinator of this broker, which knows where each
@@ -153,8 +158,8 @@ class TransactionVerifier:
         Args:
             done: called once, at once or later, with an error or NONE for each of `partitions`:
                 INVALID_PRODUCER_EPOCH (fenced), INVALID_TXN_STATE or TRANSACTION_ABORTABLE (not in
-                the transaction), CONCURRENT_TRANSACTIONS, NETWORK_EXCEPTION, COORDINATOR_… and what
-                else a coordinator says.
+                the transaction), CONCURRENT_TRANSACTIONS, NETWORK_EXCEPTION, COORDINATOR_… and
+                other errors of a coordinator.
         """
         if self._is_closed or self._waiting_count >= MAX_WAITING:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -172,7 +177,7 @@ class TransactionVerifier:
         self._begin_round(transactional_id, [question])
 
     async def close(self) -> None:
-        """Whoever waits is told COORDINATOR_NOT_AVAILABLE, whoever asks later too."""
+        """Answer COORDINATOR_NOT_AVAILABLE to all questions, later ones included."""
         self._is_closed = True
         retries, self._retries = self._retries, {}
         for asked, timer in retries.items():
@@ -188,7 +193,7 @@ class TransactionVerifier:
         self._ask(_Round(transactional_id, questions, now_ms))
 
     def _ask(self, asked: _Round) -> None:
-        """Bring a round to whoever coordinates it now."""
+        """Bring a round to its present coordinator."""
         self._retries.pop(asked, None)
         if self._is_closed:
             self._answered_all(asked, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -222,7 +227,8 @@ class TransactionVerifier:
             and waited_ms < self._retry_limit_ms
             and not self._is_closed
         ):
-            # The transaction before is being completed: soon done, and dear to ask again for.
+            # The transaction before is being completed: that ends soon, and the client's own retry
+            # would cost more.
             self._retries[asked] = self._services.timers.call_later(
                 self._retry_backoff_ms, self._ask, asked
             )
@@ -241,13 +247,13 @@ class TransactionVerifier:
             self._waiting_count -= 1
             question.done(answer)
         if self._lines[asked.transactional_id]:
-            # From the loop: answers that come at once must not pile up on the stack.
+            # From the loop: immediate answers must not pile up on the stack.
             asyncio.get_running_loop().call_soon(self._next_round, asked.transactional_id)
         else:
             del self._lines[asked.transactional_id]
 
     def _next_round(self, transactional_id: str) -> None:
-        """The questions that came meanwhile, as far as they can be asked together."""
+        """Ask the questions that have come since, as far as they can be asked together."""
         line = self._lines[transactional_id]
         while line and self._is_settled(line[0]):
             question = line.popleft()
@@ -267,7 +273,7 @@ class TransactionVerifier:
         self._begin_round(transactional_id, questions)
 
     def _is_settled(self, question: _Question) -> bool:
-        """Whether what was appended meanwhile makes the question idle."""
+        """Whether the logs hold the transaction by now."""
         manager = self._services.replica_manager
         return all(
             holds_transaction(manager.get(*partition), *question.producer)
@@ -294,7 +300,10 @@ class TransactionVerifier:
 
     async def _send(self, broker_id: int, rounds: list[_Round]) -> ErrorCode | dict[str, Errors]:
         """One request; an error, or the answers by transactional id."""
-        address = self._address(broker_id)
+        services = self._services
+        address = broker_address(
+            services.metadata.image, broker_id, services.inter_broker_listener_name
+        )
         if address is None or self._is_closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         link = self._links.get(broker_id)
@@ -329,18 +338,9 @@ class TransactionVerifier:
             return ErrorCode.NETWORK_EXCEPTION
         return _answers(response)
 
-    def _address(self, broker_id: int) -> LeaderAddress | None:
-        registration = self._services.metadata.image.cluster.brokers.get(broker_id)
-        if registration is None or registration.fenced:
-            return None
-        endpoint = registration.listeners.get(self._services.inter_broker_listener_name)
-        if endpoint is None:
-            return None
-        return LeaderAddress(broker_id, endpoint.host, endpoint.port)
-
 
 def _as_asked(error: ErrorCode, support: Support) -> ErrorCode:
-    """What a coordinator says, in the words that producers of that version know."""
+    """A coordinator's error as producers of that version know it."""
     if error is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if error is ErrorCode.TRANSACTION_ABORTABLE and support is Support.OLD_ERRORS:
@@ -369,7 +369,7 @@ def _answers(response: AddPartitionsToTxnResponse) -> ErrorCode | dict[str, Erro
     error = ErrorCode.of(response.error_code)
     if error is not ErrorCode.NONE:
         logger.error("verification of transactions was refused: %s", error.name)
-        # What this broker may not do is nothing that a producer could do anything about.
+        # A producer can do nothing about the permissions of this broker.
         if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             return ErrorCode.INVALID_TXN_STATE
         return error
@@ -383,3 +383,129 @@ def _answers(response: AddPartitionsToTxnResponse) -> ErrorCode | dict[str, Erro
         }
         for result in response.results_by_transaction
     }
+
+
+FIRST_WITH_ABORTABLE_ERROR: Final = 11
+FIRST_THAT_ADDS_PARTITIONS: Final = 12
+
+_TRY_AGAIN: Final = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def produce_support(api_version: int) -> Support:
+    """What a version of Produce says about transactions."""
+    if api_version >= FIRST_THAT_ADDS_PARTITIONS:
+        return Support.ADDS_PARTITIONS
+    if api_version >= FIRST_WITH_ABORTABLE_ERROR:
+        return Support.ABORTABLE_ERROR
+    return Support.OLD_ERRORS
+
+
+def produce_error(error: ErrorCode, support: Support) -> tuple[ErrorCode, str | None]:
+    """What a producer is told when its transaction could not be verified.
+
+    NOT_ENOUGH_REPLICAS makes producers of any version try again without asking for metadata;
+    CONCURRENT_TRANSACTIONS is understood by those that add partitions by producing.
+    """
+    if error is ErrorCode.INVALID_TXN_STATE:
+        return error, "the partition was not added to the transaction"
+    if error in _TRY_AGAIN or (
+        error is ErrorCode.CONCURRENT_TRANSACTIONS and not support.adds_partitions
+    ):
+        return (
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"the coordinator could not confirm the transaction: {error.name}",
+        )
+    return error, None
+
+
+class _Held(NamedTuple):
+    partition: Partition
+    records: bytearray | memoryview
+    slot: PartitionProduceResponse
+    guard: VerificationGuard
+
+
+class TransactionalProduce:
+    """Collects (`append`), then asks once for all of them (`verify`).
+
+    Args:
+        producer_id, producer_epoch: of every transactional batch in the request.
+    """
+
+    __slots__ = (
+        "_held",
+        "_operation",
+        "_producer_epoch",
+        "_producer_id",
+        "_services",
+        "_support",
+        "_transactional_id",
+    )
+
+    def __init__(
+        self,
+        services: BrokerServices,
+        operation: ProduceOperation,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        api_version: int,
+    ) -> None:
+        self._services = services
+        self._operation = operation
+        self._transactional_id = transactional_id
+        self._producer_id = producer_id
+        self._producer_epoch = producer_epoch
+        self._support = produce_support(api_version)
+        self._held: list[_Held] = []
+
+    def append(
+        self,
+        partition: Partition,
+        records: bytearray | memoryview,
+        producer: BatchProducer,
+        slot: PartitionProduceResponse,
+    ) -> None:
+        """Append a batch now if the log holds the beginning of its transaction, or hold it back."""
+        operation, support = self._operation, self._support
+        if not (support.adds_partitions or self._services.transaction_verifier.is_enabled):
+            operation.append(partition, records, slot, NOT_REQUIRED)
+            return
+        guard = begin_verification(partition, producer, supports_epoch_bump=support.adds_partitions)
+        if isinstance(guard, ErrorCode):
+            operation.fail(slot, guard, None)
+        elif guard is None:
+            operation.append(partition, records, slot)
+        else:
+            operation.hold()
+            self._held.append(_Held(partition, records, slot, guard))
+
+    def verify(self) -> None:
+        """All batches were appended or held back: ask about the held ones."""
+        if self._held:
+            self._services.transaction_verifier.verify(
+                self._transactional_id,
+                self._producer_id,
+                self._producer_epoch,
+                [each.partition.topic_partition for each in self._held],
+                self._support,
+                self._verified,
+            )
+
+    def _verified(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+        for partition, records, slot, guard in self._held:
+            error = errors[partition.topic_partition]
+            end_verification(partition, guard, error)
+            if error is ErrorCode.NONE:
+                self._operation.append(partition, records, slot, guard)
+            else:
+                self._operation.fail(slot, *produce_error(error, self._support))
+            self._operation.held_is_decided()
+        self._services.replica_manager.complete_soon()

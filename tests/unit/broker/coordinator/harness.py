@@ -5,7 +5,9 @@ The test moves the high watermark, fails appends, takes leadership away and give
 one, all by hand and at once.
 
     broker = MemoryBroker(CONSUMER_OFFSETS, partition_count=2)
-    runtime = broker.runtimes.make(CONSUMER_OFFSETS, make_state, execute=…, settings=…)
+    runtime = CoordinatorRuntime(
+        CONSUMER_OFFSETS, make_state, execute=…, settings=…, ports=broker.ports
+    )
     broker.attach(runtime)              # told of metadata; whatever has `on_metadata_update`
     broker.elect(0)                     # this broker leads partition 0, in the next leader epoch
     runtime.call(0, operation)
@@ -28,9 +30,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from moldau.broker.coordinator import CoordinatorRuntimes, RuntimeSettings
-from moldau.broker.coordinator.core.result import Producer
+from moldau.broker.coordinator.core.result import TransactionEnd
 from moldau.broker.coordinator.ports import Appended, Piece, RuntimePorts
+from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.coordinator_records import CoordinatorLog
 from moldau.protocol.errors import ErrorCode
@@ -125,20 +127,12 @@ class MemoryPartition:
             self._look()
         return Appended(ErrorCode.NONE, self.log_end_offset)
 
-    def append_marker(
-        self,
-        producer: Producer,
-        leader_epoch: int,
-        *,
-        coordinator_epoch: int,
-        is_commit: bool,
-        transaction_version: int,
-    ) -> Appended:
-        kind = ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
+    def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
+        kind = ControlRecordType.COMMIT if end.is_commit else ControlRecordType.ABORT
         batch = encode_end_txn_batch(
-            EndTxnMarker(kind, coordinator_epoch),
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
+            EndTxnMarker(kind, end.coordinator_epoch),
+            producer_id=end.producer.producer_id,
+            producer_epoch=end.producer.producer_epoch,
             timestamp_ms=0,
         )
         return self.append(batch, leader_epoch)
@@ -232,16 +226,14 @@ class MemoryBroker:
         self.is_loading_held = False
         """While set, coroutines wait in `held` (a load that takes long)."""
         self.held: deque[Coroutine[Any, Any, None]] = deque()
-        self.runtimes = CoordinatorRuntimes(
-            RuntimePorts(
-                broker_id=BROKER_ID,
-                clock=self.clock,
-                timers=self.timers,
-                registry=self.registry,
-                partition=self._find,
-                soon=self._soon_due,
-                start=self._start,
-            )
+        self.ports = RuntimePorts(
+            broker_id=BROKER_ID,
+            clock=self.clock,
+            timers=self.timers,
+            registry=self.registry,
+            partition=self._find,
+            soon=self._soon_due,
+            start=self._start,
         )
         self._soon: deque[Callable[[], None]] = deque()
         self._publishers: list[Any] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
+from moldau.broker.coordinator.transaction.core.transaction import TransactionStatus
 from moldau.protocol.records import iter_batches
 from tests.unit.broker.coordinator.group.harness import Groups
 from tests.unit.broker.coordinator.harness import MemoryPartition

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator import CoordinatorRuntime
-from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, SetTimer
+from moldau.broker.coordinator.core.result import (
+    CoordinatorResult,
+    Producer,
+    SetTimer,
+    TransactionEnd,
+)
 from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS
-from moldau.broker.coordinator.runtime import MAX_LOADING_COUNT
+from moldau.broker.coordinator.runtime import MAX_LOADING_COUNT, CoordinatorRuntime
 from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -36,8 +40,12 @@ class Loading:
         self.broker = MemoryBroker(CONSUMER_OFFSETS, partition_count=partition_count)
         self.states: list[ToyState] = []
         self.loaded_result = CoordinatorResult()
-        self.runtime: CoordinatorRuntime[ToyState] = self.broker.runtimes.make(
-            CONSUMER_OFFSETS, self._make, execute=lambda index, command: None, settings=settings
+        self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
+            CONSUMER_OFFSETS,
+            self._make,
+            execute=lambda index, command: None,
+            settings=settings,
+            ports=self.broker.ports,
         )
         self.broker.attach(self.runtime)
         self.log = LogWriter(self.broker.partition(0))
@@ -201,12 +209,7 @@ def test_transactions_of_the_log() -> None:
     assert loading.state.offsets == {"g": 2}
     assert loading.state.pending == {9: {"g": 4}, 10: {"i": 5}}
     loading.runtime.complete_transaction(
-        0,
-        PRODUCER,
-        coordinator_epoch=0,
-        is_commit=True,
-        transaction_version=0,
-        done=lambda error: None,
+        0, TransactionEnd(PRODUCER, True, 0, 0), lambda error: None
     )
     assert loading.state.offsets == {"g": 4}
 

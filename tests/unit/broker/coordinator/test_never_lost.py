@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator.core.result import CoordinatorResult, Producer
+from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, TransactionEnd
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
@@ -65,8 +66,12 @@ class Walk:
         settings = replace(
             SETTINGS, write_timeout_ms=1_000, max_waiting_count=20, load_buffer_bytes=300
         )
-        self.runtime = self.broker.runtimes.make(
-            CONSUMER_OFFSETS, self._make, execute=lambda index, command: None, settings=settings
+        self.runtime = CoordinatorRuntime(
+            CONSUMER_OFFSETS,
+            self._make,
+            execute=lambda index, command: None,
+            settings=settings,
+            ports=self.broker.ports,
         )
         self.broker.attach(self.runtime)
         self.is_leader = False
@@ -145,14 +150,7 @@ class Walk:
                 self.answered_end = max(self.answered_end, ends[0])
 
         # Committed at once in no run: the high watermark moves in steps of its own.
-        self.runtime.complete_transaction(
-            0,
-            producer,
-            coordinator_epoch=0,
-            is_commit=is_commit,
-            transaction_version=1,
-            done=done,
-        )
+        self.runtime.complete_transaction(0, TransactionEnd(producer, is_commit, 0, 1), done)
         if self.partition.log_end_offset > before:
             self.model.log.append(("marker", producer.producer_id, is_commit))
             ends.append(len(self.model.log))

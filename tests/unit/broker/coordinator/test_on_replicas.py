@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator import CoordinatorRuntime, CoordinatorRuntimes
-from moldau.broker.coordinator.core.result import CoordinatorResult, Producer
+from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, TransactionEnd
+from moldau.broker.coordinator.replica_partitions import replica_ports
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, CoordinatorLog
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.harness import SETTINGS, Caller, running_data_path
@@ -28,15 +29,19 @@ class Toy:
     def __init__(self, broker: DataPath) -> None:
         self.broker = broker
         self.states: list[ToyState] = []
-        runtimes = CoordinatorRuntimes.on_replicas(
+        ports = replica_ports(
             broker.manager,
             timers=broker.timers,
             clock=broker.clock,
             registry=broker.registry,
             start=broker.background.start,
         )
-        self.runtime: CoordinatorRuntime[ToyState] = runtimes.make(
-            TOY_LOG, self._make, execute=lambda index, command: None, settings=SETTINGS
+        self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
+            TOY_LOG,
+            self._make,
+            execute=lambda index, command: None,
+            settings=SETTINGS,
+            ports=ports,
         )
 
     def _make(self, partition_index: int) -> ToyState:
@@ -79,12 +84,7 @@ async def test_written_here_and_loaded_by_the_next_one(tmp_path: Path) -> None:
         toy.call(write, "g", 2, producer=Producer(5, 0))
         outcomes: list[ErrorCode] = []
         toy.runtime.complete_transaction(
-            0,
-            Producer(5, 0),
-            coordinator_epoch=3,
-            is_commit=True,
-            transaction_version=0,
-            done=outcomes.append,
+            0, TransactionEnd(Producer(5, 0), True, 3, 0), outcomes.append
         )
         assert outcomes == [ErrorCode.NONE]
         assert toy.call(read, "g").answer == (2,)
@@ -203,12 +203,7 @@ async def test_a_big_log_of_many_segments_and_transactions(tmp_path: Path) -> No
             toy.runtime.call(0, partial(_as_it_is, result))
             if producer is not None:
                 toy.runtime.complete_transaction(
-                    0,
-                    producer,
-                    coordinator_epoch=0,
-                    is_commit=number % 200 != 0,
-                    transaction_version=0,
-                    done=done.append,
+                    0, TransactionEnd(producer, number % 200 != 0, 0, 0), done.append
                 )
         assert set(done) == {ErrorCode.NONE}
         assert len(toy.broker.log("toy").segments) > 3

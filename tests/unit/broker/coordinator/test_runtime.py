@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator import CoordinatorRuntime
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
     CoordinatorResult,
     Producer,
     Reply,
     SetTimer,
+    TransactionEnd,
 )
 from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.shard import FAILED_TIMER_MS, LATE_TIMER_MS
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -40,11 +41,12 @@ class Bench:
         self.broker = MemoryBroker(CONSUMER_OFFSETS, **options)
         self.states: list[ToyState] = []
         self.commands: list[tuple[int, Any]] = []
-        self.runtime: CoordinatorRuntime[ToyState] = self.broker.runtimes.make(
+        self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
             CONSUMER_OFFSETS,
             self._make,
             execute=lambda index, command: self.commands.append((index, command)),
             settings=settings,
+            ports=self.broker.ports,
         )
         self.broker.attach(self.runtime)
 
@@ -413,8 +415,12 @@ def write_keys(runtime: CoordinatorRuntime[ToyState]) -> None:
 def restarted(bench: Bench) -> CoordinatorRuntime[ToyState]:
     """The runtime of the broker's next life, with everything led."""
     bench.broker.detach(bench.runtime)
-    runtime: CoordinatorRuntime[ToyState] = bench.broker.runtimes.make(
-        CONSUMER_OFFSETS, ToyState, execute=lambda *_: None, settings=SETTINGS
+    runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
+        CONSUMER_OFFSETS,
+        ToyState,
+        execute=lambda *_: None,
+        settings=SETTINGS,
+        ports=bench.broker.ports,
     )
     bench.broker.attach(runtime)
     bench.broker.elect_all()
@@ -700,12 +706,7 @@ def test_records_of_a_transaction_count_with_its_marker(is_commit: bool) -> None
     assert bench.state.offsets == {}
     outcomes: list[ErrorCode] = []
     bench.runtime.complete_transaction(
-        0,
-        PRODUCER,
-        coordinator_epoch=1,
-        is_commit=is_commit,
-        transaction_version=1,
-        done=outcomes.append,
+        0, TransactionEnd(PRODUCER, is_commit, 1, 1), outcomes.append
     )
     assert outcomes == []
     assert bench.state.offsets == ({"g": 5} if is_commit else {})
@@ -722,14 +723,7 @@ def test_markers_where_they_cannot_be_written() -> None:
     outcomes: list[ErrorCode] = []
 
     def complete() -> ErrorCode:
-        bench.runtime.complete_transaction(
-            0,
-            PRODUCER,
-            coordinator_epoch=1,
-            is_commit=True,
-            transaction_version=2,
-            done=outcomes.append,
-        )
+        bench.runtime.complete_transaction(0, TransactionEnd(PRODUCER, True, 1, 2), outcomes.append)
         return outcomes.pop()
 
     assert complete() is ErrorCode.NOT_COORDINATOR
@@ -741,14 +735,7 @@ def test_markers_where_they_cannot_be_written() -> None:
     assert complete() is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert bench.state.markers == []
     bench.broker.partition().append_error = ErrorCode.NONE
-    bench.runtime.complete_transaction(
-        0,
-        PRODUCER,
-        coordinator_epoch=1,
-        is_commit=True,
-        transaction_version=2,
-        done=outcomes.append,
-    )
+    bench.runtime.complete_transaction(0, TransactionEnd(PRODUCER, True, 1, 2), outcomes.append)
     bench.broker.depose(0)
     assert outcomes == [ErrorCode.NOT_COORDINATOR]
 

@@ -1,35 +1,64 @@
 """A group of the classic protocol: its members, its generation and the state it is in.
 
-Owns: the group as a value with its legal transitions, and the questions that other parts of the
-coordinator ask any kind of group. Must not: answer requests or set timers (`classic_rebalance` and
-its neighbours do). Invariants: one leader, who is a member, while there are members; the count of
-waiting members and the supported protocols agree with the members; a state is only left for one
-that `_TRANSITIONS` allows.
+Owns the group with its legal transitions, the requests that wait at its members, its record in the
+log, and the questions that other parts of the coordinator ask any kind of group. Must not decide
+when a generation begins or ends (`classic_rebalance` does). Invariants: one leader, who is a
+member, while there are members; the count of waiting members and the supported protocols agree with
+the members; the state changes only along `_TRANSITIONS`; each waiting request is answered once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from moldau.broker.coordinator.core.result import CoordinatorRecord, ReplyTo
-from moldau.broker.coordinator.group.core.records import group_tombstone
+from moldau.broker.coordinator.core.result import (
+    CancelTimer,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Reply,
+    ReplyTo,
+)
+from moldau.broker.coordinator.group.core.context import CONSUMER_PROTOCOL_TYPE
+from moldau.broker.coordinator.group.core.joining import (
+    UNKNOWN_MEMBER,
+    Protocols,
+    join_error,
+)
+from moldau.protocol.coordinator_records.classic_groups import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+)
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from moldau.protocol.messages.p11_join_group import JoinGroupResponse, JoinGroupResponseMember
+from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
-NO_GENERATION: Final = -1
-UNKNOWN_MEMBER: Final = ""
-CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+GROUP_METADATA_VERSION: Final = 3
+"""The version of the record that Apache Kafka 4.3 writes."""
+
+SESSION: Final = "classic session"
+JOIN: Final = "classic join"
+SYNC: Final = "classic sync"
+
 _VERSION_BYTES: Final = 2
-
-Protocols = Sequence[tuple[str, bytes]]
 _NAME: Final = itemgetter(0)
 
 
+class ClassicTimer(NamedTuple):
+    """A timer of a classic group: a member's session, or an end of waiting for joins or syncs."""
+
+    kind: str
+    group_id: str
+    member_id: str = UNKNOWN_MEMBER
+
+
 class ClassicGroupState(Enum):
-    """Where a classic group stands; the values are what clients are told."""
+    """See `_TRANSITIONS`; the values are what clients are told."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -55,53 +84,31 @@ _TRANSITIONS: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class ClassicMember:
-    """One member. Times are milliseconds. `join_reply_to` and `sync_reply_to` are set while a
-    request of it waits; `is_new` until its first rebalance has ended.
+    """One member. `join_reply_to` and `sync_reply_to` are set while a request of it waits; `is_new`
+    until its first rebalance has ended.
 
     `assignment` is what the last generation with an assignment gave it. A rebalance keeps it: until
-    the member has heard of the next one it may read those partitions.
+    the member has heard of the next one, it may read those partitions.
     """
 
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "group_instance_id",
-        "is_new",
-        "join_api_version",
-        "join_reply_to",
-        "member_id",
-        "protocol_names",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-        "sync_reply_to",
-    )
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    protocol_names: frozenset[str] = field(init=False)
+    assignment: bytes = b""
+    is_new: bool = False
+    join_reply_to: ReplyTo = None
+    join_api_version: int = 0
+    sync_reply_to: ReplyTo = None
 
-    def __init__(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocols: Protocols,
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.protocol_names = frozenset(map(_NAME, protocols))
-        self.assignment = b""
-        self.is_new = False
-        self.join_reply_to: ReplyTo = None
-        self.join_api_version = 0
-        self.sync_reply_to: ReplyTo = None
+    def __post_init__(self) -> None:
+        self.protocol_names = frozenset(map(_NAME, self.protocols))
 
     @property
     def is_static(self) -> bool:
@@ -115,12 +122,18 @@ class ClassicMember:
                 return metadata
         return b""
 
+    def answer_sync(self, message: SyncGroupResponse, out: CoordinatorResult) -> None:
+        """Answer its SyncGroup, if one waits."""
+        if self.sync_reply_to is not None:
+            out.replies.append(Reply(self.sync_reply_to, message))
+            self.sync_reply_to = None
+
 
 class ClassicGroup:
     """A group of the classic protocol (KIP-62, KIP-345, KIP-394).
 
     Transitions: Empty → PreparingRebalance → CompletingRebalance → Stable; back to
-    PreparingRebalance from both of those; from PreparingRebalance to Empty when nobody is left;
+    PreparingRebalance from both of those; from PreparingRebalance to Empty without members;
     Dead from everywhere, and for good.
     """
 
@@ -163,13 +176,13 @@ class ClassicGroup:
 
     @property
     def is_simple(self) -> bool:
-        """Whether it never had members: it exists for its offsets alone."""
+        """Whether the group never had members: it exists for its offsets alone."""
         return not self.protocol_type and self.is_empty and not self.pending_members
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing speaks for keeping it, but perhaps offsets. Once it has had a generation
-        it is kept for a while: the next one must have another number.
+        """Whether only offsets may be a reason to keep the group. A group that has had a generation
+        is kept for a while: the next one must have another number.
         """
         is_known = self.is_persisted or self.generation_id > 0
         return self.is_empty and not self.pending_members and not is_known
@@ -226,14 +239,14 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Everybody may read a classic group's offsets."""
+        """Every client may read a classic group's offsets."""
         del member_id, member_epoch
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE
 
     def validate_offset_delete(self) -> ErrorCode:
-        """Offsets may go while the group is empty; those of consumers also topic by topic."""
+        """Only an empty group has no use for its offsets; consumers tell it topic by topic."""
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if self.is_empty or self.uses_consumer_protocol:
@@ -268,12 +281,75 @@ class ClassicGroup:
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """What removes the group from the log."""
-        return [group_tombstone(self.group_id)]
+        return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def record(self, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
+        """The group as of now, with the assignments by member id."""
+        protocol = self.protocol_name
+        return CoordinatorRecord(
+            GroupMetadataKey(group=self.group_id),
+            GroupMetadataValue(
+                protocol_type=self.protocol_type,
+                generation=self.generation_id,
+                protocol=protocol,
+                leader=self.leader_id,
+                current_state_timestamp=self.state_timestamp_ms,
+                members=[
+                    MemberMetadata(
+                        member_id=member.member_id,
+                        group_instance_id=member.group_instance_id,
+                        client_id=member.client_id,
+                        client_host=member.client_host,
+                        rebalance_timeout=member.rebalance_timeout_ms,
+                        session_timeout=member.session_timeout_ms,
+                        subscription=member.metadata(protocol or ""),
+                        assignment=assignments.get(member.member_id, b""),
+                    )
+                    for member in self.members.values()
+                ],
+            ),
+            GROUP_METADATA_VERSION,
+        )
+
+    @classmethod
+    def from_record(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
+        """The group that a record describes. One with members is stable. One without a leader is in
+        the middle of a rebalance: no member is given the assignments in the record.
+        """
+        group = cls(group_id, value.current_state_timestamp)
+        group.is_persisted = True
+        group.protocol_type = value.protocol_type
+        group.protocol_name = value.protocol
+        group.generation_id = value.generation
+        for written in value.members:
+            session_ms = written.session_timeout
+            rebalance_ms = written.rebalance_timeout
+            member = ClassicMember(
+                written.member_id,
+                written.group_instance_id,
+                written.client_id,
+                written.client_host,
+                session_ms if rebalance_ms < 0 else rebalance_ms,
+                session_ms,
+                [(value.protocol or "", bytes(written.subscription))],
+            )
+            member.assignment = bytes(written.assignment)
+            group.add(member, value.protocol_type)
+        if group.members:
+            if value.leader in group.members:
+                group.leader_id = value.leader
+            group.state = group.previous_state = ClassicGroupState.STABLE
+            if value.leader is None:
+                group.state = ClassicGroupState.PREPARING_REBALANCE
+        group.read_subscriptions()
+        return group
 
     # -- members ---------------------------------------------------------------------------------
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Whether there is such a member, and it is still the one with that instance id."""
+        """Whether the group has that member, and it is still the one with that instance id."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -285,7 +361,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def supports(self, protocol_type: str, protocol_names: Iterable[str]) -> bool:
-        """Whether somebody with these protocols could be a member."""
+        """Whether a client with these protocols could be a member."""
         names = list(protocol_names)
         if self.is_empty:
             return bool(protocol_type) and bool(names)
@@ -321,7 +397,7 @@ class ClassicGroup:
             self._common_protocols = names if is_first else common & names
 
     def remove(self, member: ClassicMember) -> None:
-        """A member less; its requests must have been answered."""
+        """Take out a member, whose requests must have been answered."""
         assert member.join_reply_to is None
         assert member.sync_reply_to is None
         del self.members[member.member_id]
@@ -334,7 +410,7 @@ class ClassicGroup:
             self.leader_id = next(iter(self.members), None)
 
     def rename(self, member: ClassicMember, new_member_id: str) -> None:
-        """A static member has come back: it is the same one with a new id (KIP-345)."""
+        """A static member has come back with a new id (KIP-345)."""
         old_member_id = member.member_id
         assert member.group_instance_id is not None
         del self.members[old_member_id]
@@ -370,22 +446,14 @@ class ClassicGroup:
         member.join_reply_to = reply_to
         member.join_api_version = api_version
 
-    def take_join_reply(self, member: ClassicMember) -> ReplyTo:
-        """Who waits for the member's JoinGroup to be answered; nobody does from now on."""
-        reply_to = member.join_reply_to
-        if reply_to is not None:
-            member.join_reply_to = None
-            self._waiting_to_join -= 1
-        return reply_to
-
     @property
     def waiting_to_join_count(self) -> int:
         """Members that wait for the next generation."""
         return self._waiting_to_join
 
     @property
-    def has_everybody_joined(self) -> bool:
-        """Whether all members, those too that only have an id yet, wait for the generation."""
+    def have_all_joined(self) -> bool:
+        """Whether all members, and those that only have an id yet, wait for the generation."""
         return self._waiting_to_join == len(self.members) and not self.pending_members
 
     @property
@@ -394,7 +462,7 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Have a leader who has joined again; False when nobody has."""
+        """Make a member that has joined again the leader; False when none has."""
         leader = self.members.get(self.leader_id or "")
         if leader is not None and leader.join_reply_to is not None:
             return True
@@ -403,6 +471,76 @@ class ClassicGroup:
                 self.leader_id = member.member_id
                 return True
         return False
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def join_response(
+        self, member: ClassicMember, *, leader_id: str | None = None, skip_assignment: bool = False
+    ) -> JoinGroupResponse:
+        """The generation as a member is told; only the leader is told the members.
+
+        Args:
+            leader_id: named as leader instead of the group's.
+        """
+        told_leader = (self.leader_id if leader_id is None else leader_id) or UNKNOWN_MEMBER
+        protocol = self.protocol_name or ""
+        members = []
+        if told_leader == member.member_id:
+            members = [
+                JoinGroupResponseMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    metadata=each.metadata(protocol),
+                )
+                for each in self.members.values()
+            ]
+        return JoinGroupResponse(
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=protocol,
+            leader=told_leader,
+            skip_assignment=skip_assignment,
+            member_id=member.member_id,
+            members=members,
+        )
+
+    def sync_response(self, member: ClassicMember) -> SyncGroupResponse:
+        """The member's share of the generation."""
+        return SyncGroupResponse(
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+    def answer_join(
+        self, member: ClassicMember, message: JoinGroupResponse, out: CoordinatorResult
+    ) -> None:
+        """Answer the member's JoinGroup, if one waits."""
+        reply_to = member.join_reply_to
+        if reply_to is not None:
+            member.join_reply_to = None
+            self._waiting_to_join -= 1
+            out.replies.append(Reply(reply_to, message))
+
+    def refuse_join(self, member: ClassicMember, error: ErrorCode, out: CoordinatorResult) -> None:
+        """Refuse the member's JoinGroup, if one waits."""
+        if member.join_reply_to is not None:
+            told = UNKNOWN_MEMBER if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            self.answer_join(member, join_error(error, told, member.join_api_version), out)
+
+    def refuse_waiting(
+        self, member: ClassicMember, error: ErrorCode, out: CoordinatorResult
+    ) -> None:
+        """Refuse the waiting requests of this member."""
+        self.refuse_join(member, error, out)
+        member.answer_sync(SyncGroupResponse(error_code=error), out)
+
+    def cancel_timers(self, out: CoordinatorResult) -> None:
+        """Cancel all timers of the group."""
+        for member_id in [*self.members, *self.pending_members]:
+            out.timers.append(CancelTimer(ClassicTimer(SESSION, self.group_id, member_id)))
+        out.timers.append(CancelTimer(ClassicTimer(JOIN, self.group_id)))
+        out.timers.append(CancelTimer(ClassicTimer(SYNC, self.group_id)))
 
     # -- generations -----------------------------------------------------------------------------
 
@@ -414,7 +552,7 @@ class ClassicGroup:
         self.state_timestamp_ms = int(now_ms)
 
     def begin_generation(self, now_ms: float) -> None:
-        """The members there are make the next generation."""
+        """The present members make the next generation."""
         self.generation_id += 1
         self.pending_sync.clear()
         self.new_member_added = False

@@ -1,31 +1,43 @@
 """All classic groups of one partition of `__consumer_offsets`: the classic protocol's requests.
 
-Owns: SyncGroup, Heartbeat and LeaveGroup, the way of every event to its group, and what the log
-says about classic groups. Must not: know consumer groups (the state machine asks them first).
-Invariant: `replay` is all that makes a group persistent; a group that was never written and that
-nobody uses is forgotten.
+Owns JoinGroup, SyncGroup, Heartbeat and LeaveGroup, the way of every event to its group, and what
+the log says about classic groups. Must not know consumer groups (the state machine asks them first)
+or complete generations (`classic_rebalance` does). Invariants: only `replay` makes a group
+persistent; a group that was never written and has no members is forgotten; a JoinGroup is answered
+at once or waits at its member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorResult, Reply, ReplyTo
-from moldau.broker.coordinator.group.core import classic_answers as answers
-from moldau.broker.coordinator.group.core.classic_answers import JOIN, SESSION, SYNC, ClassicTimer
+from moldau.broker.coordinator.core.result import (
+    CancelTimer,
+    CoordinatorResult,
+    Reply,
+    ReplyTo,
+    SetTimer,
+    is_refused,
+)
 from moldau.broker.coordinator.group.core.classic_group import (
-    UNKNOWN_MEMBER,
+    JOIN,
+    SESSION,
+    SYNC,
     ClassicGroup,
     ClassicGroupState,
     ClassicMember,
+    ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.classic_join import ClassicJoin
 from moldau.broker.coordinator.group.core.classic_rebalance import ClassicRebalance
-from moldau.broker.coordinator.group.core.errors import group_write_error
-from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
-from moldau.broker.coordinator.group.core.records import group_metadata_record
-from moldau.broker.coordinator.group.core.results import add_after, whatever_happens
+from moldau.broker.coordinator.group.core.context import group_write_error
+from moldau.broker.coordinator.group.core.joining import (
+    FIRST_KNOWN_MEMBER_VERSION,
+    FIRST_SKIP_ASSIGNMENT_VERSION,
+    UNKNOWN_MEMBER,
+    Joining,
+    join_error,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
 from moldau.protocol.messages.p13_leave_group import (
@@ -37,12 +49,19 @@ from moldau.protocol.messages.p13_leave_group import (
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.group.core.context import ClientInfo
     from moldau.broker.coordinator.group.core.settings import GroupSettings
     from moldau.protocol.coordinator_records.classic_groups import GroupMetadataValue
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
+
+
+FIRST_REBALANCE_TIMEOUT_VERSION: Final = 1
+
+_MAX_PREFIX_LENGTH: Final = 8000
+"""Characters of the instance's or client's id in a member id, which has to fit into a string of the
+protocol (32,767 bytes) together with its random part.
+"""
 
 
 class ClassicGroups:
@@ -51,7 +70,7 @@ class ClassicGroups:
     Args:
         groups: every group of the partition, of any kind, by id.
         has_offsets: whether anything is stored for a group id.
-        replayed_count: see `results.whatever_happens`.
+        replayed_count: see `CoordinatorResult.whatever_happens`.
         count: counts one event for the metrics.
     """
 
@@ -72,10 +91,10 @@ class ClassicGroups:
         self._rebalance = ClassicRebalance(
             settings, self.discard_if_unused, lambda: count("group-completed-rebalance")
         )
-        self._join = ClassicJoin(settings, self._rebalance, random_id)
+        self._random_id = random_id
 
     def get(self, group_id: str) -> ClassicGroup | None:
-        """The classic group of that id."""
+        """The classic group of that id, if there is one."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
@@ -110,29 +129,30 @@ class ClassicGroups:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
-    def join_group(
-        self,
-        request: JoinGroupRequest,
-        protocols: JoiningProtocols,
-        api_version: int,
-        client: ClientInfo,
-        reply_to: ReplyTo,
-        now_ms: float,
-    ) -> CoordinatorResult:
+    def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         """Join, or come back for the next generation. The request has passed `join_error`."""
         out = CoordinatorResult()
+        request = joining.request
         group = self._groups.get(request.group_id)
         if group is None:
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
         assert isinstance(group, ClassicGroup)
-        self._join.join(group, request, protocols.named, api_version, client, reply_to, out, now_ms)
+        names = (name for name, _ in joining.protocols)
+        if not self._has_room(group, request.member_id):
+            self._turn_away(group, joining, out, now_ms)
+        elif not group.supports(request.protocol_type, names):
+            out.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif request.member_id == UNKNOWN_MEMBER:
+            self._join_new(group, joining, out, now_ms)
+        else:
+            self._join_existing(group, joining, out, now_ms)
         self.discard_if_unused(group)
-        return whatever_happens(out, self._replayed_count)
+        return out.whatever_happens(self._replayed_count)
 
     def sync_group(
         self, request: SyncGroupRequest, reply_to: ReplyTo, now_ms: float
     ) -> CoordinatorResult:
-        """Hand in the assignment, or ask for one's own."""
+        """The leader brings the assignment, the others ask for their share."""
         del now_ms
         group = self.get(request.group_id)
         error = _sync_error(group, request)
@@ -143,19 +163,19 @@ class ClassicGroups:
         member = group.members[request.member_id]
         self._rebalance.has_synced(group, member, out)
         if group.state is ClassicGroupState.STABLE:
-            out.replies.append(Reply(reply_to, answers.sync_response(group, member)))
+            out.replies.append(Reply(reply_to, group.sync_response(member)))
             return out
         superseded = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
-        answers.answer_sync(member, superseded, out)
+        member.answer_sync(superseded, out)
         member.sync_reply_to = reply_to
         if group.leader_id == member.member_id:
             self._write_assignment(group, request, out)
-        return whatever_happens(out, self._replayed_count)
+        return out.whatever_happens(self._replayed_count)
 
     def heartbeat(
         self, request: HeartbeatRequest, reply_to: ReplyTo, now_ms: float
     ) -> CoordinatorResult:
-        """Say that one lives, hear whether to join again."""
+        """Renew a session; the answer says whether the member must join again."""
         del now_ms
         group = self.get(request.group_id)
         out = CoordinatorResult()
@@ -180,10 +200,10 @@ class ClassicGroups:
         now_ms: float,
         answers: list[MemberResponse],
     ) -> CoordinatorResult:
-        """Leave, or have members removed by an administrator.
+        """Members leave, or an administrator removes them.
 
         Args:
-            answers: one for each member of the request, which says UNKNOWN_MEMBER_ID until here.
+            answers: one for each member of the request; all of them say UNKNOWN_MEMBER_ID.
         """
         if not request.group_id:
             message = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -209,19 +229,15 @@ class ClassicGroups:
         if not out.records:
             out.replies.append(Reply(reply_to, response))
             return out
-
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            del now_ms
-            if error is ErrorCode.NONE:
-                return CoordinatorResult.reply(reply_to, response)
-            told = group_write_error(error)
-            return CoordinatorResult.reply(reply_to, LeaveGroupResponse(error_code=told))
-
-        add_after(out, after)
-        return whatever_happens(out, self._replayed_count)
+        out.answer_when_committed(
+            reply_to,
+            response,
+            lambda error: LeaveGroupResponse(error_code=group_write_error(error)),
+        )
+        return out.whatever_happens(self._replayed_count)
 
     def note_commit(self, group: ClassicGroup, member_id: str, out: CoordinatorResult) -> None:
-        """A member that commits lives."""
+        """A commit renews the session of its member."""
         member = group.members.get(member_id)
         if member is not None and group.state in (
             ClassicGroupState.STABLE,
@@ -232,7 +248,7 @@ class ClassicGroups:
     # -- other events ----------------------------------------------------------------------------
 
     def on_timer(self, timer: ClassicTimer, now_ms: float) -> CoordinatorResult:
-        """One of the timers that were set here."""
+        """A timer of a classic group has run out."""
         out = CoordinatorResult()
         group = self.get(timer.group_id)
         if group is None:
@@ -243,7 +259,7 @@ class ClassicGroups:
             self._rebalance.joins_over(group, out, now_ms)
         elif timer.kind == SYNC:
             self._rebalance.syncs_over(group, out, now_ms)
-        return whatever_happens(out, self._replayed_count)
+        return out.whatever_happens(self._replayed_count)
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         """Every member gets a full session to find the new coordinator. A group that was written in
@@ -265,12 +281,12 @@ class ClassicGroups:
         return out
 
     def unloaded(self) -> list[Reply]:
-        """Nobody may wait here any more."""
+        """Refuse all waiting requests."""
         out = CoordinatorResult()
         for group in self._groups.values():
             if isinstance(group, ClassicGroup):
                 for member in group.members.values():
-                    answers.refuse_waiting(group, member, ErrorCode.NOT_COORDINATOR, out)
+                    group.refuse_waiting(member, ErrorCode.NOT_COORDINATOR, out)
         return out.replies
 
     def start_classic(self, group_id: str, now_ms: float) -> CoordinatorResult:
@@ -280,7 +296,7 @@ class ClassicGroups:
         if group is None:
             return out
         self._start(group, out, now_ms)
-        return whatever_happens(out, self._replayed_count)
+        return out.whatever_happens(self._replayed_count)
 
     def _start(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
         """Begin the sessions and the rebalance of a group that is as its record says."""
@@ -290,23 +306,23 @@ class ClassicGroups:
             self._rebalance.collect_joins(group, out, now_ms)
 
     def begin_migration(self, group: ClassicGroup) -> CoordinatorResult:
-        """Let go of a group that is to become a consumer group: timers end, and who waits is told
-        to join again.
+        """Let go of a group that is to become a consumer group: its timers end, and its waiting
+        members are told to join again.
         """
         out = CoordinatorResult()
-        answers.cancel_timers(group, out)
+        group.cancel_timers(out)
         for member in group.members.values():
-            answers.refuse_waiting(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+            group.refuse_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         return out
 
     # -- replay ----------------------------------------------------------------------------------
 
     def replay(self, group_id: str, value: GroupMetadataValue | None, *, is_live: bool) -> None:
-        """What the log says about a classic group.
+        """Take in a record of a classic group.
 
         Args:
-            is_live: the record was just written by this state machine, whose group in memory is
-                what the record says, but for the assignments.
+            is_live: this state machine has just written the record, whose group in memory is what
+                the record says, but for the assignments.
         """
         group = self.get(group_id)
         if value is None:
@@ -315,13 +331,203 @@ class ClassicGroups:
                 del self._groups[group_id]
             return
         if group is None or group.is_simple or not is_live:
-            self._groups[group_id] = _from_record(group_id, value)
+            self._groups[group_id] = ClassicGroup.from_record(group_id, value)
             return
         group.is_persisted = True
         for written in value.members:
             member = group.members.get(written.member_id)
             if member is not None and value.generation == group.generation_id:
                 member.assignment = bytes(written.assignment)
+
+    # -- joining ---------------------------------------------------------------------------------
+
+    def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
+        if group.is_empty:
+            return True
+        member = group.members.get(member_id)
+        limit = self._settings.max_group_size
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
+            # Members have to prove that they are present; the first ones have a place.
+            waits = member is not None and member.join_reply_to is not None
+            return waits or group.waiting_to_join_count < limit
+        return member is not None or len(group.members) < limit
+
+    def _turn_away(
+        self, group: ClassicGroup, joining: Joining, out: CoordinatorResult, now_ms: float
+    ) -> None:
+        out.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
+        member = group.members.get(joining.request.member_id)
+        if joining.request.member_id in group.pending_members:
+            self._forget_pending(group, joining.request.member_id, out)
+        elif member is not None:
+            self._rebalance.remove_member(group, member, out)
+        else:
+            return
+        self._rebalance.maybe_complete_join(group, out, now_ms)
+
+    def _forget_pending(self, group: ClassicGroup, member_id: str, out: CoordinatorResult) -> None:
+        group.pending_members.discard(member_id)
+        out.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member_id)))
+
+    def _join_new(
+        self, group: ClassicGroup, joining: Joining, out: CoordinatorResult, now_ms: float
+    ) -> None:
+        prefix = joining.request.group_instance_id
+        if prefix is None:
+            prefix = joining.client.client_id
+        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self._random_id()}"
+        if joining.request.group_instance_id is not None:
+            known = group.static_members.get(joining.request.group_instance_id)
+            if known is None:
+                self._add(group, joining, member_id, out, now_ms)
+            else:
+                self._replace(group, group.members[known], joining, member_id, out, now_ms)
+            return
+        if joining.api_version < FIRST_KNOWN_MEMBER_VERSION:
+            self._add(group, joining, member_id, out, now_ms)
+            return
+        # The member must come back with the id: otherwise each lost answer would leave a member
+        # without a client behind (KIP-394).
+        group.pending_members.add(member_id)
+        timer = ClassicTimer(SESSION, group.group_id, member_id)
+        out.timers.append(SetTimer(timer, joining.request.session_timeout_ms))
+        out.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+
+    def _add(
+        self,
+        group: ClassicGroup,
+        joining: Joining,
+        member_id: str,
+        out: CoordinatorResult,
+        now_ms: float,
+    ) -> None:
+        member = ClassicMember(
+            member_id,
+            joining.request.group_instance_id,
+            joining.client.client_id,
+            joining.client.client_host,
+            _rebalance_timeout_ms(joining),
+            joining.request.session_timeout_ms,
+            joining.protocols,
+        )
+        member.is_new = True
+        if (
+            group.state is ClassicGroupState.PREPARING_REBALANCE
+            and group.previous_state is ClassicGroupState.EMPTY
+        ):
+            group.new_member_added = True
+        group.add(member, joining.request.protocol_type)
+        group.wait_for_join(member, joining.reply_to, joining.api_version)
+        self._rebalance.heard_of(group, member, out)
+        self._rebalance.members_changed(group, out, now_ms)
+
+    def _replace(
+        self,
+        group: ClassicGroup,
+        member: ClassicMember,
+        joining: Joining,
+        member_id: str,
+        out: CoordinatorResult,
+        now_ms: float,
+    ) -> None:
+        old_member_id = member.member_id
+        old_leader_id = group.leader_id
+        old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+        group.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, out)
+        out.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, old_member_id)))
+        group.rename(member, member_id)
+        self._update(group, member, joining, out)
+        self._rebalance.heard_of(group, member, out)
+        if group.state is not ClassicGroupState.STABLE:
+            # In CompletingRebalance the leader may already assign to the old id.
+            self._rebalance.members_changed(group, out, now_ms)
+            return
+        if group.select_protocol() != group.protocol_name:
+            self._rebalance.prepare(group, out, now_ms)
+            return
+
+        def written(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+            del now_ms
+            result = CoordinatorResult()
+            if member.join_reply_to is not joining.reply_to:
+                return result  # answered since: the member left, or came back once more
+            if error is ErrorCode.NONE:
+                self._answer_replaced(group, member, joining, old_leader_id, result)
+                return result
+            told = group_write_error(error)
+            group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
+            if is_refused(error):
+                # Undo the change: the log still knows the old id.
+                result.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member_id)))
+                group.update(member, *old)
+                group.rename(member, old_member_id)
+                self._rebalance.heard_of(group, member, result)
+            return result
+
+        assignments = {each.member_id: each.assignment for each in group.members.values()}
+        out.records.append(group.record(assignments))
+        out.add_after(written)
+
+    def _answer_replaced(
+        self,
+        group: ClassicGroup,
+        member: ClassicMember,
+        joining: Joining,
+        old_leader_id: str | None,
+        out: CoordinatorResult,
+    ) -> None:
+        """The generation goes on. A leader that came back is told that it leads only if it can be
+        told not to assign (KIP-814); an older client is given the old leader's id, as a follower.
+        """
+        if joining.api_version >= FIRST_SKIP_ASSIGNMENT_VERSION:
+            is_leader = group.leader_id == member.member_id
+            message = group.join_response(member, skip_assignment=is_leader)
+        else:
+            message = group.join_response(member, leader_id=old_leader_id)
+        group.answer_join(member, message, out)
+
+    def _join_existing(
+        self, group: ClassicGroup, joining: Joining, out: CoordinatorResult, now_ms: float
+    ) -> None:
+        member_id = joining.request.member_id
+        if member_id in group.pending_members and joining.request.group_instance_id is None:
+            self._forget_pending(group, member_id, out)
+            self._add(group, joining, member_id, out, now_ms)
+            return
+        error = group.validate_member(member_id, joining.request.group_instance_id)
+        if error is not ErrorCode.NONE:
+            out.replies.append(joining.refusal(error))
+            return
+        member = group.members[member_id]
+        state = group.state
+        is_same = list(member.protocols) == list(joining.protocols)
+        if state is ClassicGroupState.COMPLETING_REBALANCE and is_same:
+            # Its first request's answer may have been lost: the generation is the same.
+            out.replies.append(Reply(joining.reply_to, group.join_response(member)))
+        elif state is ClassicGroupState.STABLE and is_same and group.leader_id != member_id:
+            out.replies.append(Reply(joining.reply_to, group.join_response(member)))
+        elif state in (ClassicGroupState.EMPTY, ClassicGroupState.DEAD):
+            out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
+        else:
+            self._update(group, member, joining, out)
+            self._rebalance.members_changed(group, out, now_ms)
+
+    def _update(
+        self,
+        group: ClassicGroup,
+        member: ClassicMember,
+        joining: Joining,
+        out: CoordinatorResult,
+    ) -> None:
+        # The client does not wait any more for the answer to an earlier request of the member.
+        group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        group.update(
+            member,
+            joining.protocols,
+            _rebalance_timeout_ms(joining),
+            joining.request.session_timeout_ms,
+        )
+        group.wait_for_join(member, joining.reply_to, joining.api_version)
 
     # -- the steps -------------------------------------------------------------------------------
 
@@ -330,20 +536,20 @@ class ClassicGroups:
     ) -> None:
         assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
         generation_id = group.generation_id
-        out.records.append(group_metadata_record(group, assignments))
+        out.records.append(group.record(assignments))
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             result = CoordinatorResult()
-            # A member may have come or gone meanwhile, and with it this generation.
+            # A member may have come or gone since, which ends this generation.
             if (
                 group.state is ClassicGroupState.COMPLETING_REBALANCE
                 and group.generation_id == generation_id
             ):
                 told = group_write_error(error)
                 self._rebalance.assigned(group, told, result, now_ms)
-            return whatever_happens(result, self._replayed_count)
+            return result.whatever_happens(self._replayed_count)
 
-        add_after(out, after)
+        out.add_after(after)
 
     def _leave(
         self, group: ClassicGroup, leaving: MemberIdentity, out: CoordinatorResult
@@ -390,34 +596,7 @@ def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorC
     return ErrorCode.NONE
 
 
-def _from_record(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group that a record describes. One with members is stable. One without a leader is in the
-    middle of a rebalance: the assignments in the record are handed to no member.
-    """
-    group = ClassicGroup(group_id, value.current_state_timestamp)
-    group.is_persisted = True
-    group.protocol_type = value.protocol_type
-    group.protocol_name = value.protocol
-    group.generation_id = value.generation
-    for written in value.members:
-        session_ms = written.session_timeout
-        rebalance_ms = written.rebalance_timeout
-        member = ClassicMember(
-            written.member_id,
-            written.group_instance_id,
-            written.client_id,
-            written.client_host,
-            session_ms if rebalance_ms < 0 else rebalance_ms,
-            session_ms,
-            [(value.protocol or "", bytes(written.subscription))],
-        )
-        member.assignment = bytes(written.assignment)
-        group.add(member, value.protocol_type)
-    if group.members:
-        if value.leader in group.members:
-            group.leader_id = value.leader
-        group.state = group.previous_state = ClassicGroupState.STABLE
-        if value.leader is None:
-            group.state = ClassicGroupState.PREPARING_REBALANCE
-    group.read_subscriptions()
-    return group
+def _rebalance_timeout_ms(joining: Joining) -> int:
+    if joining.api_version >= FIRST_REBALANCE_TIMEOUT_VERSION:
+        return joining.request.rebalance_timeout_ms
+    return joining.request.session_timeout_ms

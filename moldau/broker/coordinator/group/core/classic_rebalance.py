@@ -1,9 +1,9 @@
-"""Rebalances of classic groups: who is waited for, and when a generation begins.
+"""Rebalances of classic groups: which members are waited for, and when a generation begins.
 
-Owns: the steps from "something has changed" to a new generation, and the removal of members.
-Must not: parse requests. Invariant: a group in PreparingRebalance has a join timer, one in
-CompletingRebalance a sync timer or a leader's assignment on its way to the log, so nobody waits
-for ever.
+Owns the steps from a change of members to a new generation, and the removal of members. Must not
+parse requests. Invariant: a group in PreparingRebalance has a join timer, one in
+CompletingRebalance a sync timer or a leader's assignment on its way to the log, so that no member
+waits for ever.
 
 All functions add what is to be done to `out`.
 """
@@ -14,14 +14,15 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorResult, SetTimer
-from moldau.broker.coordinator.group.core import classic_answers as answers
-from moldau.broker.coordinator.group.core.classic_answers import JOIN, SESSION, SYNC, ClassicTimer
 from moldau.broker.coordinator.group.core.classic_group import (
+    JOIN,
+    SESSION,
+    SYNC,
     ClassicGroup,
     ClassicGroupState,
     ClassicMember,
+    ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.records import group_metadata_record
 from moldau.broker.coordinator.group.core.settings import NEW_MEMBER_TIMEOUT_MS, GroupSettings
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
@@ -37,8 +38,8 @@ class ClassicRebalance:
     """What happens to a classic group when its members change.
 
     Args:
-        discard: forget a group that nothing speaks for any more.
-        on_completed: told of every generation that is complete, for the meters.
+        discard: forgets a group if it is unused.
+        on_completed: called for every generation that is complete, for the meters.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class ClassicRebalance:
     # -- sessions --------------------------------------------------------------------------------
 
     def heard_of(self, group: ClassicGroup, member: ClassicMember, out: CoordinatorResult) -> None:
-        """The member lives: its session begins anew."""
+        """Start the session of a member again."""
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         timer = ClassicTimer(SESSION, group.group_id, member.member_id)
         out.timers.append(SetTimer(timer, timeout_ms))
@@ -62,8 +63,8 @@ class ClassicRebalance:
     def session_over(
         self, group: ClassicGroup, member_id: str, out: CoordinatorResult, now_ms: float
     ) -> None:
-        """A member has been silent for too long; who waits for us is not silent, but for new ones,
-        which may have lost their connection before they knew their id.
+        """A member's session is over. A member with a waiting request stays, unless it is a new
+        one, which may have lost its connection before it knew its id.
         """
         if member_id in group.pending_members:
             group.pending_members.remove(member_id)
@@ -82,22 +83,22 @@ class ClassicRebalance:
     def remove_member(
         self, group: ClassicGroup, member: ClassicMember, out: CoordinatorResult
     ) -> None:
-        """Take a member out; what of it waits is told that it is unknown, so that it comes back."""
-        answers.refuse_waiting(group, member, ErrorCode.UNKNOWN_MEMBER_ID, out)
+        """Take a member out; its waiting requests get UNKNOWN_MEMBER_ID, so that it comes back."""
+        group.refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
         out.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member.member_id)))
         group.remove(member)
 
     # -- preparing -------------------------------------------------------------------------------
 
     def members_changed(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
-        """Somebody came, went or wants something else: begin a rebalance or get on with it."""
+        """A member came, left or changed its subscription: begin a rebalance, or go on with it."""
         if group.state in _CAN_REBALANCE:
             self.prepare(group, out, now_ms)
         else:
             self.maybe_complete_join(group, out, now_ms)
 
     def prepare(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
-        """Begin a rebalance: everybody has to join again."""
+        """Begin a rebalance: all members have to join again."""
         is_initial = group.is_empty
         self._refuse_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
         out.timers.append(CancelTimer(ClassicTimer(SYNC, group.group_id)))
@@ -111,8 +112,8 @@ class ClassicRebalance:
             self.collect_joins(group, out, now_ms)
 
     def collect_joins(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
-        """Wait until every member has joined again, if they have not done so already."""
-        if group.has_everybody_joined:
+        """Wait until all members have joined again, unless they have already."""
+        if group.have_all_joined:
             self._complete_join(group, out, now_ms)
         else:
             self._wait_for_joins(group, out)
@@ -120,11 +121,11 @@ class ClassicRebalance:
     def maybe_complete_join(
         self, group: ClassicGroup, out: CoordinatorResult, now_ms: float
     ) -> None:
-        """Go on to the next generation if everybody is there; a first one takes its time."""
+        """Begin the generation if all members have joined; a first one waits for its delay."""
         if (
             group.state is ClassicGroupState.PREPARING_REBALANCE
             and group.previous_state is not ClassicGroupState.EMPTY
-            and group.has_everybody_joined
+            and group.have_all_joined
         ):
             self._complete_join(group, out, now_ms)
 
@@ -134,7 +135,7 @@ class ClassicRebalance:
             return
         is_initial = group.previous_state is ClassicGroupState.EMPTY
         if is_initial and group.new_member_added and group.initial_delay_left_ms:
-            # Members still pour in: one more delay, until the rebalance timeout is used up.
+            # Members still come: one more delay, until the rebalance timeout is used up.
             step_ms = max(self._settings.initial_rebalance_delay_ms, 0)
             delay_ms = min(step_ms, group.initial_delay_left_ms)
             group.initial_delay_left_ms = max(group.initial_delay_left_ms - step_ms, 0)
@@ -161,10 +162,10 @@ class ClassicRebalance:
             return
         group.begin_generation(now_ms)
         if not group.members:
-            out.records.append(group_metadata_record(group, {}))
+            out.records.append(group.record({}))
             return
         for member in group.members.values():
-            answers.answer_join(group, member, answers.join_response(group, member), out)
+            group.answer_join(member, group.join_response(member), out)
             member.is_new = False
             self.heard_of(group, member, out)
             group.pending_sync.add(member.member_id)
@@ -181,7 +182,7 @@ class ClassicRebalance:
                 out.timers.append(CancelTimer(ClassicTimer(SYNC, group.group_id)))
 
     def syncs_over(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
-        """The sync timer has run out: who has not asked for an assignment is not there."""
+        """The sync timer has run out: remove the members that have not asked for a share."""
         if group.state not in (ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE):
             return
         missing = [member for name, member in group.members.items() if name in group.pending_sync]
@@ -194,7 +195,7 @@ class ClassicRebalance:
     def assigned(
         self, group: ClassicGroup, error: ErrorCode, out: CoordinatorResult, now_ms: float
     ) -> None:
-        """The leader's assignment is in the log, or could not be put there."""
+        """The leader's assignment is in the log, or could not be written."""
         if error is not ErrorCode.NONE:
             self._refuse_syncs(group, error, out)
             self.prepare(group, out, now_ms)
@@ -203,14 +204,14 @@ class ClassicRebalance:
         self.on_completed()
         for member in group.members.values():
             if member.sync_reply_to is not None:
-                answers.answer_sync(member, answers.sync_response(group, member), out)
+                member.answer_sync(group.sync_response(member), out)
                 self.heard_of(group, member, out)
 
     def _refuse_syncs(self, group: ClassicGroup, error: ErrorCode, out: CoordinatorResult) -> None:
-        """Tell those who wait for an assignment that there will be none."""
+        """Refuse the members that wait for an assignment."""
         if group.state is not ClassicGroupState.COMPLETING_REBALANCE:
             return
         for member in group.members.values():
             if member.sync_reply_to is not None:
-                answers.answer_sync(member, SyncGroupResponse(error_code=error), out)
+                member.answer_sync(SyncGroupResponse(error_code=error), out)
                 self.heard_of(group, member, out)

@@ -1,34 +1,32 @@
 """A consumer group (KIP-848): what its records say, and what follows from them.
 
-Owns: members, epochs, target assignment, resolved regular expressions, and the counts and indexes
-that can be computed from them. Must not: decide anything about members, or write records other
-than its own end. Invariant: while records are replayed as they are written, no partition has two
-owners; `take_stock` puts right what a log read during compaction shows for a moment.
+Owns members, epochs, target assignment, resolved regular expressions, and the counts and indexes
+that can be computed from them; the replay of record types 3 to 8 and 16. Must not decide anything
+about members, or write records other than its own end. Invariants: while records are replayed as
+they are written, no partition has two owners; `take_stock` puts right what a log read during
+compaction shows for a moment; the order in which a compacted log shows the records of a group does
+not matter for what the group is in the end.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
 from moldau.broker.coordinator.group.core.consumer_member import (
     NOTHING,
+    STATIC_LEAVE_EPOCH,
     Assignment,
     ConsumerGroupMember,
     MemberState,
     OwnedPartitions,
 )
-from moldau.broker.coordinator.group.core.consumer_records import (
-    group_epoch_tombstone,
-    member_tombstones,
-    partition_metadata_tombstone,
-    regular_expression_tombstone,
-    target_epoch_tombstone,
-)
-from moldau.broker.coordinator.group.core.context import CONSUMER_PROTOCOL_TYPE
+from moldau.broker.coordinator.group.core.consumer_records import member_tombstones, tombstone
+from moldau.broker.coordinator.group.core.context import CONSUMER_PROTOCOL_TYPE, Refusal
+from moldau.protocol import coordinator_records as kinds
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
 
@@ -36,11 +34,25 @@ _MIN_OFFSET_COMMIT_VERSION: Final = 9
 """The first version of OffsetCommit that members of the new protocol may use."""
 
 
+RECORD_KEYS: Final = frozenset(
+    {
+        kinds.ConsumerGroupMetadataKey,
+        kinds.ConsumerGroupPartitionMetadataKey,
+        kinds.ConsumerGroupMemberMetadataKey,
+        kinds.ConsumerGroupTargetAssignmentMetadataKey,
+        kinds.ConsumerGroupTargetAssignmentMemberKey,
+        kinds.ConsumerGroupCurrentMemberAssignmentKey,
+        kinds.ConsumerGroupRegularExpressionKey,
+    }
+)
+"""The classes of the keys of a consumer group's records."""
+
+
 class ResolvedRegularExpression(NamedTuple):
-    """The topics an expression stands for.
+    """The topics that an expression stands for.
 
     Attributes:
-        metadata_offset: the offset of the metadata in which they were looked up.
+        metadata_offset: of the metadata in which they were looked up.
         timestamp_ms: when that was.
     """
 
@@ -92,7 +104,7 @@ class ConsumerGroup:
         self._topic_index = topic_index
         self._topic_id_of = topic_id_of
 
-    # What follows from the records
+    # -- what follows from the records -----------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -142,6 +154,59 @@ class ConsumerGroup:
         member_id = self.static_members.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
+    def known(self, member_id: str, instance_id: str | None = None) -> ConsumerGroupMember:
+        """The member with that id, and with that instance id if one is named.
+
+        Raises:
+            Refusal: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when another member has the instance
+                id.
+        """
+        if instance_id is not None:
+            return self.known_static_member(instance_id, member_id)
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refusal(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Group {self.group_id} has no member {member_id}.",
+            )
+        return member
+
+    def known_static_member(self, instance_id: str, member_id: str) -> ConsumerGroupMember:
+        """As `known`, for a static member."""
+        member = self.static_member(instance_id)
+        if member is None:
+            raise Refusal(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"No member of group {self.group_id} has instance id {instance_id}.",
+            )
+        if member.member_id != member_id:
+            raise Refusal(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Instance id {instance_id} is no longer {member_id}'s but {member.member_id}'s.",
+            )
+        return member
+
+    def released_static_member(
+        self, instance_id: str, member_id: str
+    ) -> ConsumerGroupMember | None:
+        """The member whose place a joining static member may take, or None when there is none.
+
+        Raises:
+            Refusal: UNRELEASED_INSTANCE_ID, the other one has not left.
+        """
+        member = self.static_member(instance_id)
+        if (
+            member is not None
+            and not member.uses_classic_protocol
+            and member.member_epoch != STATIC_LEAVE_EPOCH
+        ):
+            raise Refusal(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Instance id {instance_id} still belongs to {member.member_id}, so {member_id} "
+                "cannot have it.",
+            )
+        return member
+
     def target_of(self, member: ConsumerGroupMember) -> Assignment:
         """What a member, or the one whose instance id it takes over, shall own."""
         member_id = member.member_id
@@ -150,7 +215,7 @@ class ConsumerGroup:
         return self.targets.get(member_id, NOTHING)
 
     def owner_of(self, topic_id: UUID, partition: int) -> str | None:
-        """Who owns a partition, or has yet to give it back."""
+        """The member that owns a partition, or still has to give it back."""
         return self.owners.get(topic_id, {}).get(partition)
 
     def preferred_assignor(
@@ -211,7 +276,7 @@ class ConsumerGroup:
         return classic == len(self.members) - len(leaving)
 
     def waits_for_unreleased(self, member: ConsumerGroupMember) -> bool:
-        """Whether a partition that `member` shall have is still with somebody else."""
+        """Whether another member still owns a partition of the target of `member`."""
         if member.state is not MemberState.UNRELEASED_PARTITIONS:
             return False
         for topic_id, partitions in self.targets.get(member.member_id, NOTHING).items():
@@ -221,7 +286,7 @@ class ConsumerGroup:
                     return True
         return False
 
-    # What offsets and deletion ask (the face that both kinds of group have)
+    # -- what every kind of group answers --------------------------------------------------------
 
     def validate_offset_commit(
         self,
@@ -283,8 +348,8 @@ class ConsumerGroup:
         found = self._topic_id_of(topic_name) if topic_id == ZERO_UUID else topic_id
         epoch = None if found is None else member.epoch_of(found, partition_index)
         if is_current:
-            # Its own epoch says nothing: a member may have heard of that before it has stopped
-            # with what it lost on the way there.
+            # Its epoch is no proof: a member may know its new epoch before it has stopped with the
+            # partitions that it lost with it.
             owner = None if found is None else self.owner_of(found, partition_index)
             return ErrorCode.NONE if owner in (None, member_id) else _stale(member)
         if epoch is None or generation_or_member_epoch < epoch:
@@ -309,11 +374,11 @@ class ConsumerGroup:
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether any member is."""
+        """Whether any member is subscribed to that topic."""
         return topic in self._topic_counts
 
     def expiration_base_ms(self, commit_timestamp_ms: float) -> float | None:
-        """From when the retention of an offset counts."""
+        """When the retention of an offset begins."""
         return commit_timestamp_ms
 
     def tombstones(self) -> list[CoordinatorRecord]:
@@ -323,16 +388,79 @@ class ConsumerGroup:
             for member_id in self.members
             for record in member_tombstones(self.group_id, member_id)
         ]
-        records.append(target_epoch_tombstone(self.group_id))
-        records += [regular_expression_tombstone(self.group_id, each) for each in self.resolved]
-        records.append(partition_metadata_tombstone(self.group_id))
-        records.append(group_epoch_tombstone(self.group_id))
+        keys = [
+            kinds.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id),
+            *(
+                kinds.ConsumerGroupRegularExpressionKey(
+                    group_id=self.group_id, regular_expression=expression
+                )
+                for expression in self.resolved
+            ),
+            kinds.ConsumerGroupPartitionMetadataKey(group_id=self.group_id),
+            kinds.ConsumerGroupMetadataKey(group_id=self.group_id),
+        ]
+        records += map(tombstone, keys)
         return records
 
-    # What records change
+    # -- what records change ---------------------------------------------------------------------
+
+    def replay(self, record: CoordinatorRecord, *, is_live: bool) -> None:
+        """Take in a record of the types in RECORD_KEYS, but for the end of the group.
+
+        Args:
+            is_live: it has just been decided here; then a partition that gets a second owner is a
+                bug. While a log is read it may be what compaction left of a longer story.
+        """
+        key: Any = record.key
+        value: Any = record.value
+        match type(key):
+            case kinds.ConsumerGroupMetadataKey:
+                if value is not None:
+                    self.group_epoch = value.epoch
+                    self.metadata_hash = value.metadata_hash
+            case kinds.ConsumerGroupPartitionMetadataKey:
+                self.has_partition_metadata_record = value is not None
+            case kinds.ConsumerGroupMemberMetadataKey:
+                if value is None:
+                    self.remove_member(key.member_id)
+                else:
+                    self.update_member(
+                        self._replayed(key.member_id).with_metadata(value), is_live=is_live
+                    )
+            case kinds.ConsumerGroupTargetAssignmentMetadataKey:
+                self.assignment_epoch = 0 if value is None else value.assignment_epoch
+                self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp
+            case kinds.ConsumerGroupTargetAssignmentMemberKey:
+                if value is None:
+                    self.targets.pop(key.member_id, None)
+                else:
+                    self.targets[key.member_id] = {
+                        topic.topic_id: frozenset(topic.partitions)
+                        for topic in value.topic_partitions
+                    }
+            case kinds.ConsumerGroupCurrentMemberAssignmentKey:
+                if value is not None:
+                    self.update_member(
+                        self._replayed(key.member_id).with_current_assignment(value),
+                        is_live=is_live,
+                    )
+                elif key.member_id in self.members:
+                    self.update_member(
+                        self.members[key.member_id].without_assignment(), is_live=is_live
+                    )
+            case _:
+                resolved = None
+                if value is not None:
+                    resolved = ResolvedRegularExpression(
+                        frozenset(value.topics), value.version, value.timestamp
+                    )
+                self.set_resolved(key.regular_expression, resolved)
+
+    def _replayed(self, member_id: str) -> ConsumerGroupMember:
+        return self.members.get(member_id) or ConsumerGroupMember(member_id)
 
     def update_member(self, member: ConsumerGroupMember, *, is_live: bool = True) -> None:
-        """Put in a member, or what is new about it."""
+        """Put in a new or changed member."""
         old = self.members.get(member.member_id)
         if old is not None:
             self._disown(old)
@@ -369,8 +497,8 @@ class ConsumerGroup:
                 self._count_topic(name, -1)
 
     def take_stock(self) -> None:
-        """After loading: who owns what, from the members as they are now. Should two say they own
-        the same partition, the one of the newer epoch does.
+        """After loading: compute the owners from the members. If two claim the same partition, the
+        one of the newer epoch owns it.
         """
         self.owners = {}
         for member in sorted(self.members.values(), key=lambda each: each.member_epoch):

@@ -1,16 +1,15 @@
 """The consumer groups of one coordinator partition: requests, timers and records (KIP-848).
 
-Owns: the way of every request, record and timer to the parts next to this one, the end of members
-by leaving and by timeout, and what new metadata means to groups. Must not: change
-a group but by `replay`. Invariant: a member whose session is not renewed in time is fenced, and so
-is one that does not give partitions back in its rebalance timeout; what could not be written then
-is tried again.
+Owns the way of every request, record and timer to its part, the end of members by leaving and by
+timeout, and what new metadata means to groups. Must not change a group but by `replay`. Invariant:
+a member whose session is not renewed in time is fenced, and so is one that does not give partitions
+back in its rebalance timeout; what could not be written then is tried again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
@@ -21,20 +20,17 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
     is_refused,
 )
-from moldau.broker.coordinator.group.core import consumer_replay
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
-from moldau.broker.coordinator.group.core.consumer_classic import ClassicMembers
-from moldau.broker.coordinator.group.core.consumer_describe import describe
+from moldau.broker.coordinator.group.core.classic_members import ClassicMembers
 from moldau.broker.coordinator.group.core.consumer_group import (
+    RECORD_KEYS,
     ConsumerGroup,
     ResolvedRegularExpression,
 )
-from moldau.broker.coordinator.group.core.consumer_heartbeat import (
-    check_request,
-)
-from moldau.broker.coordinator.group.core.consumer_heartbeats import Heartbeats
+from moldau.broker.coordinator.group.core.consumer_heartbeats import Heartbeats, check_request
 from moldau.broker.coordinator.group.core.consumer_member import (
     LEAVE_EPOCH,
+    NOTHING,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
     MemberState,
@@ -43,9 +39,6 @@ from moldau.broker.coordinator.group.core.consumer_records import (
     group_epoch_record,
     member_tombstones,
 )
-from moldau.broker.coordinator.group.core.consumer_update import (
-    MemberUpdates,
-)
 from moldau.broker.coordinator.group.core.context import (
     MEMBER_TIMERS,
     ClientInfo,
@@ -53,7 +46,7 @@ from moldau.broker.coordinator.group.core.context import (
     GroupContext,
     Refusal,
 )
-from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
+from moldau.broker.coordinator.group.core.member_updates import MemberUpdates
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.broker.coordinator.group.core.migration import Migration
 from moldau.broker.coordinator.group.core.regular_expressions import (
@@ -63,16 +56,21 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
     resolution_records,
 )
 from moldau.metadata.image import MetadataDelta, MetadataImage
+from moldau.protocol.coordinator_records import ConsumerGroupMetadataKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p11_join_group import JoinGroupRequest
-from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
-from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from moldau.protocol.messages.p69_consumer_group_describe import DescribedGroup
+from moldau.protocol.messages.p69_consumer_group_describe import (
+    Assignment,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
 
 _RETRY_MS: Final = 500
 """When a timer's records could not be written, it runs again after this time."""
@@ -106,12 +104,17 @@ class ConsumerGroups:
         self._expressions = RegularExpressions(settings.regex_refresh_interval_ms)
         self._updates = MemberUpdates(context, self._topic_hashes, self._expressions)
         self._migration = Migration(context, self._topic_hashes, begin_migration)
-        self._classic = ClassicMembers(context, self._updates, self._migration, self.fence)
+        self.classic_members = ClassicMembers(context, self._updates, self._migration, self.fence)
         self._heartbeats = Heartbeats(
-            context, self._updates, self._migration, self._expressions, self._classic, self.fence
+            context,
+            self._updates,
+            self._migration,
+            self._expressions,
+            self.classic_members,
+            self.fence,
         )
 
-    # Requests
+    # -- requests --------------------------------------------------------------------------------
 
     def consumer_group_heartbeat(
         self,
@@ -165,52 +168,30 @@ class ConsumerGroups:
             ],
         )
 
-    def join_group(
-        self,
-        request: JoinGroupRequest,
-        protocols: JoiningProtocols,
-        api_version: int,
-        client: ClientInfo,
-        reply_to: ReplyTo,
-        now_ms: float,
-    ) -> CoordinatorResult:
-        """A JoinGroup to a consumer group; answers JoinGroupResponse."""
-        return self._classic.join_group(request, protocols, api_version, client, reply_to, now_ms)
-
-    def sync_group(
-        self, request: SyncGroupRequest, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
-        """A SyncGroup to a consumer group; answers SyncGroupResponse."""
-        return self._classic.sync_group(request, reply_to, now_ms)
-
-    def heartbeat(
-        self, request: HeartbeatRequest, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
-        """A Heartbeat to a consumer group; answers HeartbeatResponse."""
-        return self._classic.heartbeat(request, reply_to, now_ms)
-
-    def leave_group(
-        self,
-        request: LeaveGroupRequest,
-        reply_to: ReplyTo,
-        now_ms: float,
-        answers: list[MemberResponse],
-    ) -> CoordinatorResult:
-        """A LeaveGroup to a consumer group; answers LeaveGroupResponse."""
-        return self._classic.leave_group(request, reply_to, now_ms, answers)
-
-    # Events
+    # -- events ----------------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Take in a record of types 3 to 8 or 16."""
-        if type(record.key) in consumer_replay.RECORD_KEYS:
-            consumer_replay.replay(
-                self._context.groups,
-                self._topic_index,
-                self._topic_id_of,
-                record,
-                is_live=self._is_live,
-            )
+        key: Any = record.key
+        if type(key) not in RECORD_KEYS:
+            return
+        groups = self._context.groups
+        group = groups.get(key.group_id)
+        if group is not None and group.kind != "consumer":
+            # A classic group gives way to what was written behind its end: a simple one that
+            # offsets have kept, or one whose end compaction has removed. The end of a consumer
+            # group that has become classic again says nothing any more.
+            group = None
+        if group is None:
+            if record.value is None:
+                return
+            group = ConsumerGroup(key.group_id, self._topic_index, self._topic_id_of)
+            groups[key.group_id] = group
+        if record.value is None and type(key) is ConsumerGroupMetadataKey:
+            group.forget_subscriptions()
+            del groups[key.group_id]
+        else:
+            group.replay(record, is_live=self._is_live)
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
         """The log has been replayed: every member gets a whole session."""
@@ -233,7 +214,7 @@ class ConsumerGroups:
     def on_metadata_update(
         self, delta: MetadataDelta, image: MetadataImage, now_ms: float
     ) -> CoordinatorResult:
-        """Topics have changed: groups subscribed to them look again with their next heartbeat."""
+        """Topics have changed: the groups subscribed to them see that with their next heartbeat."""
         del now_ms
         topics = delta.topics_delta
         names = [change.name for change in topics.changed.values()]
@@ -266,7 +247,7 @@ class ConsumerGroups:
         return CoordinatorResult(records=records)
 
     def on_timer(self, key: ConsumerTimer, now_ms: float) -> CoordinatorResult:
-        """A session, or the time to do one's part in a rebalance, is over."""
+        """A session, or the time of a member for a step of a rebalance, is over."""
         if key.kind == "downgraded":
             return self._start_classic(key.group_id, now_ms)
         group = self._context.groups.get(key.group_id)
@@ -290,14 +271,14 @@ class ConsumerGroups:
         *,
         may_downgrade: bool = True,
     ) -> CoordinatorResult:
-        """Fence a member whose timer has run out, at last without changing the group's kind."""
+        """Fence a member whose timer has run out, if need be without changing the group's kind."""
         result = self.fence(group, [member], now_ms, may_downgrade=may_downgrade)
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if not is_refused(error):
-                return CoordinatorResult()  # a member of that id is one that has come back
+                return CoordinatorResult()  # a member of that id now is one that has come back
             if error in _TOO_BIG and may_downgrade:
-                # All members of the classic group would be in one record.
+                # The record of a classic group holds all its members.
                 return self._expel(key, group, member, now_ms, may_downgrade=False)
             return CoordinatorResult(timers=[SetTimer(key, _RETRY_MS)])
 
@@ -334,7 +315,7 @@ class ConsumerGroups:
                 for member in members
                 for kind in MEMBER_TIMERS
             ]
-        self._classic.forget(group.group_id, [member.member_id for member in members])
+        self.classic_members.forget(group.group_id, [member.member_id for member in members])
         return result
 
     def _topic_id_of(self, name: str) -> UUID | None:
@@ -343,3 +324,46 @@ class ConsumerGroups:
 
     def _consumer_groups(self) -> list[ConsumerGroup]:
         return [group for group in self._context.groups.values() if group.kind == "consumer"]
+
+
+def describe(group: ConsumerGroup, image: MetadataImage, default_assignor: str) -> DescribedGroup:
+    """The group with all its members; deleted topics are left out."""
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        error_message=None,
+        group_id=group.group_id,
+        group_state=group.state_name,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.preferred_assignor() or default_assignor,
+        members=[_member(group, member, image) for member in group.members.values()],
+    )
+
+
+def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataImage) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.subscribed_topic_names),
+        subscribed_topic_regex=member.subscribed_topic_regex or "",
+        assignment=_assignment(member.may_read, image),
+        target_assignment=_assignment(group.targets.get(member.member_id, NOTHING), image),
+        member_type=CLASSIC_MEMBER if member.uses_classic_protocol else CONSUMER_MEMBER,
+    )
+
+
+def _assignment(partitions: Mapping[UUID, Iterable[int]], image: MetadataImage) -> Assignment:
+    topics = image.topics.topics_by_id
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(
+                topic_id=topic_id, topic_name=topics[topic_id].name, partitions=sorted(indexes)
+            )
+            for topic_id, indexes in sorted(partitions.items())
+            if topic_id in topics
+        ]
+    )

@@ -1,15 +1,16 @@
 """ConsumerGroupHeartbeat from request to answer: joining, staying in, and leaving (KIP-848).
 
-Owns: finding or making the group and the member, and what one heartbeat adds up to: records,
-timers, look-ups, the answer. Must not: decide how a group changes; that is `consumer_update`.
-Invariant: a request that is refused has changed nothing, in memory either.
+Owns the checks of KIP-848 in Kafka's order, finding or making the group and the member, and what
+one heartbeat adds up to: records, timers, look-ups, the answer. Must not decide how a group changes
+(`member_updates` does). Invariant: a request that is refused has changed nothing, in memory either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
@@ -19,42 +20,31 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
     is_refused,
 )
-from moldau.broker.coordinator.group.core.consumer_classic import ClassicMembers
-from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
-from moldau.broker.coordinator.group.core.consumer_heartbeat import (
-    check_epoch,
-    is_full,
-    known_member,
-    known_static_member,
-    owned_partitions,
-    released_static_member,
-    successor,
-    told,
-)
+from moldau.broker.coordinator.group.core.classic_members import ClassicMembers
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, owned_by_topic
 from moldau.broker.coordinator.group.core.consumer_member import (
     JOIN_EPOCH,
+    LEAVE_EPOCH,
     NOTHING_OWNED,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
-    OwnedPartitions,
 )
 from moldau.broker.coordinator.group.core.consumer_records import current_assignment_record
-from moldau.broker.coordinator.group.core.consumer_update import (
-    MemberUpdate,
-    MemberUpdates,
-    replacement_records,
-)
 from moldau.broker.coordinator.group.core.context import (
     MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
     GroupContext,
     Refusal,
+    group_write_error,
 )
-from moldau.broker.coordinator.group.core.errors import group_write_error
+from moldau.broker.coordinator.group.core.member_updates import (
+    MemberUpdate,
+    MemberUpdates,
+    replacement_records,
+)
 from moldau.broker.coordinator.group.core.migration import Migration, Upgrade
 from moldau.broker.coordinator.group.core.regular_expressions import RegularExpressions
-from moldau.broker.coordinator.group.core.results import add_after, merge
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     Assignment,
@@ -62,6 +52,119 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+
+_CLIENT_CHOOSES_ID_VERSION: Final = 1
+"""From this version on a member brings its own id (KIP-1082)."""
+
+
+def check_request(
+    request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
+) -> None:
+    """Check what can be checked without knowing the group.
+
+    Raises:
+        Refusal: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR.
+    """
+    epoch = request.member_epoch
+    needs_id = api_version >= _CLIENT_CHOOSES_ID_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
+    for name, value, is_checked in (
+        ("MemberId", request.member_id, needs_id),
+        ("GroupId", request.group_id, True),
+        ("InstanceId", request.instance_id, True),
+        ("RackId", request.rack_id, True),
+    ):
+        if is_checked and value is not None and not value.strip():
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} is empty.")
+    if epoch == JOIN_EPOCH:
+        _check_join(request)
+    elif epoch == STATIC_LEAVE_EPOCH:
+        if request.instance_id is None:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                "Only a static member can leave for a while: InstanceId is missing.",
+            )
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"There is no member epoch {epoch}.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise Refusal(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor}; choose one of "
+            f"{', '.join(assignors)}.",
+        )
+
+
+def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+    if request.rebalance_timeout_ms == -1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Who joins has to name its RebalanceTimeoutMs.")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "Who joins owns nothing: TopicPartitions has to be an empty list.",
+        )
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "Who joins has to subscribe: SubscribedTopicNames or SubscribedTopicRegex is missing.",
+        )
+
+
+def owned_partitions(
+    topics: Iterable[TopicPartitions] | None,
+) -> Mapping[UUID, frozenset[int]] | None:
+    """The partitions that a member says it owns."""
+    if topics is None:
+        return None
+    owned: dict[UUID, frozenset[int]] = {}
+    for topic in topics:
+        owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()).union(topic.partitions)
+    return owned
+
+
+def told(
+    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
+) -> ConsumerGroupMember:
+    """The member with what its heartbeat says; the same object if nothing is new."""
+    names = request.subscribed_topic_names
+    values = {
+        "instance_id": _either(request.instance_id, member.instance_id),
+        "rack_id": _either(request.rack_id, member.rack_id),
+        "client_id": client.client_id,
+        "client_host": client.client_host,
+        "subscribed_topic_names": (
+            member.subscribed_topic_names if names is None else frozenset(names)
+        ),
+        "subscribed_topic_regex": _either(
+            request.subscribed_topic_regex, member.subscribed_topic_regex
+        ),
+        "rebalance_timeout_ms": (
+            member.rebalance_timeout_ms
+            if request.rebalance_timeout_ms == -1
+            else request.rebalance_timeout_ms
+        ),
+        "server_assignor": _either(request.server_assignor, member.server_assignor),
+        "classic": None,
+    }
+    if all(getattr(member, name) == value for name, value in values.items()):
+        return member
+    return replace(member, **values)  # type: ignore[arg-type]
+
+
+def _either(value: str | None, otherwise: str | None) -> str | None:
+    return otherwise if value is None else value
+
+
+def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the request is complete, as after an answer that may be lost; then the answer is
+    complete too.
+    """
+    return request.member_epoch == JOIN_EPOCH or (
+        request.rebalance_timeout_ms != -1
+        and (
+            request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+        )
+        and request.topic_partitions is not None
+    )
+
 
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
 
@@ -119,18 +222,18 @@ class Heartbeats:
         let_go = CoordinatorResult()
         if upgrade is not None:
             let_go = self._migration.let_go(upgrade.classic_group)
-            merge(result, let_go)
+            result.merge(let_go)
             result.timers += upgrade.timers
         result.timers += self._ended_timers(update)
         session = self.session(group, update.new)
-        # Until it is answered the member waits for the coordinator: its silence does not count.
+        # While its request waits for the answer, the silence of the member does not count.
         result.timers.append(CancelTimer(session.key))
         result.commands += update.commands
         for command in update.commands:
             self._expressions.started(command.group_id)
-        shows_assignment = is_full(request) or _indexes(update.new.assigned) != _indexes(
-            old.assigned
-        )
+        shows_assignment = is_full(request) or owned_by_topic(
+            update.new.assigned
+        ) != owned_by_topic(old.assigned)
         answer = self._answer(group, update.new, shows_assignment=shows_assignment)
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
@@ -138,15 +241,16 @@ class Heartbeats:
                 answered = CoordinatorResult.reply(reply_to, answer)
             else:
                 answered = self._failed(update, reply_to, error)
-            known = self._known(group.group_id)
+            known = self._context.groups.get(group.group_id)
             if upgrade is not None and known is upgrade.classic_group:
-                # Nothing was written, but who waited in the classic group has been let go of.
+                # Nothing was written, but the waiting members of the classic group are to be
+                # refused.
                 answered.replies += let_go.replies
             elif isinstance(known, ConsumerGroup) and update.new.member_id in known.members:
                 answered.timers.append(session)
             return answered
 
-        add_after(result, after)
+        result.add_after(after)
         return result
 
     def _failed(
@@ -156,12 +260,7 @@ class Heartbeats:
         if is_refused(error):
             for command in update.commands:
                 self._expressions.ended(command.group_id)
-        return CoordinatorResult.reply(
-            reply_to, ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
-        )
-
-    def _known(self, group_id: str) -> Any:
-        return self._context.groups.get(group_id)
+        return CoordinatorResult.reply(reply_to, _not_written(error))
 
     def _ended_timers(self, update: MemberUpdate) -> list[CancelTimer]:
         """Timers of the member whose place is taken, or of the classic protocol left behind."""
@@ -177,9 +276,7 @@ class Heartbeats:
     def _group_for(
         self, request: ConsumerGroupHeartbeatRequest
     ) -> tuple[ConsumerGroup, Upgrade | None, list[CoordinatorRecord]]:
-        """The group, how it is made if it is a classic one until now, and what has to be written
-        before anything else.
-        """
+        """The group, how it is made out of a classic one, and what has to be written first."""
         group_id = request.group_id
         group = self._context.groups.get(group_id)
         if group is not None and group.kind == "consumer":
@@ -209,26 +306,25 @@ class Heartbeats:
         member_id: str,
         owned: Any,
     ) -> tuple[ConsumerGroupMember, str | None]:
-        """The member as it is until now, and the id of the one whose place it takes."""
+        """The member before the request, and the id of the member whose place it takes."""
         is_joining = request.member_epoch == JOIN_EPOCH
         instance_id = request.instance_id
         if instance_id is None:
             member = group.members.get(member_id)
             if member is None and is_joining:
                 return ConsumerGroupMember(member_id), None
-            member = known_member(group, member_id)
-            check_epoch(member, request.member_epoch, owned)
+            member = group.known(member_id)
+            member.check_epoch(request.member_epoch, owned)
             return member, None
         if not is_joining:
-            member = known_static_member(group, instance_id, member_id)
-            check_epoch(member, request.member_epoch, owned)
+            member = group.known_static_member(instance_id, member_id)
+            member.check_epoch(request.member_epoch, owned)
             return member, None
-        static = released_static_member(group, instance_id, member_id)
+        static = group.released_static_member(instance_id, member_id)
         if static is None:
             return group.members.get(member_id) or ConsumerGroupMember(member_id), None
-        if static.member_id == member_id:
-            return replace(static, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH), None
-        return successor(static, member_id), static.member_id
+        replaced_id = None if static.member_id == member_id else static.member_id
+        return static.successor(member_id), replaced_id
 
     def _answer(
         self, group: ConsumerGroup, member: ConsumerGroupMember, *, shows_assignment: bool
@@ -254,7 +350,7 @@ class Heartbeats:
     def leave(
         self, request: ConsumerGroupHeartbeatRequest, reply_to: ReplyTo, now_ms: float
     ) -> CoordinatorResult:
-        """Leave a group, a static member perhaps only for a while.
+        """Leave a group; a static member may leave for a while only.
 
         Raises:
             Refusal: there is no such group or member.
@@ -263,10 +359,7 @@ class Heartbeats:
         if group is None or group.kind != "consumer":
             reason = "not found" if group is None else "is not a consumer group"
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} {reason}.")
-        if request.instance_id is None:
-            member = known_member(group, request.member_id)
-        else:
-            member = known_static_member(group, request.instance_id, request.member_id)
+        member = group.known(request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             result = self._leave_for_a_while(group, member)
         else:
@@ -277,20 +370,13 @@ class Heartbeats:
             member_id=request.member_id,
             member_epoch=request.member_epoch,
         )
-
-        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
-            if error is ErrorCode.NONE:
-                return CoordinatorResult.reply(reply_to, answer)
-            refused = ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
-            return CoordinatorResult.reply(reply_to, refused)
-
-        result.after = after
+        result.answer_when_committed(reply_to, answer, _not_written)
         return result
 
     def _leave_for_a_while(
         self, group: ConsumerGroup, member: ConsumerGroupMember
     ) -> CoordinatorResult:
-        """A static member stops: it keeps what it owns until it comes back, or its session ends."""
+        """A static member stops, but owns its partitions until its session ends."""
         gone = replace(
             member,
             member_epoch=STATIC_LEAVE_EPOCH,
@@ -306,7 +392,7 @@ class Heartbeats:
         )
 
     def session(self, group: ConsumerGroup, member: ConsumerGroupMember) -> SetTimer:
-        """A member's session begins anew."""
+        """The timer that starts a member's session."""
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         else:
@@ -315,5 +401,5 @@ class Heartbeats:
         return SetTimer(ConsumerTimer("session", group.group_id, member.member_id), timeout_ms)
 
 
-def _indexes(owned: OwnedPartitions) -> dict[Any, frozenset[int]]:
-    return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
+def _not_written(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))

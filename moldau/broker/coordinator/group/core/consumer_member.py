@@ -1,8 +1,6 @@
-"""A member of a consumer group (KIP-848).
+"""A member of a consumer group (KIP-848), as a value, and how it is read from the log's records.
 
-Owns: what is known of one member, as a value, and how it looks in the log's records.
-Must not: decide anything. Invariant: partitions pending revocation and assigned partitions of a
-member have nothing in common.
+Invariant: no partition of a member is both assigned and pending revocation.
 """
 
 from __future__ import annotations
@@ -14,11 +12,13 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from moldau.broker.coordinator.group.core.context import Refusal
 from moldau.protocol.coordinator_records.consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataValue,
     TopicPartitions,
 )
+from moldau.protocol.errors import ErrorCode
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """Partitions by topic id."""
@@ -32,15 +32,15 @@ NOTHING_OWNED: Final[OwnedPartitions] = MappingProxyType({})
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""A static member has left for a while: its place is kept until its session is over."""
+"""A static member has left for a while: its place is kept until its session ends."""
 
 
 class MemberState(IntEnum):
     """How far a member is with the newest target assignment; the log's numbers.
 
-    STABLE: it has all of it. UNREVOKED_PARTITIONS: it is to give partitions back first.
-    UNRELEASED_PARTITIONS: it waits for partitions that others are to give back.
-    UNKNOWN: a newer coordinator wrote a state this one does not know.
+    STABLE: it has all of it. UNREVOKED_PARTITIONS: it has to give partitions back first.
+    UNRELEASED_PARTITIONS: it waits for partitions that other members have to give back.
+    UNKNOWN: a newer coordinator wrote a state that this one does not know.
     """
 
     STABLE = 0
@@ -53,7 +53,7 @@ _STATES: Final = {state.value: state for state in MemberState}
 
 
 class ClassicProtocols(NamedTuple):
-    """What a member that speaks the classic protocol told in its JoinGroup.
+    """What a member of the classic protocol said in its JoinGroup.
 
     Attributes:
         protocols: names, in the order of preference, each with the member's subscription.
@@ -65,9 +65,9 @@ class ClassicProtocols(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMember:
-    """One member. What it told of itself comes first, then what the coordinator gave it.
+    """One member: first what it said of itself, then what the coordinator gave it.
 
-    `classic` is there for a member that speaks the classic protocol (online migration).
+    `classic` is set for a member that speaks the classic protocol (online migration).
     """
 
     member_id: str
@@ -97,7 +97,7 @@ class ConsumerGroupMember:
 
     @property
     def may_read(self) -> dict[UUID, frozenset[int]]:
-        """The partitions that it has, also those that it has been asked to give up."""
+        """The partitions that it owns, and those that it has been asked to give back."""
         found: dict[UUID, frozenset[int]] = {}
         for owned in (self.assigned, self.pending_revocation):
             for topic_id, partitions in owned.items():
@@ -105,14 +105,54 @@ class ConsumerGroupMember:
         return found
 
     def epoch_of(self, topic_id: UUID, partition: int) -> int | None:
-        """In which epoch it got a partition that it still may own; None: it may not."""
+        """The epoch in which it got a partition that it still may own; None if it may not."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         if epoch is None:
             epoch = self.pending_revocation.get(topic_id, {}).get(partition)
         return epoch
 
+    def check_epoch(
+        self,
+        member_epoch: int,
+        owned: Mapping[UUID, frozenset[int]] | None,
+    ) -> None:
+        """Check that the member may send under `member_epoch`: its own one, or the one before if
+        the answer with the new one may have been lost.
+
+        Raises:
+            Refusal: FENCED_MEMBER_EPOCH.
+        """
+        if member_epoch in (JOIN_EPOCH, self.member_epoch):
+            return
+        if member_epoch > self.member_epoch:
+            raise Refusal(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"Epoch {member_epoch} is ahead of {self.member_epoch}, known here: give up all "
+                "partitions and join again.",
+            )
+        if member_epoch != self.previous_member_epoch or not self._owns(owned):
+            raise Refusal(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"Epoch {member_epoch} is behind {self.member_epoch}, known here: give up all "
+                "partitions and join again.",
+            )
+
+    def _owns(self, owned: Mapping[UUID, frozenset[int]] | None) -> bool:
+        if owned is None:
+            return False
+        return all(
+            topic_id in self.assigned and partitions <= self.assigned[topic_id].keys()
+            for topic_id, partitions in owned.items()
+        )
+
+    def successor(self, member_id: str) -> ConsumerGroupMember:
+        """The joining member that takes the place, and the partitions, of this static one."""
+        return replace(
+            self, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH
+        )
+
     def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
-        """The member with what a record says that it told."""
+        """The member with its metadata from a record."""
         classic = value.classic_member_metadata
         return replace(
             self,
@@ -135,7 +175,7 @@ class ConsumerGroupMember:
     def with_current_assignment(
         self, value: ConsumerGroupCurrentMemberAssignmentValue
     ) -> ConsumerGroupMember:
-        """The member with what a record says that it owns."""
+        """The member with its partitions from a record."""
         return replace(
             self,
             member_epoch=value.member_epoch,
@@ -146,7 +186,7 @@ class ConsumerGroupMember:
         )
 
     def without_assignment(self) -> ConsumerGroupMember:
-        """The member as it is when it owns nothing any more."""
+        """The member without any partition."""
         return replace(
             self,
             member_epoch=LEAVE_EPOCH,

@@ -1,8 +1,7 @@
-"""What consumers of the classic protocol put into JoinGroup and get out of SyncGroup.
+"""The embedded consumer protocol: what classic consumers put into JoinGroup and get from SyncGroup.
 
-Owns: reading and writing the embedded consumer protocol. Must not: know groups. Invariant: what a
-member wrote in a version that is newer than the newest known one is read as that one, as the
-protocol demands; an assignment is written in the version of the member's subscription.
+Data in a version that is newer than the newest known one are read as that one, as the protocol
+demands; an assignment is written in the version of the member's subscription.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def _version_of(data: bytes) -> int:
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """What a member wants.
+    """What a member is subscribed to, and what it claims to own.
 
     Raises:
         RemoteProtocolError: it cannot be read.
@@ -48,7 +47,7 @@ def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
-    """What the leader of a classic group gave a member; nothing when there are no bytes.
+    """What the leader of a classic group gave a member; nothing without bytes.
 
     Raises:
         RemoteProtocolError: it cannot be read.
@@ -60,7 +59,7 @@ def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
 
 
 def write_assignment(partitions: Assignment, subscription: bytes, image: MetadataImage) -> bytes:
-    """What a member is told to own, as it can read it; topics that are gone are left out.
+    """What a member shall own, as it can read it; deleted topics are left out.
 
     A subscription that cannot be read (a log may hold one) is answered in version 0: a group must
     be able to change without the help of its members.
@@ -84,7 +83,7 @@ def write_assignment(partitions: Assignment, subscription: bytes, image: Metadat
 def by_topic_id(
     partitions: Iterable[TopicPartition | OwnedPartition], image: MetadataImage
 ) -> dict[UUID, frozenset[int]]:
-    """Partitions by topic id; topics that do not exist are left out."""
+    """Partitions by topic id; missing topics are left out."""
     topics = image.topics.topics_by_name
     found: dict[UUID, frozenset[int]] = {}
     for each in partitions:

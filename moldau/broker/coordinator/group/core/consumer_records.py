@@ -1,7 +1,6 @@
 """The records of consumer groups (types 3 to 8 and 16 of `__consumer_offsets`).
 
-Owns: which record says what. Must not: decide when they are written. Invariant: topics and
-partitions are written in order, so that equal states give equal bytes.
+Topics and partitions are written in order, so that equal states give equal bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from moldau.protocol.coordinator_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
-    ConsumerGroupPartitionMetadataKey,
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
@@ -36,6 +34,7 @@ from moldau.protocol.coordinator_records.consumer_groups import (
     TopicPartition,
     TopicPartitions,
 )
+from moldau.protocol.schema import Message
 
 
 def group_epoch_record(group_id: str, group_epoch: int, metadata_hash: int) -> CoordinatorRecord:
@@ -46,18 +45,8 @@ def group_epoch_record(group_id: str, group_epoch: int, metadata_hash: int) -> C
     )
 
 
-def group_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    """The end of the group (type 3)."""
-    return CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group_id), None)
-
-
-def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """The end of a record that coordinators before Kafka 4.1 wrote (type 4)."""
-    return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
-
-
 def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    """What a member told about itself (type 5)."""
+    """The metadata of a member (type 5)."""
     classic = member.classic
     return CoordinatorRecord(
         ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
@@ -95,11 +84,6 @@ def target_epoch_record(
     )
 
 
-def target_epoch_tombstone(group_id: str) -> CoordinatorRecord:
-    """The end of the target assignment (type 6)."""
-    return CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None)
-
-
 def target_record(group_id: str, member_id: str, target: Assignment) -> CoordinatorRecord:
     """What a member shall own (type 7)."""
     return CoordinatorRecord(
@@ -127,18 +111,20 @@ def current_assignment_record(group_id: str, member: ConsumerGroupMember) -> Coo
     )
 
 
+def tombstone(key: Message) -> CoordinatorRecord:
+    """The end of what is kept under a key."""
+    return CoordinatorRecord(key, None)
+
+
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
     """The end of a member: of what it owns, of what it shall own, and of itself."""
     return [
-        CoordinatorRecord(
-            ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
-        ),
-        CoordinatorRecord(
-            ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None
-        ),
-        CoordinatorRecord(
-            ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None
-        ),
+        tombstone(key(group_id=group_id, member_id=member_id))
+        for key in (
+            ConsumerGroupCurrentMemberAssignmentKey,
+            ConsumerGroupTargetAssignmentMemberKey,
+            ConsumerGroupMemberMetadataKey,
+        )
     ]
 
 
@@ -155,13 +141,6 @@ def regular_expression_record(
         ConsumerGroupRegularExpressionValue(
             topics=sorted(topic_names), version=metadata_offset, timestamp=timestamp_ms
         ),
-    )
-
-
-def regular_expression_tombstone(group_id: str, expression: str) -> CoordinatorRecord:
-    """Nobody in the group is subscribed to the expression any more (type 16)."""
-    return CoordinatorRecord(
-        ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression), None
     )
 
 

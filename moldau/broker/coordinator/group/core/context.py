@@ -1,8 +1,4 @@
-"""What the state machines of one coordinator partition share.
-
-Owns: the values that classic and consumer groups both work with: the table of groups, settings,
-the way to the newest metadata, and who a request comes from. Must not: decide anything.
-"""
+"""What the state machines of one coordinator partition share, and the errors of their requests."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from moldau.broker.coordinator.group.core.consumer_settings import ConsumerGroupSettings
+from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import ErrorCode
 
@@ -19,11 +15,11 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
 
 class ClientInfo(NamedTuple):
-    """Who sent a request to a group.
+    """The sender of a request to a group.
 
     Attributes:
         client_host: as Kafka keeps it: a slash and the address.
-        authorize_topic: whether the sender may describe a topic; None: every one.
+        authorize_topic: whether the sender may describe a topic; None: all topics.
     """
 
     client_id: str
@@ -36,7 +32,7 @@ MEMBER_TIMERS: Final = ("session", "rebalance", "join", "sync")
 
 
 class ConsumerTimer(NamedTuple):
-    """The key of a timer of a consumer group: what it is about, and of which member."""
+    """The key of a timer of a consumer group."""
 
     kind: str
     group_id: str
@@ -52,13 +48,9 @@ class Refusal(Exception):
         self.message = message
 
 
-def _not_counted(_name: str) -> None:
-    return
-
-
 @dataclass(slots=True)
 class GroupContext:
-    """What is shared.
+    """The values that classic and consumer groups work with.
 
     Attributes:
         groups: every group of the partition, of either kind, by id.
@@ -72,5 +64,40 @@ class GroupContext:
     consumer_settings: ConsumerGroupSettings
     metadata: Callable[[], MetadataImage]
     random_id: Callable[[], str]
-    classic_max_group_size: int = 2**31 - 1
-    count: Callable[[str], None] = _not_counted
+    classic_max_group_size: int
+    count: Callable[[str], None]
+
+
+_WRITE_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What clients are told of a failed write; other errors as they are."""
+
+
+def group_write_error(error: ErrorCode) -> ErrorCode:
+    """The error for everything but offsets: only the broker itself writes too large a record."""
+    return _WRITE_ERRORS.get(error, error)
+
+
+def offset_write_error(error: ErrorCode) -> ErrorCode:
+    """The error for offset commits."""
+    if _WRITE_ERRORS.get(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return group_write_error(error)
+
+
+def offset_read_error(error: ErrorCode) -> ErrorCode:
+    """The error for offset fetches: a coordinator that cannot commit may be a former one, so the
+    client should look for another.
+    """
+    if error is ErrorCode.REQUEST_TIMED_OUT:
+        return ErrorCode.NOT_COORDINATOR
+    return group_write_error(error)

@@ -1,10 +1,10 @@
 """A hash of the topics that a group is subscribed to, which tells when its assignment is outdated.
 
-Owns: the hash, the same number that Apache Kafka 4.3 computes (XXH3 of 64 bits, as hash4j feeds it:
+Owns the hash, the same number that Apache Kafka 4.3 computes (XXH3 of 64 bits, as hash4j feeds it:
 little-endian numbers; text as UTF-16 code units followed by their count). It goes into the log
 (ConsumerGroupMetadata.metadata_hash), so that a coordinator that takes over need not rebalance.
-Must not: know groups. Invariant: cached hashes are of topics as they are in the image at hand;
-whoever sees a topic change calls `forget`.
+Must not know groups. Invariant: cached hashes are of topics as they are in the present image; every
+change of a topic is followed by `forget`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIGN_BIT: Final = 1 << 63
 
 
 class TopicHashes:
-    """Hashes of topics, computed when first asked for."""
+    """Hashes of topics, computed when first needed."""
 
     def __init__(self) -> None:
         self._hashes: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Groups that change between the classic protocol and the new one while they work (KIP-848).
 
-Owns: when a group may change (`group.consumer.migration.policy`), and the records by which it does.
-Must not: serve members. Invariant: a group changes in one batch, with every member, what it owns
+Owns when a group may change (`group.consumer.migration.policy`), and the records by which it does.
+Must not serve members. Invariant: a group changes in one batch, with every member, its partitions
 and its epoch or generation; offsets are not touched.
 """
 
@@ -17,8 +17,11 @@ from moldau.broker.coordinator.core.result import (
     CoordinatorResult,
     SetTimer,
 )
-from moldau.broker.coordinator.group.core import consumer_replay
-from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.broker.coordinator.group.core.classic_group import (
+    GROUP_METADATA_VERSION,
+    ClassicGroup,
+    ClassicGroupState,
+)
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.consumer_member import (
     ClassicProtocols,
@@ -47,7 +50,6 @@ from moldau.broker.coordinator.group.core.context import (
     Refusal,
 )
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
-from moldau.broker.coordinator.group.core.records import GROUP_METADATA_VERSION
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
@@ -59,15 +61,15 @@ from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 _CONVERTED: Final = "downgraded"
 
 _REBALANCE: Final = 0
-"""The hash of no topics: another one than the group's, so that its next epoch begins. In the middle
-of a rebalance what members have left behind, or never got, is in no assignment; nor is, in a stable
-group, what the topics have got since its leader assigned partitions. In Apache Kafka 4.3 that stays
-without an owner until the topics change again.
+"""The hash of no topics: it differs from the group's, so that its next epoch begins. Some
+partitions are in no assignment: in the middle of a rebalance those that members have left or never
+got; in a stable group those that topics have got since its leader assigned partitions. In Apache
+Kafka 4.3 they stay without an owner until the topics change again.
 """
 
 _RESTATED: Final = ("sticky", "cooperative-sticky")
-"""Assignors whose own data say no more than what members own, which each of them tells anyway.
-librdkafka's write some; Kafka's coordinator refuses to upgrade such a group.
+"""Assignors whose own data only repeat what members own, which each member says anyway.
+librdkafka's assignors write such data; Kafka's coordinator refuses to upgrade such a group.
 """
 
 
@@ -76,7 +78,7 @@ class Upgrade(NamedTuple):
 
     Attributes:
         group: as it will be when the records are replayed.
-        classic_group: what it was; to be let go of when nothing can be refused any more.
+        classic_group: what it was; to let go of when nothing can be refused any more.
     """
 
     group: ConsumerGroup
@@ -101,8 +103,8 @@ class Migration:
     def upgrade(self, classic_group: ClassicGroup) -> Upgrade:
         """Make a consumer group out of a classic one that has members.
 
-        Each member owns what it may still read: what the last assignment gave it, and what it said
-        in its JoinGroup that it has. It keeps that until it joins again; a member that waits for a
+        Each member owns what it may still read: what the last assignment gave it, and what it
+        claimed in its JoinGroup. It keeps that until it joins again; a member that waits for a
         rebalance is told to do so at once.
 
         Raises:
@@ -134,7 +136,7 @@ class Migration:
         records.append(target_epoch_record(group_id, generation_id, 0))
         records += [current_assignment_record(group_id, member) for member in members]
         for record in records:
-            consumer_replay.apply(group, record, is_live=True)
+            group.replay(record, is_live=True)
         timers = [
             SetTimer(
                 ConsumerTimer("session", group_id, member.member_id),
@@ -206,7 +208,7 @@ class Migration:
         """Whether the group is to become classic when `leaving` have left.
 
         Args:
-            joining: how many of the classic protocol come instead.
+            joining: how many members of the classic protocol take their place.
         """
         count = len(group.members) - len(leaving) + joining
         return (
@@ -320,8 +322,8 @@ def _choose_protocol(members: Iterable[ConsumerGroupMember]) -> str:
 def _without_duplicates(
     assigned: list[dict[UUID, frozenset[int]]], claimed: list[dict[UUID, frozenset[int]]]
 ) -> list[dict[UUID, frozenset[int]]]:
-    """What each member owns. A leader may have given a partition to two members: the first of them
-    keeps it. A member may say that it has what was given to another: then it has it no more.
+    """What each member owns. A leader may have given a partition to two members: the first one
+    keeps it. A member may claim what was given to another one: it does not own that any more.
     """
     taken: dict[UUID, set[int]] = {}
     owned: list[dict[UUID, frozenset[int]]] = [{} for _ in assigned]

@@ -1,8 +1,8 @@
-"""Offsets that go without a client asking for each: expired ones, and those of deleted topics.
+"""The removal of expired offsets, of those of deleted topics, and of groups.
 
-Owns: which offsets and groups are removed, and in which portions. Must not: read a clock.
-Invariant: one portion looks at a bounded number of offsets and writes a bounded number of records,
-so that neither the loop nor a batch is taken up by it.
+Owns which offsets and groups are removed, and in which portions. Invariant: one portion looks at a
+bounded number of offsets and writes a bounded number of records, so that it blocks neither the loop
+nor a batch.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from moldau.broker.coordinator.core.portion import Portion
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
+    Portion,
     SetTimer,
     is_refused,
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
-from moldau.broker.coordinator.group.core.records import NO_EXPIRY, offset_tombstone
+from moldau.broker.coordinator.group.core.offset_store import NO_EXPIRY, offset_tombstone
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 
@@ -40,7 +40,7 @@ RETRY_MS: Final = 500.0
 
 
 class OffsetsTimer(NamedTuple):
-    """The key of the timer of expiry, and of the one for what deleted topics left."""
+    """The key of the expiry timer, and of the timer for offsets of deleted topics."""
 
     kind: str = "offsets expiry"
 
@@ -49,8 +49,8 @@ DELETED_TOPICS: Final = OffsetsTimer("deleted topics")
 
 
 class _Deleted(NamedTuple):
-    """An offset of a deleted topic, and where the log ended then: what lies behind is of a topic
-    that was made since under the same name.
+    """An offset of a deleted topic, and the log end then: later records are of a topic that was
+    created since under the same name.
     """
 
     key: PartitionKey
@@ -58,7 +58,7 @@ class _Deleted(NamedTuple):
 
 
 class OffsetRemoval:
-    """Removes offsets, and groups that nothing is left of.
+    """Removes offsets, and groups that have no offset and no member left.
 
     Args:
         discard: forgets a group of which the log knows nothing.
@@ -79,19 +79,20 @@ class OffsetRemoval:
         self._discard = discard
         self._count = count
         self._left: list[tuple[str, int | None]] = []
-        """Groups that this round of expiry has still to look at; how many offsets one had when a
-        portion was full before all of its expired ones were in it."""
+        """Groups that this round of expiry has still to look at, with the number of offsets that
+        the group had when a portion was full before all its expired ones were in it.
+        """
         self._deleted: list[_Deleted] = []
 
     # -- expiry ----------------------------------------------------------------------------------
 
     def loaded(self) -> CoordinatorResult:
-        """Begin to look for expired offsets from time to time."""
+        """Begin the rounds of expiry."""
         return CoordinatorResult(timers=[self._next_round()])
 
     def on_timer(self, key: OffsetsTimer, now_ms: float) -> CoordinatorResult:
         """Look at the next groups, of a new round if the last one is over; or try again to remove
-        what deleted topics left.
+        the offsets of deleted topics.
         """
         if key == DELETED_TOPICS:
             return self._remove_deleted()
@@ -124,9 +125,9 @@ class OffsetRemoval:
     def _expire(
         self, group_id: str, before_count: int | None, portion: Portion, now_ms: float
     ) -> int:
-        """Tombstones for what has expired of a group, perhaps the group too. Returns how many
-        offsets were looked at; a group with more than the portion can hold is done bit by bit, as
-        long as that makes it less.
+        """Tombstones for the expired offsets of a group, perhaps for the group too. Returns how
+        many offsets were looked at. A group with more than a portion can hold takes several, as
+        long as each of them makes it smaller.
         """
         group = self._groups.get(group_id)
         if group is None:
@@ -161,7 +162,7 @@ class OffsetRemoval:
         if not isinstance(group, ClassicGroup):
             portion.add(*group.tombstones())
         elif group.pending_members:
-            return  # they are about to come back with the ids they were given
+            return  # they will join with the ids that they were given
         elif group.is_persisted or self._offsets.has_any(group.group_id):
             portion.add(*group.tombstones())
         else:
@@ -182,8 +183,7 @@ class OffsetRemoval:
     # -- deleted topics and groups ---------------------------------------------------------------
 
     def topics_deleted(self, topics: frozenset[str], end_offset: int) -> CoordinatorResult:
-        """Remove all offsets of topics that are no more, portion by portion, however often that
-        takes.
+        """Remove all offsets of deleted topics, in as many portions as that takes.
 
         Args:
             end_offset: where the log ends now.
@@ -192,7 +192,7 @@ class OffsetRemoval:
         return self._remove_deleted()
 
     def remove_outlived(self, keys: Iterable[PartitionKey]) -> CoordinatorResult:
-        """Remove the offsets that are committed now for these, but nothing newer."""
+        """Remove the offsets that are committed now for these keys, but no newer ones."""
         for key in keys:
             stored = self._offsets.get(*key)
             if stored is not None:

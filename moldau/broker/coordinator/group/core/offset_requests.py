@@ -1,15 +1,17 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
-Owns: what these requests mean for a group and its offsets. Must not: know topics beyond what the
-requests say; who may see which topic is decided before. Invariant: an offset is answered as
-committed, or read, only when the record behind it is.
+Owns what these requests mean for a group and its offsets. Must not know topics beyond what the
+requests say; permissions are checked before. The records and the answer of a commit are prepared
+and encoded one partition after the other, before the operation and from the request alone, so that
+a commit of very many partitions leaves turns to others. Invariant: an offset is answered as
+committed, or read, only when the record behind it is committed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import (
@@ -19,22 +21,28 @@ from moldau.broker.coordinator.core.result import (
     ReplyTo,
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
-from moldau.broker.coordinator.group.core.errors import (
+from moldau.broker.coordinator.group.core.context import (
     group_write_error,
     offset_read_error,
     offset_write_error,
 )
-from moldau.broker.coordinator.group.core.offset_store import OffsetStore, StoredOffset
-from moldau.broker.coordinator.group.core.prepared_commit import (
-    PreparedCommit,
-    is_metadata_too_large,
+from moldau.broker.coordinator.group.core.offset_store import (
+    NO_EXPIRY,
+    OffsetStore,
+    PartitionKey,
+    StoredOffset,
+    offset_record,
+    offset_tombstone,
 )
-from moldau.broker.coordinator.group.core.records import offset_tombstone
 from moldau.metadata.steps import Steps, at_once
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
+from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
 )
 from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchRequestGroup,
@@ -45,6 +53,9 @@ from moldau.protocol.messages.p09_offset_fetch import (
 from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequest,
@@ -52,18 +63,143 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
     from moldau.broker.coordinator.group.core.settings import GroupSettings
 
+
+_AskedPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
+
+
+class CommitLimits(NamedTuple):
+    """Of the broker: characters of an offset's metadata, and bytes of a batch in the log."""
+
+    max_metadata_length: int
+    max_batch_bytes: int
+
+
+class PreparedCommit:
+    """The records of a commit, and the answer for when they are committed.
+
+    Args:
+        response: an empty OffsetCommitResponse or TxnOffsetCommitResponse.
+        limits: for what is to be prepared.
+    """
+
+    __slots__ = ("_limits", "_size_bytes", "is_too_large", "records", "response")
+
+    def __init__(self, response: Any, limits: CommitLimits) -> None:
+        self.response = response
+        self.records: list[CoordinatorRecord] = []
+        self.is_too_large = False
+        """Whether no batch can hold the records, which are dropped then."""
+        self._limits = limits
+        self._size_bytes = 0
+
+    def add(
+        self,
+        where: PartitionKey,
+        asked: _AskedPartition,
+        told: OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition,
+        now_ms: float,
+        expire_timestamp_ms: int = NO_EXPIRY,
+        topic_id: UUID = ZERO_UUID,
+    ) -> None:
+        """Encode and keep the record of one more partition, or refuse it in `told`."""
+        if is_metadata_too_large(asked, self._limits.max_metadata_length):
+            told.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            return
+        if self.is_too_large:
+            return
+        stored = StoredOffset(
+            asked.committed_offset,
+            asked.committed_leader_epoch,
+            asked.committed_metadata or "",
+            int(now_ms),
+            expire_timestamp_ms,
+            topic_id,
+        )
+        record = offset_record(where, stored)
+        assert record.value is not None
+        try:
+            row = Record(
+                0,
+                record.value.commit_timestamp,  # type: ignore[attr-defined]
+                CONSUMER_OFFSETS.encode_key(record.key),
+                CONSUMER_OFFSETS.encode_value(record.value, record.value_version),
+            )
+        except LocalProtocolError:
+            self.records.append(record)  # its append reports the error
+            return
+        self.records.append(record._replace(row=row))
+        self._size_bytes += len(row.key or b"") + len(row.value or b"")
+        if self._size_bytes > self._limits.max_batch_bytes:
+            self.is_too_large = True
+            self.records.clear()
+
+    def refused(self, error: ErrorCode) -> Any:
+        """The answer, with the same error for every partition."""
+        for topic in self.response.topics:
+            for told in topic.partitions:
+                told.error_code = error
+        return self.response
+
+
+def prepare_commit(
+    request: OffsetCommitRequest, limits: CommitLimits, now_ms: float
+) -> Steps[PreparedCommit]:
+    """Prepare an OffsetCommit whose topics have names and, if known, ids; a step for each
+    partition.
+    """
+    expire_timestamp_ms = NO_EXPIRY
+    if request.retention_time_ms >= 0:
+        expire_timestamp_ms = int(now_ms) + request.retention_time_ms
+    prepared = PreparedCommit(OffsetCommitResponse(topics=[]), limits)
+    for topic in request.topics:
+        answered = OffsetCommitResponseTopic(
+            name=topic.name, topic_id=topic.topic_id, partitions=[]
+        )
+        prepared.response.topics.append(answered)
+        for asked in topic.partitions:
+            told = OffsetCommitResponsePartition(partition_index=asked.partition_index)
+            answered.partitions.append(told)
+            where = PartitionKey(request.group_id, topic.name, asked.partition_index)
+            prepared.add(where, asked, told, now_ms, expire_timestamp_ms, topic.topic_id)
+            yield
+    return prepared
+
+
+def prepare_transactional(
+    request: TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float
+) -> Steps[PreparedCommit]:
+    """Prepare a TxnOffsetCommit; a step for each partition."""
+    prepared = PreparedCommit(TxnOffsetCommitResponse(topics=[]), limits)
+    for topic in request.topics:
+        answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
+        prepared.response.topics.append(answered)
+        for asked in topic.partitions:
+            told = TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
+            answered.partitions.append(told)
+            where = PartitionKey(request.group_id, topic.name, asked.partition_index)
+            prepared.add(where, asked, told, now_ms)
+            yield
+    return prepared
+
+
+def is_metadata_too_large(asked: _AskedPartition, max_length: int) -> bool:
+    """Whether `offset.metadata.max.bytes` forbids the commit. It counts characters, as in Kafka."""
+    return len(asked.committed_metadata or "") > max_length
+
+
 FIRST_GROUP_NOT_FOUND_VERSION: Final = 9
-"""OffsetCommit says from this version on that there is no such group; before, that the generation
-is unknown."""
+"""From this version on OffsetCommit to a missing group is GROUP_ID_NOT_FOUND; before,
+ILLEGAL_GENERATION."""
 
 MAX_READ_AT_ONCE: Final = 1000
-"""Of more partitions the answer is made in steps."""
+"""The answer for more partitions is made in steps."""
 
 NO_OFFSET: Final = -1
 NO_PARTITION: Final = -1
@@ -96,20 +232,9 @@ class OffsetRequests:
         reply_to: ReplyTo,
     ) -> CoordinatorResult:
         """Store offsets of topics that exist; `request.topics` have names and, if known, ids."""
-        error = self._commit_error(request, api_version)
-        if error is not ErrorCode.NONE:
-            return CoordinatorResult.reply(reply_to, prepared.refused(error))
-        if prepared.is_too_large:
-            return _too_large(prepared, reply_to)
-        self._count("offset-commit", len(prepared.records))
-        result = CoordinatorResult.reply_when_committed(
-            reply_to,
-            prepared.response,
-            on_error=lambda error: prepared.refused(offset_write_error(error)),
-            records=prepared.records,
-        )
+        result = self._store(prepared, self._commit_error(request, api_version), reply_to)
         group = self._classic.get(request.group_id)
-        if group is not None:
+        if group is not None and result.after is not None:  # the commit was not refused
             self._classic.note_commit(group, request.member_id, result)
         return result
 
@@ -121,25 +246,31 @@ class OffsetRequests:
         reply_to: ReplyTo,
     ) -> CoordinatorResult:
         """Store offsets that count when the producer's transaction commits."""
+        producer = None
+        if prepared.records:
+            producer = Producer(request.producer_id, request.producer_epoch)
         error = self._transactional_error(request, api_version)
+        return self._store(prepared, error, reply_to, producer)
+
+    def _store(
+        self,
+        prepared: PreparedCommit,
+        error: ErrorCode,
+        reply_to: ReplyTo,
+        producer: Producer | None = None,
+    ) -> CoordinatorResult:
+        if error is ErrorCode.NONE and prepared.is_too_large:
+            error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, prepared.refused(error))
-        if prepared.is_too_large:
-            return _too_large(prepared, reply_to)
         self._count("offset-commit", len(prepared.records))
-        producer = Producer(request.producer_id, request.producer_epoch)
         return CoordinatorResult.reply_when_committed(
             reply_to,
             prepared.response,
             on_error=lambda error: prepared.refused(offset_write_error(error)),
             records=prepared.records,
-            producer=producer if prepared.records else None,
+            producer=producer,
         )
-
-    def _is_metadata_too_large(
-        self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
-    ) -> bool:
-        return is_metadata_too_large(asked, self._settings.max_metadata_bytes)
 
     def _commit_error(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
         group = self._groups.get(request.group_id)
@@ -161,8 +292,8 @@ class OffsetRequests:
             return error
         for topic in request.topics:
             for asked in topic.partitions:
-                if self._is_metadata_too_large(asked):
-                    continue  # not stored, whichever epoch it is from
+                if is_metadata_too_large(asked, self._settings.max_metadata_bytes):
+                    continue  # not stored, whatever its epoch
                 error = group.partition_commit_error(
                     request.member_id,
                     epoch,
@@ -192,7 +323,7 @@ class OffsetRequests:
         if error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
             for topic in request.topics:
                 for asked in topic.partitions:
-                    if self._is_metadata_too_large(asked):
+                    if is_metadata_too_large(asked, self._settings.max_metadata_bytes):
                         continue
                     error = error or group.partition_commit_error(
                         request.member_id,
@@ -202,7 +333,7 @@ class OffsetRequests:
                         asked.partition_index,
                         is_transactional=True,
                     )
-        # This API's clients do not know the new protocol's code.
+        # The clients of this API do not know STALE_MEMBER_EPOCH.
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
     # -- fetch -----------------------------------------------------------------------------------
@@ -220,14 +351,14 @@ class OffsetRequests:
         is stored now; an open transaction makes an offset UNSTABLE_OFFSET_COMMIT where
         `require_stable` asks for it (KIP-447).
 
-        Not `is_confirmed`, this may be a former coordinator that does not know it yet:
+        Without `is_confirmed`, this may be a former coordinator that does not know it yet:
 
-        1. it is cut off from the controllers, which put another in its place;
+        1. it is cut off from the controllers, which put another one in its place;
         2. a transaction commits offsets there;
-        3. a client that still comes here would be told the offsets before it.
+        3. a client that still asks here would get the offsets before the transaction.
 
-        So a record that says nothing is written first, and the answer waits for its commit, which a
-        former leader does not reach.
+        So an empty record is written first, and the answer waits for its commit, which a former
+        leader does not reach.
         """
         group = self._groups.get(request.group_id)
         error = ErrorCode.NONE
@@ -251,7 +382,7 @@ class OffsetRequests:
         if not _is_large(request, stored):
             is_pending = partial(self._offsets.is_pending, group_id) if checks_pending else None
             return at_once(_answer_steps(group_id, _asked(request, stored), stored, is_pending))
-        # It may change while the answer is made.
+        # The store may change while the answer is made.
         names = stored if request.topics is None else {each.name for each in request.topics}
         stored = {name: dict(found) for name, found in stored.items() if name in names}
         unstable = set(self._offsets.pending_partitions(group_id)) if checks_pending else set()
@@ -307,11 +438,6 @@ class OffsetRequests:
         )
 
 
-def _too_large(prepared: PreparedCommit, reply_to: ReplyTo) -> CoordinatorResult:
-    error = offset_write_error(ErrorCode.MESSAGE_TOO_LARGE)
-    return CoordinatorResult.reply(reply_to, prepared.refused(error))
-
-
 def _is_of_another_topic(stored_id: UUID, asked_id: UUID) -> bool:
     """Whether the offset belongs to a topic of the same name that has been deleted since."""
     return ZERO_UUID not in (stored_id, asked_id) and stored_id != asked_id
@@ -323,7 +449,7 @@ Stored = Mapping[str, Mapping[int, StoredOffset]]
 def _asked(
     request: OffsetFetchRequestGroup, stored: Stored
 ) -> Iterator[tuple[str, UUID, Iterable[int]]]:
-    """Topic by topic, of which partitions an answer is made."""
+    """The partitions of the answer, topic by topic."""
     if request.topics is None:
         return ((name, ZERO_UUID, list(found)) for name, found in stored.items())
     return ((each.name, each.topic_id, each.partition_indexes) for each in request.topics)
@@ -368,7 +494,7 @@ def _answer_steps(
 
 
 def no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
-    """What is said about a partition without a committed offset."""
+    """The answer for a partition without a committed offset."""
     return OffsetFetchResponsePartitions(
         partition_index=partition,
         committed_offset=NO_OFFSET,

@@ -1,23 +1,26 @@
 """Committed offsets, and those of transactions that are still open.
 
-Owns: what the log says about offsets, found by group. Must not: know requests, or groups beyond
-their ids. Invariant: changes only by `put`, `remove` and `end_transaction`, which replay calls in
-log order; a transaction's offset never replaces a commit that lies behind it in the log.
+Owns what the log says about offsets, found by group, and their records. Must not know requests, or
+groups beyond their ids. Invariants: only `put`, `remove` and `end_transaction`, which replay calls
+in log order, change the store; a transaction's offset never replaces a commit that lies behind it
+in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from moldau.broker.coordinator.core.result import CoordinatorRecord
+from moldau.protocol.coordinator_records.classic_groups import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.types import ZERO_UUID
 
 
 @dataclass(slots=True)
 class StoredOffset:
-    """How far a group has come in one partition. Times are milliseconds since 1970, -1 is none."""
+    """A group's offset in one partition. Times are milliseconds since 1970, -1 is none."""
 
     offset: int
     leader_epoch: int = -1
@@ -26,7 +29,7 @@ class StoredOffset:
     expire_timestamp_ms: int = -1
     topic_id: UUID = ZERO_UUID
     log_offset: int = -1
-    """Where in the coordinator's log it stands."""
+    """Its offset in the coordinator's log."""
 
 
 class PartitionKey(NamedTuple):
@@ -38,8 +41,8 @@ class PartitionKey(NamedTuple):
 
 
 class _Transaction(NamedTuple):
-    """An open transaction: a set of its producer alone, which all its partitions share, and its
-    offsets.
+    """The offsets of an open transaction, and a set of its producer alone, which all its partitions
+    share.
     """
 
     producer: frozenset[int]
@@ -56,7 +59,7 @@ class OffsetStore:
         self._count = 0
         self._pending: dict[int, _Transaction] = {}
         self._open: dict[PartitionKey, frozenset[int]] = {}
-        """Which producers have an open transaction with an offset of that partition."""
+        """The producers that have an open transaction with an offset of that partition."""
         self._open_of_group: dict[str, int] = {}
 
     # -- what is there ---------------------------------------------------------------------------
@@ -91,14 +94,14 @@ class OffsetStore:
         return (group_id, topic, partition) in self._open
 
     def pending_partitions(self, group_id: str) -> list[PartitionKey]:
-        """What open transactions may change of a group."""
+        """The partitions of a group that open transactions may change."""
         if group_id not in self._open_of_group:
             return []
         return [key for key in self._open if key.group_id == group_id]
 
     def newest_log_offset(self, key: PartitionKey) -> int:
-        """Where in the log the newest thing stands that is stored for a partition, in open
-        transactions too; -1 for nothing.
+        """The log offset of the newest offset for a partition, open transactions included; -1 for
+        none.
         """
         stored = [
             self._pending[producer_id].offsets[key] for producer_id in self._open.get(key, ())
@@ -113,7 +116,7 @@ class OffsetStore:
         return list(self._committed)
 
     def partitions_of(self, topics: frozenset[str]) -> Iterator[PartitionKey]:
-        """Every offset of these topics, of open transactions too; each once."""
+        """The partitions of these topics with offsets, open transactions included; each once."""
         seen: set[PartitionKey] = set()
         for group_id, stored in self._committed.items():
             for topic in topics & stored.keys():
@@ -128,7 +131,7 @@ class OffsetStore:
     # -- replay ----------------------------------------------------------------------------------
 
     def put(self, key: PartitionKey, stored: StoredOffset, producer_id: int | None) -> None:
-        """An offset was written, by a producer's transaction or by nobody's."""
+        """An offset was written, in the transaction of a producer or without one."""
         if producer_id is None:
             self._put_committed(key, stored)
             return
@@ -144,7 +147,7 @@ class OffsetStore:
             self._open[key] = producers | transaction.producer
 
     def remove(self, key: PartitionKey) -> None:
-        """The offset was removed, what open transactions have for it too."""
+        """The offset was removed, with those of open transactions."""
         topics = self._committed.get(key.group_id)
         partitions = None if topics is None else topics.get(key.topic)
         if partitions is not None and partitions.pop(key.partition, None) is not None:
@@ -162,7 +165,7 @@ class OffsetStore:
             self._close(key, producer_id)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> list[PartitionKey]:
-        """A transaction has ended: its offsets count now, or are forgotten. Returns which."""
+        """A transaction has ended: its offsets count now, or are forgotten. Returns their keys."""
         transaction = self._pending.pop(producer_id, None)
         if transaction is None:
             return []
@@ -197,3 +200,40 @@ class OffsetStore:
             self._open_of_group[key.group_id] = left
         else:
             del self._open_of_group[key.group_id]
+
+
+OFFSET_VERSION: Final = 4
+EXPIRING_OFFSET_VERSION: Final = 1
+"""The only version with an expiry of its own, which clients before OffsetCommit v5 may set; it has
+neither leader epoch nor topic id.
+"""
+
+NO_EXPIRY: Final = -1
+
+
+def offset_record(where: PartitionKey, stored: StoredOffset) -> CoordinatorRecord:
+    """A committed offset, in the version that Apache Kafka 4.3 writes."""
+    version = OFFSET_VERSION
+    if stored.expire_timestamp_ms != NO_EXPIRY:
+        version = EXPIRING_OFFSET_VERSION
+        stored = replace(stored, leader_epoch=-1, topic_id=ZERO_UUID)
+    return CoordinatorRecord(
+        OffsetCommitKey(group=where.group_id, topic=where.topic, partition=where.partition),
+        OffsetCommitValue(
+            offset=stored.offset,
+            leader_epoch=stored.leader_epoch,
+            metadata=stored.metadata,
+            commit_timestamp=stored.commit_timestamp_ms,
+            expire_timestamp=stored.expire_timestamp_ms,
+            topic_id=stored.topic_id,
+        ),
+        version,
+        content=(where, stored),
+    )
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
+    """The end of a committed offset."""
+    return CoordinatorRecord(
+        OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
+    )

@@ -1,15 +1,14 @@
 """How a member of a consumer group gets from what it owns to what it shall own (KIP-848).
 
-Owns: the next step of one member: what it has to give back before anything else, what it may
-already have, and in which epoch it then is. Must not: know other members; who else still owns a
-partition is asked. Invariants: a member gets a partition only when nobody else owns it; it goes
-to the epoch of the target assignment only when it has nothing to give back.
+Must not know other members; `is_released` tells whether another one still owns a partition.
+Invariants: a member gets a partition only when no other member owns it; it goes to the epoch of the
+target assignment only when it has nothing to give back.
 
 Transitions of a member's state:
 
     STABLE, UNRELEASED_PARTITIONS -> UNREVOKED_PARTITIONS   it owns what it shall not
     UNREVOKED_PARTITIONS -> (the next step, whatever it is) it has given back everything asked for
-    any -> UNRELEASED_PARTITIONS                            somebody else still owns what it shall
+    any -> UNRELEASED_PARTITIONS                            another member owns what it shall own
     any -> STABLE                                           it has all of the target
 """
 
@@ -36,13 +35,13 @@ class Reconciliation:
 
     Attributes:
         target_epoch: the epoch of the target assignment.
-        is_subscribed: whether the member wants a topic; of others it may have nothing, whatever the
-            target says (which may be of an older epoch).
-        has_subscription_changed: it has just changed what it wants; what it does not want any more
-            is asked back at once, without a new target assignment.
-        is_released: whether nobody but the member itself owns a partition.
-        owned: what the member says it has; None: it does not say, which means it may have
-            everything it was given.
+        is_subscribed: whether the member is subscribed to a topic; it may own nothing of others,
+            whatever the target says (which may be of an older epoch).
+        has_subscription_changed: the member has just changed its subscription; it must give back
+            unsubscribed topics at once, without a new target assignment.
+        is_released: whether no other member owns a partition.
+        owned: what the member says it owns; None: it does not say, and may own everything that it
+            was given.
     """
 
     target_epoch: int
@@ -81,7 +80,7 @@ class Reconciliation:
         return self._toward_target(member, self.target_epoch)
 
     def _still_has(self, partitions: OwnedPartitions) -> bool:
-        """Whether the member has, as far as is known, any of these."""
+        """Whether the member, as far as known, still owns any of these."""
         if self.owned is None:
             return True
         return any(
@@ -92,7 +91,7 @@ class Reconciliation:
         )
 
     def _without_unsubscribed(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
-        """Ask back the topics that the member does not want any more, in the epoch it is in."""
+        """Ask the unsubscribed topics back, in the member's epoch."""
         gone = {
             topic_id: partitions
             for topic_id, partitions in member.assigned.items()
@@ -113,7 +112,7 @@ class Reconciliation:
         return _at(member, member.member_epoch, MemberState.UNREVOKED_PARTITIONS, kept, pending)
 
     def _toward_target(self, member: ConsumerGroupMember, epoch: int) -> ConsumerGroupMember:
-        """Compare what the member has with the target: give back first, then take what is free."""
+        """Compare with the target: first give partitions back, then take those that are free."""
         assigned: dict[UUID, dict[int, int]] = {}
         revoked: dict[UUID, dict[int, int]] = {}
         wanted: dict[UUID, list[int]] = {}
@@ -149,7 +148,7 @@ def _at(
     assigned: OwnedPartitions,
     pending_revocation: OwnedPartitions,
 ) -> ConsumerGroupMember:
-    """The member in an epoch; the previous one is remembered when it is a new one."""
+    """The member in an epoch; a new epoch keeps the one before as the previous one."""
     if (
         member_epoch == member.member_epoch
         and state is member.state

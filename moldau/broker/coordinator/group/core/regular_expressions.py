@@ -1,9 +1,9 @@
 """Subscriptions of consumer groups by regular expression (KIP-848).
 
-Owns: whether an expression is one, when the expressions of a group are looked up again, and what
-their result means for the group. Must not: match topics; a command asks for it, because a
-cluster's topics may be many, and the answer comes as an event. Invariant: at most one look-up per
-group runs at a time, and one begins at most every 10 seconds.
+Owns whether an expression is valid, when the expressions of a group are looked up again, and what
+the result means for the group. Must not match topics: a command asks for that, because a cluster
+may have many topics, and the result comes as an event. Invariant: at most one look-up per group
+runs at a time, and one begins at most every 10 seconds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.core.result import CoordinatorRecord
-from moldau.broker.coordinator.expressions.core.expressions import (
-    InvalidExpression,
-    compile_expression,
-)
 from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
     ResolvedRegularExpression,
@@ -25,9 +22,10 @@ from moldau.broker.coordinator.group.core.consumer_group import (
 from moldau.broker.coordinator.group.core.consumer_member import ConsumerGroupMember
 from moldau.broker.coordinator.group.core.consumer_records import (
     regular_expression_record,
-    regular_expression_tombstone,
+    tombstone,
 )
 from moldau.broker.coordinator.group.core.context import ClientInfo, Refusal
+from moldau.protocol.coordinator_records import ConsumerGroupRegularExpressionKey
 from moldau.protocol.errors import ErrorCode
 
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
@@ -35,7 +33,7 @@ MIN_REFRESH_INTERVAL_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ResolveRegularExpressions:
-    """A command: find the topics that whole names match each expression, those that the member's
+    """A command: find the topics whose whole names match each expression and that the member's
     client may describe, and hand them to `ConsumerGroups.regular_expressions_resolved`.
     """
 
@@ -46,7 +44,7 @@ class ResolveRegularExpressions:
 
 
 class Change(Enum):
-    """What a member's heartbeat did to its subscription by expression."""
+    """How a member's heartbeat changed its subscription by expression."""
 
     NONE = 0
     UPDATED = 1
@@ -55,7 +53,7 @@ class Change(Enum):
 
 
 class Plan(NamedTuple):
-    """What is to be done about a group's expressions."""
+    """The records and the look-up that a heartbeat leads to."""
 
     change: Change
     records: list[CoordinatorRecord]
@@ -82,7 +80,7 @@ class RegularExpressions:
         client: ClientInfo,
         now_ms: float,
     ) -> Plan:
-        """What follows from a member's heartbeat.
+        """What a member's heartbeat leads to.
 
         Raises:
             Refusal: INVALID_REGULAR_EXPRESSION.
@@ -94,7 +92,7 @@ class RegularExpressions:
         if before != after:
             change = Change.UPDATED
             if before and group.regex_counts[before] == 1:
-                records.append(regular_expression_tombstone(group.group_id, before))
+                records.append(_tombstone(group, before))
             if not after or after in group.resolved:
                 change = Change.UPDATED_AND_RESOLVED
             if after and not group.regex_counts[after]:
@@ -122,7 +120,7 @@ class RegularExpressions:
             needs_look_up = (
                 needs_look_up
                 or last.metadata_offset < self.new_topics_offset
-                # Below zero: the wall clock was set back, and tells nothing of the result's age.
+                # Below zero: the wall clock was set back, and the age of the result is unknown.
                 or not 0 <= age_ms < self._refresh_interval_ms
             )
         if not needs_look_up and wanted == set(group.resolved):
@@ -133,11 +131,11 @@ class RegularExpressions:
         return Plan(change, records, command)
 
     def started(self, group_id: str) -> None:
-        """The command of a plan is about to be carried out."""
+        """A look-up begins."""
         self._running.add(group_id)
 
     def ended(self, group_id: str) -> None:
-        """The result, or the failure, of a look-up has come."""
+        """A look-up has ended or failed."""
         self._running.discard(group_id)
 
 
@@ -178,14 +176,20 @@ def resolution_records(
 def expression_tombstones(
     group: ConsumerGroup, leaving: list[ConsumerGroupMember]
 ) -> list[CoordinatorRecord]:
-    """The end of expressions that nobody is subscribed to when `leaving` have left."""
+    """The end of expressions that have no subscriber when `leaving` have left."""
     counts: dict[str, int] = {}
     for member in leaving:
         if member.subscribed_topic_regex:
             expression = member.subscribed_topic_regex
             counts[expression] = counts.get(expression, 0) + 1
     return [
-        regular_expression_tombstone(group.group_id, expression)
+        _tombstone(group, expression)
         for expression, count in counts.items()
         if group.regex_counts[expression] == count
     ]
+
+
+def _tombstone(group: ConsumerGroup, expression: str) -> CoordinatorRecord:
+    return tombstone(
+        ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=expression)
+    )

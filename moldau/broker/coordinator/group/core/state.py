@@ -1,8 +1,8 @@
 """The state machine on one partition of `__consumer_offsets`: its groups and their offsets.
 
-Owns: the table of groups, and the way of every record, request and timer to the part it is for: by
-the record's key, by the kind of the group. Must not: decide for any of them. Invariant: a group
-that offsets are stored for is in the table, of whatever kind.
+Owns the table of groups, the way of every record, request and timer to its part (by the record's
+key, by the kind of the group), and DescribeGroups, ListGroups and DeleteGroups. Must not know who
+may see what. Invariant: a group that has stored offsets is in the table, of whatever kind.
 """
 
 from __future__ import annotations
@@ -17,22 +17,31 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     ReplyTo,
 )
-from moldau.broker.coordinator.group.core.classic_answers import ClassicTimer, join_error
-from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
+from moldau.broker.coordinator.group.core.classic_group import (
+    ClassicGroup,
+    ClassicGroupState,
+    ClassicTimer,
+)
 from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
+from moldau.broker.coordinator.group.core.classic_members import ClassicMembers
 from moldau.broker.coordinator.group.core.consumer_groups import ConsumerGroups
-from moldau.broker.coordinator.group.core.context import ClientInfo, ConsumerTimer, GroupContext
-from moldau.broker.coordinator.group.core.errors import group_write_error
-from moldau.broker.coordinator.group.core.group_requests import GroupRequests
-from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
-from moldau.broker.coordinator.group.core.offset_removal import OffsetRemoval, OffsetsTimer
+from moldau.broker.coordinator.group.core.context import (
+    ConsumerTimer,
+    GroupContext,
+    group_write_error,
+)
+from moldau.broker.coordinator.group.core.joining import Joining
+from moldau.broker.coordinator.group.core.offset_removal import (
+    MAX_RECORDS_AT_ONCE,
+    OffsetRemoval,
+    OffsetsTimer,
+)
 from moldau.broker.coordinator.group.core.offset_requests import OffsetRequests
 from moldau.broker.coordinator.group.core.offset_store import (
     OffsetStore,
     PartitionKey,
     StoredOffset,
 )
-from moldau.broker.coordinator.group.core.results import merge, whatever_happens
 from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -42,25 +51,26 @@ from moldau.protocol.coordinator_records.classic_groups import (
     OffsetCommitValue,
 )
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribedGroupMember
+from moldau.protocol.messages.p16_list_groups import ListedGroup
 from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.group.core.consumer_settings import ConsumerGroupSettings
-    from moldau.broker.coordinator.group.core.settings import GroupSettings
+    from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings, GroupSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage
-    from moldau.protocol.messages.p11_join_group import JoinGroupRequest
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
     from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
+
+FIRST_NOT_FOUND_VERSION: Final = 6
+"""DescribeGroups calls a missing group an error from this version on; before, a dead one."""
+
+
 CONSUMER: Final = "consumer"
 _OFFSET_KEYS: Final = (OffsetCommitKey, LegacyOffsetCommitKey)
-
-
-def _not_counted(_name: str, _amount: int) -> None:
-    return
 
 
 class GroupState:
@@ -81,13 +91,13 @@ class GroupState:
         consumer_settings: ConsumerGroupSettings,
         metadata: Callable[[], MetadataImage],
         random_id: Callable[[], str],
-        count: Callable[[str, int], None] = _not_counted,
-        deleted_topics: Callable[[], frozenset[str]] = frozenset,
+        count: Callable[[str, int], None],
+        deleted_topics: Callable[[], frozenset[str]],
     ) -> None:
         self.partition_index = partition_index
         self._metadata = metadata
         self._outlived: set[PartitionKey] = set()
-        """Partitions with an offset of a topic that is not there, as the log is replayed."""
+        """Partitions with an offset of a topic that no longer exists, as the log is replayed."""
         self._deleted_topics = deleted_topics
         self.groups: dict[str, Any] = {}
         self.offsets = OffsetStore()
@@ -124,55 +134,29 @@ class GroupState:
         self.removal = OffsetRemoval(
             self.groups, self.offsets, settings, self.classic.discard, count
         )
-        self.group_requests = GroupRequests(self.groups, self.removal)
 
     # -- the classic protocol --------------------------------------------------------------------
 
-    def join_group(
-        self,
-        request: JoinGroupRequest,
-        protocols: JoiningProtocols,
-        api_version: int,
-        client: ClientInfo,
-        reply_to: ReplyTo,
-        now_ms: float,
-    ) -> CoordinatorResult:
-        """Answers JoinGroupResponse; `protocols` are those of the request."""
-        group = self.groups.get(request.group_id)
+    def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
+        """Answers JoinGroupResponse."""
+        group = self.groups.get(joining.request.group_id)
         is_consumer = group is not None and group.kind == CONSUMER
         is_first = group is None or (is_consumer and group.is_empty)
-        error = self.classic.join_error(request, is_first=is_first)
+        error = self.classic.join_error(joining.request, is_first=is_first)
         if error is not ErrorCode.NONE:
-            refused = join_error(error, request.member_id, api_version)
-            return CoordinatorResult.reply(reply_to, refused)
+            return joining.refused(error)
         if not is_consumer:
-            return self.classic.join_group(
-                request, protocols, api_version, client, reply_to, now_ms
-            )
+            return self.classic.join_group(joining, now_ms)
         if not is_first:
-            return self.consumer_groups.join_group(
-                request, protocols, api_version, client, reply_to, now_ms
-            )
-        return self._make_classic(group, request, protocols, api_version, client, reply_to)
+            return self.consumer_groups.classic_members.join_group(joining, now_ms)
 
-    def _make_classic(
-        self,
-        group: Any,
-        request: JoinGroupRequest,
-        protocols: JoiningProtocols,
-        api_version: int,
-        client: ClientInfo,
-        reply_to: ReplyTo,
-    ) -> CoordinatorResult:
-        """An empty consumer group makes room for a classic one (KIP-848); then the join begins."""
+        # An empty consumer group makes room for a classic one (KIP-848); then the join begins.
+        assert group is not None
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if error is ErrorCode.NONE:
-                return self.join_group(request, protocols, api_version, client, reply_to, now_ms)
-            told = group_write_error(error)
-            return CoordinatorResult.reply(
-                reply_to, join_error(told, request.member_id, api_version)
-            )
+                return self.join_group(joining, now_ms)
+            return joining.refused(group_write_error(error))
 
         return CoordinatorResult(records=group.tombstones(), after=after)
 
@@ -198,26 +182,97 @@ class GroupState:
         """Answers LeaveGroupResponse in the form of version 3 and later.
 
         Args:
-            answers: one for each member of the request, which get their error
-                codes here.
+            answers: one for each member of the request, which get their error codes here.
         """
-        group = self.groups.get(request.group_id)
-        if group is not None and group.kind == CONSUMER:
-            return self.consumer_groups.leave_group(request, reply_to, now_ms, answers)
-        return self.classic.leave_group(request, reply_to, now_ms, answers)
+        return self._for(request.group_id).leave_group(request, reply_to, now_ms, answers)
 
-    def _for(self, group_id: str) -> ClassicGroups | ConsumerGroups:
+    def _for(self, group_id: str) -> ClassicGroups | ClassicMembers:
         group = self.groups.get(group_id)
-        return (
-            self.consumer_groups if group is not None and group.kind == CONSUMER else self.classic
+        if group is not None and group.kind == CONSUMER:
+            return self.consumer_groups.classic_members
+        return self.classic
+
+    # -- administration --------------------------------------------------------------------------
+
+    def describe_group(
+        self, group_id: str, api_version: int, reply_to: ReplyTo
+    ) -> CoordinatorResult:
+        """Describe a classic group; answers DescribedGroup."""
+        group = self.groups.get(group_id)
+        if group is None:
+            described = _not_found(group_id, api_version, f"Group {group_id} not found.")
+        elif not isinstance(group, ClassicGroup):
+            message = f"Group {group_id} is not a classic group."
+            described = _not_found(group_id, api_version, message)
+        else:
+            described = _described(group)
+        return CoordinatorResult.reply_when_committed(
+            reply_to,
+            described,
+            on_error=lambda error: DescribedGroup(
+                group_id=group_id, error_code=group_write_error(error), error_message=None
+            ),
         )
+
+    def list_groups(
+        self, states: frozenset[str], types: frozenset[str], reply_to: ReplyTo
+    ) -> CoordinatorResult:
+        """List groups in any of these states and of any of these kinds, both in lower case; an
+        empty set is every one. Answers a list of ListedGroup, or an ErrorCode.
+        """
+        listed = [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state_name,
+                group_type=group.kind,
+            )
+            for group in self.groups.values()
+            if (not states or group.state_name.lower() in states)
+            and (not types or group.kind in types)
+        ]
+        return CoordinatorResult.reply_when_committed(reply_to, listed, on_error=group_write_error)
+
+    def delete_group(
+        self, group_id: str, reply_to: ReplyTo, max_count: int = MAX_RECORDS_AT_ONCE
+    ) -> CoordinatorResult:
+        """Delete a group and its offsets, at most `max_count` at a time; answers an ErrorCode."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return CoordinatorResult.reply(reply_to, ErrorCode.GROUP_ID_NOT_FOUND)
+        error = group.validate_delete()
+        if error is not ErrorCode.NONE:
+            return CoordinatorResult.reply(reply_to, error)
+        records = self.removal.next_tombstones(group_id, max_count)
+        if records:
+            # Offsets first, in portions; a commit in between keeps the group alive.
+            def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
+                del now_ms
+                if error is ErrorCode.NONE:
+                    if group_id in self.groups:
+                        return self.delete_group(group_id, reply_to, max_count)
+                    # Expiry or another DeleteGroups has written the group's tombstone since; the
+                    # tombstone may not be committed yet.
+                    return CoordinatorResult.reply_when_committed(
+                        reply_to, ErrorCode.NONE, on_error=group_write_error
+                    )
+                if error is ErrorCode.MESSAGE_TOO_LARGE and len(records) > 1:
+                    return self.delete_group(group_id, reply_to, len(records) // 2)
+                return CoordinatorResult.reply(reply_to, group_write_error(error))
+
+            return CoordinatorResult(records=records, after=after)
+        result = CoordinatorResult.reply_when_committed(
+            reply_to, ErrorCode.NONE, on_error=group_write_error, records=group.tombstones()
+        )
+        if isinstance(group, ClassicGroup):
+            group.cancel_timers(result)
+        return result
 
     # -- a CoordinatorState ----------------------------------------------------------------------
 
     def replay(
         self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
     ) -> None:
-        """Take in a record of the log."""
         self._replayed_count += 1
         self._end_offset = record_offset + 1
         key, value, _, _, content = record
@@ -255,14 +310,15 @@ class GroupState:
             self._outlived.add(where)
 
     def _is_of_deleted_topic(self, topic: str, topic_id: UUID) -> bool:
-        """Whether an offset that says of which topic it is has outlived it. Metadata are not behind
-        the log here: the broker that wrote the offset knew the topic before this one began to lead.
+        """Whether an offset with a topic id has outlived that topic. Metadata are not behind the
+        log
+        here: the broker that wrote the offset knew the topic before this one began to lead.
         """
         known = self._metadata().topics.topics_by_name.get(topic)
         return topic_id not in (ZERO_UUID, None if known is None else known.topic_id)
 
     def _remove_outlived(self) -> CoordinatorResult:
-        """Topics were deleted while their groups had no coordinator."""
+        """Remove offsets of topics that were deleted while their groups had no coordinator."""
         outlived = []
         for key in self._outlived:
             stored = self.offsets.get(*key)
@@ -277,38 +333,34 @@ class GroupState:
             self.groups[group_id] = ClassicGroup(group_id, -1)
 
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
-        """A transaction has ended: its offsets count now, or never did."""
+        """A transaction has ended: its offsets count now, or are forgotten."""
         self._replayed_count += 1
         self.offsets.end_transaction(producer.producer_id, is_commit=is_commit)
 
     def keys(self) -> Iterable[str]:
-        """As the port says."""
         return self.groups
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
-        """Requests will come from now on."""
         self._is_live = True
         result = self.removal.loaded()
-        merge(result, self.classic.loaded(now_ms))
-        merge(result, self.consumer_groups.loaded(now_ms))
+        result.merge(self.classic.loaded(now_ms))
+        result.merge(self.consumer_groups.loaded(now_ms))
         deleted = self._deleted_topics()
         if deleted:
-            merge(result, self.removal.topics_deleted(deleted, self._end_offset))
+            result.merge(self.removal.topics_deleted(deleted, self._end_offset))
         if self._outlived:
-            merge(result, self._remove_outlived())
-        return whatever_happens(result, lambda: self._replayed_count)
+            result.merge(self._remove_outlived())
+        return result.whatever_happens(lambda: self._replayed_count)
 
     def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:
-        """A timer has run out."""
         if isinstance(key, ClassicTimer):
             return self.classic.on_timer(key, now_ms)
         if isinstance(key, OffsetsTimer):
             return self.removal.on_timer(key, now_ms)
-        assert isinstance(key, ConsumerTimer), f"nobody's timer: {key!r}"
+        assert isinstance(key, ConsumerTimer), f"unknown timer {key!r}"
         return self.consumer_groups.on_timer(key, now_ms)
 
     def unloaded(self) -> list[Reply]:
-        """Leadership is lost."""
         return self.classic.unloaded()
 
     # -- metadata --------------------------------------------------------------------------------
@@ -316,19 +368,19 @@ class GroupState:
     def on_metadata_update(
         self, delta: MetadataDelta, image: MetadataImage, now_ms: float
     ) -> CoordinatorResult:
-        """The cluster has changed: tell those who follow topics, and drop offsets of deleted ones.
+        """The cluster has changed: tell consumer groups, and drop the offsets of deleted topics.
 
         A topic that was deleted and created again under its name loses its offsets too.
         """
         result = self.consumer_groups.on_metadata_update(delta, image, now_ms)
         deleted = frozenset(topic.name for topic in delta.topics_delta.deleted.values())
         if deleted:
-            merge(result, self.removal.topics_deleted(deleted, self._end_offset))
-        return whatever_happens(result, lambda: self._replayed_count)
+            result.merge(self.removal.topics_deleted(deleted, self._end_offset))
+        return result.whatever_happens(lambda: self._replayed_count)
 
 
 def _stored(value: Any) -> StoredOffset:
-    """What a record of an offset says."""
+    """The offset in a record."""
     if isinstance(value, LegacyOffsetCommitValue):
         return StoredOffset(
             value.offset, metadata=value.metadata, commit_timestamp_ms=value.commit_timestamp
@@ -341,4 +393,37 @@ def _stored(value: Any) -> StoredOffset:
         value.commit_timestamp,
         value.expire_timestamp,
         value.topic_id,
+    )
+
+
+def _not_found(group_id: str, api_version: int, message: str) -> DescribedGroup:
+    is_error = api_version >= FIRST_NOT_FOUND_VERSION
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=ClassicGroupState.DEAD.value,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND if is_error else ErrorCode.NONE,
+        error_message=message if is_error else None,
+    )
+
+
+def _described(group: ClassicGroup) -> DescribedGroup:
+    is_stable = group.state is ClassicGroupState.STABLE
+    protocol = group.protocol_name or ""
+    return DescribedGroup(
+        group_id=group.group_id,
+        error_message=None,
+        group_state=group.state_name,
+        protocol_type=group.protocol_type,
+        protocol_data=protocol if is_stable else "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata(protocol) if is_stable else b"",
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
     )

@@ -1,45 +1,42 @@
 """The transactional ids of one partition of `__transaction_state`.
 
-Owns the ids as the log has them, what is remembered beside it (whose markers are being sent, who
-came back), and what becomes of requests, timers and marker answers. The rules themselves are in
-`init_producer_id`, `partitions` and `end_transaction`. Must not know messages, brokers or clocks.
+Owns the ids as the log has them, what is remembered beside it (markers being sent, producers that
+came back), and what becomes of requests, timers and marker answers. The decisions themselves are in
+`rules`. Must not know messages, brokers or clocks.
 
 Invariants: an id changes only in `replay`; an outcome is in the log and committed before the first
 marker is sent, and every marker is committed before the log says that the transaction is complete;
-nobody is told anything of the log that might yet be lost (`CoordinatorResult.after`).
+no answer tells anything of the log that might yet be lost (`CoordinatorResult.after`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
-from moldau.broker.coordinator.core.portion import Portion
 from moldau.broker.coordinator.core.result import (
     CoordinatorRecord,
     CoordinatorResult,
+    Portion,
     Producer,
     Reply,
     ReplyTo,
     SetTimer,
 )
-from moldau.broker.coordinator.transaction.core import end_transaction, init_producer_id, partitions
-from moldau.broker.coordinator.transaction.core.answers import (
-    DescribeAnswer,
-    EndTransactionAnswer,
-    InitProducerIdAnswer,
-    ListAnswer,
-    PartitionsAnswer,
+from moldau.broker.coordinator.transaction.core import rules
+from moldau.broker.coordinator.transaction.core.rules import (
+    InitProducerId,
+    Recovery,
+    TransactionSettings,
 )
-from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId, Recovery
-from moldau.broker.coordinator.transaction.core.markers import SendMarkers
-from moldau.broker.coordinator.transaction.core.settings import TransactionSettings
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
+    NO_PRODUCER,
     NO_PRODUCER_ID,
     ProducerIdAndEpoch,
     Transaction,
+    TransactionStatus,
     from_record,
     record_key,
     record_value,
@@ -52,6 +49,76 @@ from moldau.protocol.coordinator_records.transactions import (
 )
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.types import TopicPartition
+
+
+class InitProducerIdAnswer(NamedTuple):
+    """The producer's pair, and the pair of a transaction that was kept for it, as the partitions'
+    logs have it.
+    """
+
+    error: ErrorCode
+    producer: ProducerIdAndEpoch = NO_PRODUCER
+    ongoing: ProducerIdAndEpoch = NO_PRODUCER
+
+
+class EndTransactionAnswer(NamedTuple):
+    """The outcome, and the pair that the producer goes on with."""
+
+    error: ErrorCode
+    producer: ProducerIdAndEpoch = NO_PRODUCER
+
+
+class DescribeAnswer(NamedTuple):
+    """An id as it is; None where there is an error."""
+
+    error: ErrorCode
+    transaction: Transaction | None = None
+
+
+class ListAnswer(NamedTuple):
+    """The ids of one partition that were asked for."""
+
+    error: ErrorCode
+    transactions: list[Transaction]
+
+
+class SendMarkers:
+    """The command to write a marker into each of `remaining`, again and again until that is done.
+
+    Invariant: the answers to one ending never count for another, not even of the same producer:
+    each ending is an object of its own.
+
+    Attributes:
+        producer: the pair in the markers.
+        transaction_version: from 2 on the epoch is one that no record of the transaction has.
+        remaining: partitions whose leader has not yet said that the marker is committed.
+        is_cancelled: the transaction is complete, or has another coordinator: a marker might end
+            the producer's next transaction.
+    """
+
+    __slots__ = (
+        "is_cancelled",
+        "is_commit",
+        "producer",
+        "remaining",
+        "transaction_version",
+        "transactional_id",
+    )
+
+    def __init__(self, transaction: Transaction) -> None:
+        assert transaction.status.is_prepared
+        self.transactional_id = transaction.transactional_id
+        self.producer: ProducerIdAndEpoch = transaction.own_producer
+        self.is_commit = transaction.status is TransactionStatus.PREPARE_COMMIT
+        self.transaction_version = transaction.client_version
+        self.remaining: set[TopicPartition] = set(transaction.partitions)
+        self.is_cancelled = False
+
+    def written(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Take these off; whether none remains."""
+        self.remaining.difference_update(partitions)
+        return not self.remaining
+
 
 ABORT_TIMER: Final = "abort-timed-out"
 EXPIRY_TIMER: Final = "expire-ids"
@@ -70,17 +137,18 @@ _WRITE_ERRORS: Final = {
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+"""What a client is told of a write that failed; other errors as they are."""
 
 
 class SpareProducerIds(Protocol):
-    """Producer ids at hand."""
+    """The spare producer id of the broker."""
 
     @property
     def spare(self) -> int:
-        """One that nobody has, -1 if there is none at hand."""
+        """An id that no producer has, -1 without one."""
 
     def use(self) -> None:
-        """The spare one is somebody's now."""
+        """A producer has got the spare one."""
 
 
 class TransactionState:
@@ -108,7 +176,7 @@ class TransactionState:
         self._recoveries: dict[str, Recovery] = {}
         self._sending: dict[str, SendMarkers] = {}
         self._to_abort: list[str] = []
-        """Open transactions that this round has still to look at, the last one first."""
+        """Open transactions that this round has still to look at, from the end."""
         self._to_expire: list[str] = []
 
     @property
@@ -121,7 +189,7 @@ class TransactionState:
     def replay(
         self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
     ) -> None:
-        """As the port says.
+        """See `CoordinatorState`.
 
         Raises:
             RemoteProtocolError: the record is none that this log may have.
@@ -148,7 +216,6 @@ class TransactionState:
         """This log has no transactions of its own."""
 
     def keys(self) -> Iterable[str]:
-        """As the port says."""
         return self.transactions
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
@@ -167,7 +234,7 @@ class TransactionState:
         return result
 
     def unloaded(self) -> list[Reply]:
-        """Nobody waits in here: who is to be answered waits for a commit, outside."""
+        """No request waits in here: those without an answer wait for a commit, in the shard."""
         for transactional_id in list(self._sending):
             self._stop_sending(transactional_id)
         return []
@@ -180,10 +247,10 @@ class TransactionState:
         """Answer with an InitProducerIdAnswer."""
         transactional_id = request.transactional_id
         server_version = self._transaction_version()
-        error = init_producer_id.refusal(request, self._settings, server_version)
+        error = rules.initialization_refusal(request, self._settings, server_version)
         if error is not ErrorCode.NONE:
             return CoordinatorResult.reply(reply_to, InitProducerIdAnswer(error))
-        decision = init_producer_id.decide(
+        decision = rules.initialize(
             request,
             self.transactions.get(transactional_id),
             recovery=self._recoveries.get(transactional_id),
@@ -195,8 +262,12 @@ class TransactionState:
             return self._refuse(reply_to, InitProducerIdAnswer(decision), InitProducerIdAnswer)
         if decision.used_producer_id:
             self._producer_ids.use()
-        # Before the append: if that fails the id is not what it says, and it means nothing.
-        self._remember(transactional_id, decision.recovery)
+        # Before the append: if that fails, the id has another pair and the recovery matches
+        # nothing.
+        if decision.recovery is None:
+            self._recoveries.pop(transactional_id, None)
+        else:
+            self._recoveries[transactional_id] = decision.recovery
         if decision.answer is None:
             return self._write(
                 decision.transaction,
@@ -218,18 +289,16 @@ class TransactionState:
         *,
         client_version: int,
     ) -> CoordinatorResult:
-        """Answer with a PartitionsAnswer.
+        """Answer an error, or NONE, by partition.
 
         Args:
-            client_version: the transaction version of who asks: 2 for AddPartitionsToTxn v4+.
+            client_version: the transaction version of the request: 2 for AddPartitionsToTxn v4+.
         """
-
-        def failed(error: ErrorCode) -> PartitionsAnswer:
-            return PartitionsAnswer.of(added, error)
+        failed = partial(dict.fromkeys, added)
 
         if not transactional_id:
             return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
-        decision = partitions.add(
+        decision = rules.add_partitions(
             self.transactions.get(transactional_id),
             producer,
             added,
@@ -246,18 +315,14 @@ class TransactionState:
         producer: ProducerIdAndEpoch,
         verified: Collection[TopicPartition],
         reply_to: ReplyTo,
-        now_ms: float,
     ) -> CoordinatorResult:
-        """Answer with a PartitionsAnswer; nothing is written."""
-        del now_ms
-
-        def failed(error: ErrorCode) -> PartitionsAnswer:
-            return PartitionsAnswer.of(verified, error)
-
+        """Answer NONE or an error by partition; nothing is written."""
+        failed = partial(dict.fromkeys, verified)
         if not transactional_id:
             return CoordinatorResult.reply(reply_to, failed(ErrorCode.INVALID_REQUEST))
-        errors = partitions.verify(self.transactions.get(transactional_id), producer, verified)
-        return self._refuse(reply_to, PartitionsAnswer(errors), failed)
+        transaction = self.transactions.get(transactional_id)
+        errors = rules.verify_partitions(transaction, producer, verified)
+        return self._refuse(reply_to, errors, failed)
 
     def end_transaction(
         self,
@@ -279,7 +344,7 @@ class TransactionState:
             return CoordinatorResult.reply(
                 reply_to, EndTransactionAnswer(ErrorCode.INVALID_REQUEST)
             )
-        decision = end_transaction.decide(
+        decision = rules.end_transaction(
             self.transactions.get(transactional_id),
             producer,
             is_commit=is_commit,
@@ -289,8 +354,8 @@ class TransactionState:
         )
         if isinstance(decision, ErrorCode):
             return self._refuse(reply_to, EndTransactionAnswer(decision), EndTransactionAnswer)
-        if isinstance(decision, end_transaction.EndedBefore):
-            answer = EndTransactionAnswer(ErrorCode.NONE, decision.producer)
+        if isinstance(decision, ProducerIdAndEpoch):
+            answer = EndTransactionAnswer(ErrorCode.NONE, decision)
             return self._refuse(reply_to, answer, EndTransactionAnswer)
         if decision.used_producer_id:
             self._producer_ids.use()
@@ -302,20 +367,16 @@ class TransactionState:
             then=lambda now_ms: self._send_markers([transactional_id], now_ms),
         )
 
-    def describe(
-        self, transactional_id: str, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
+    def describe(self, transactional_id: str, reply_to: ReplyTo) -> CoordinatorResult:
         """Answer with a DescribeAnswer."""
-        del now_ms
         transaction = self.transactions.get(transactional_id)
         error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else ErrorCode.NONE
         return self._refuse(reply_to, DescribeAnswer(error, transaction), DescribeAnswer)
 
     def list_transactions(
-        self, wanted: Callable[[Transaction], bool], reply_to: ReplyTo, now_ms: float
+        self, wanted: Callable[[Transaction], bool], reply_to: ReplyTo
     ) -> CoordinatorResult:
         """Answer with a ListAnswer of all that are `wanted`."""
-        del now_ms
         found = [each for each in self.transactions.values() if wanted(each)]
         return self._refuse(
             reply_to, ListAnswer(ErrorCode.NONE, found), lambda error: ListAnswer(error, [])
@@ -326,17 +387,17 @@ class TransactionState:
     def markers_written(
         self, sent: SendMarkers, written: Iterable[TopicPartition], now_ms: float
     ) -> CoordinatorResult:
-        """Their leaders have committed the markers, or there is nothing any more to be marked.
+        """The partitions' leaders have committed the markers, or the partitions are gone.
 
         Args:
-            sent: the command, the very object.
+            sent: the very object that is being sent.
         """
         if self._sending.get(sent.transactional_id) is not sent or not sent.written(written):
             return CoordinatorResult()
         return self._complete(sent, now_ms)
 
     def _send_markers(self, transactional_ids: Iterable[str], now_ms: float) -> CoordinatorResult:
-        """Their outcome is committed: tell the partitions."""
+        """The outcomes are committed: tell the partitions."""
         result = CoordinatorResult()
         for transactional_id in transactional_ids:
             transaction = self.transactions.get(transactional_id)
@@ -364,7 +425,7 @@ class TransactionState:
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             del now_ms
             if self._sending.get(transactional_id) is not sent:
-                return CoordinatorResult()  # it is in the log, committed or not
+                return CoordinatorResult()  # the record is in the log, committed or not
             return CoordinatorResult(
                 timers=[SetTimer((COMPLETE_TIMER, transactional_id), COMPLETE_RETRY_MS)]
             )
@@ -375,7 +436,6 @@ class TransactionState:
     # -- timers ----------------------------------------------------------------------------------
 
     def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:
-        """As the port says."""
         if key == ABORT_TIMER:
             return self._abort_timed_out(now_ms)
         if key == EXPIRY_TIMER:
@@ -388,8 +448,8 @@ class TransactionState:
         return self._complete(sent, now_ms)
 
     def _abort_timed_out(self, now_ms: float) -> CoordinatorResult:
-        """Abort what has had its time, so that its producer can write no more. One round looks at
-        every open transaction once, so that one that cannot be aborted holds up no other.
+        """Abort timed-out transactions, so that their producers can write no more. One round looks
+        at every open transaction once, so that one that cannot be aborted holds up no other.
         """
         if not self._to_abort:
             for transactional_id in self._open:
@@ -430,7 +490,7 @@ class TransactionState:
         def failed(error: ErrorCode) -> CoordinatorResult:
             del error
             self._to_abort.clear()
-            # As far as they are written. The next round writes the others, and waits for that.
+            # Go on with those that are written. The next round writes the others.
             written = [each for each in ids if self.transactions[each].status.is_prepared]
             result = self._when_committed(lambda now_ms: self._send_markers(written, now_ms))
             result.timers.append(next_round)
@@ -470,12 +530,6 @@ class TransactionState:
         if command is not None:
             command.is_cancelled = True
 
-    def _remember(self, transactional_id: str, recovery: Recovery | None) -> None:
-        if recovery is None:
-            self._recoveries.pop(transactional_id, None)
-        else:
-            self._recoveries[transactional_id] = recovery
-
     def _record(self, transaction: Transaction) -> CoordinatorRecord:
         version = value_version(transaction, self._transaction_version())
         return CoordinatorRecord(
@@ -485,20 +539,20 @@ class TransactionState:
     def _refuse(
         self,
         reply_to: ReplyTo,
-        answer: tuple[object, ...],
-        failed: Callable[[ErrorCode], tuple[object, ...]],
+        answer: object,
+        failed: Callable[[ErrorCode], object],
     ) -> CoordinatorResult:
         """An answer without a change; it waits for the commit of what it is about."""
         return CoordinatorResult.reply_when_committed(
-            reply_to, answer, on_error=lambda error: failed(_told(error))
+            reply_to, answer, on_error=lambda error: failed(_WRITE_ERRORS.get(error, error))
         )
 
     def _write(
         self,
         transaction: Transaction,
         reply_to: ReplyTo,
-        answer: tuple[object, ...],
-        failed: Callable[[ErrorCode], tuple[object, ...]],
+        answer: object,
+        failed: Callable[[ErrorCode], object],
         then: Callable[[float], CoordinatorResult] | None = None,
     ) -> CoordinatorResult:
         """Write the id's record, answer when that is committed, and do what comes then."""
@@ -507,9 +561,9 @@ class TransactionState:
             if error is not ErrorCode.NONE:
                 result = CoordinatorResult()
                 if then is not None and error is ErrorCode.REQUEST_TIMED_OUT:
-                    # It is in the log, and so it will go on; only the client waits no longer.
+                    # The record is in the log, so the transaction goes on without the client.
                     result = self._when_committed(then)
-                result.replies.append(Reply(reply_to, failed(_told(error))))
+                result.replies.append(Reply(reply_to, failed(_WRITE_ERRORS.get(error, error))))
                 return result
             result = CoordinatorResult() if then is None else then(now_ms)
             result.replies.append(Reply(reply_to, answer))
@@ -524,7 +578,7 @@ class TransactionState:
         then: Callable[[float], CoordinatorResult],
         failed: Callable[[ErrorCode], CoordinatorResult],
     ) -> CoordinatorResult:
-        """Write what can be written of it, and look for more when `again` says."""
+        """Write what can be written of it; the timer `again` looks for more."""
         result = CoordinatorResult()
         if portion.records:
             result = self._when_committed(then, records=portion.records, failed=failed)
@@ -551,8 +605,3 @@ class TransactionState:
             return CoordinatorResult() if failed is None else failed(error)
 
         return CoordinatorResult(records=records or [], after=after)
-
-
-def _told(error: ErrorCode) -> ErrorCode:
-    """What a client is told of a write that failed."""
-    return _WRITE_ERRORS.get(error, error)

@@ -1,26 +1,27 @@
 """One transactional id: what its last log record says, and the record that each change makes.
 
-Owns the fields, the rules by which producer ids and epochs go on, and the way to and from the log
-record (type 0 of `__transaction_state`). Must not know requests or errors. Invariants: a transition
-that `statuses` does not allow is not made; the pair (producer id, epoch) that a client is to use
-never returns to one that was used before.
+Owns the fields, the states with their legal transitions, the rules by which producer ids and epochs
+go on, and the way to and from the log record (type 0 of `__transaction_state`). Must not know
+requests or errors. Invariants: a transition that LEGAL_PREDECESSORS does not allow is not made; the
+pair (producer id, epoch) that a client is to use never returns to one that was used before.
 
 Which pair is whose:
 
 - `producer_id`, `producer_epoch` are those of the transaction in the partitions' logs, and from
   PREPARE_* on those of its markers.
-- `next_producer_id`, `next_producer_epoch`: while ONGOING, the pair of whoever has taken a prepared
-  transaction over (KIP-939), with the other pair kept for the markers; in PREPARE_*, the pair with
-  which the client goes on. Without the epoch (-1) it is 0: the epoch was used up (KIP-890).
+- `next_producer_id`, `next_producer_epoch`: while ONGOING, the pair of the producer that has taken
+  a prepared transaction over (KIP-939), with the other pair kept for the markers; in PREPARE_*, the
+  pair with which the client goes on. Without the epoch (-1) it is 0: the epoch was used up
+  (KIP-890).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Final, NamedTuple
 
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus, is_legal
 from moldau.protocol.coordinator_records.transactions import (
     PartitionsSchema,
     TransactionLogKey,
@@ -28,6 +29,70 @@ from moldau.protocol.coordinator_records.transactions import (
 )
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.types import TopicPartition
+
+
+class TransactionStatus(IntEnum):
+    """The state of a transactional id; the number is `transaction_status` of the log record.
+
+    EMPTY → ONGOING → PREPARE_COMMIT or PREPARE_ABORT → COMPLETE_COMMIT or COMPLETE_ABORT → ONGOING,
+    or → EMPTY when a new producer begins. An id ends with a tombstone. DEAD and PREPARE_EPOCH_FENCE
+    are Kafka's names for moments that here take no time: no id is ever seen in them, but tools may
+    name them.
+    """
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def words(self) -> str:
+        """The name that DescribeTransactions and ListTransactions use, such as "PrepareCommit"."""
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the outcome is in the log, and markers are still to be written."""
+        return self in _PREPARED
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether there is no transaction: the id may be forgotten, or begin one."""
+        return self in _AT_REST
+
+
+_PREPARED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
+_AT_REST: Final = frozenset(
+    {
+        TransactionStatus.EMPTY,
+        TransactionStatus.COMPLETE_COMMIT,
+        TransactionStatus.COMPLETE_ABORT,
+    }
+)
+
+LEGAL_PREDECESSORS: Final[dict[TransactionStatus, frozenset[TransactionStatus]]] = {
+    TransactionStatus.EMPTY: _AT_REST,
+    TransactionStatus.ONGOING: _AT_REST | {TransactionStatus.ONGOING},
+    TransactionStatus.PREPARE_COMMIT: frozenset({TransactionStatus.ONGOING}),
+    # From a state at rest: a client of transaction version 2 may abort before it has written.
+    TransactionStatus.PREPARE_ABORT: _AT_REST | {TransactionStatus.ONGOING},
+    TransactionStatus.COMPLETE_COMMIT: frozenset({TransactionStatus.PREPARE_COMMIT}),
+    TransactionStatus.COMPLETE_ABORT: frozenset({TransactionStatus.PREPARE_ABORT}),
+}
+"""The states that a state may follow; no other transition is ever written."""
+
+STATUS_BY_WORDS: Final = {status.words: status for status in TransactionStatus}
+"""The states by the names that tools use."""
+
+
+def is_legal(before: TransactionStatus, after: TransactionStatus) -> bool:
+    """Whether `after` may follow `before`."""
+    return before in LEGAL_PREDECESSORS.get(after, frozenset())
+
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -47,14 +112,14 @@ EPOCH_BUMP_VERSION: Final = 2
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who a producer is, as it says and is told."""
+    """What identifies a producer in requests and answers."""
 
     producer_id: int
     producer_epoch: int
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the epoch cannot be raised for the client any more."""
+        """Whether the client can get no higher epoch."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
     @property
@@ -68,7 +133,7 @@ NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A transactional id. Changes make a new object; `statuses` has the legal transitions.
+    """A transactional id. Changes make a new object, along LEGAL_PREDECESSORS.
 
     Attributes:
         timeout_ms: after which an open transaction is aborted; NO_TIMEOUT_MS for never.
@@ -91,7 +156,7 @@ class Transaction:
     next_producer_epoch: int = NO_PRODUCER_EPOCH
     client_version: int = 0
 
-    # -- who is who ------------------------------------------------------------------------------
+    # -- its producers ---------------------------------------------------------------------------
 
     @property
     def own_producer(self) -> ProducerIdAndEpoch:
@@ -100,7 +165,7 @@ class Transaction:
 
     @property
     def is_kept(self) -> bool:
-        """Whether somebody has taken the open transaction over, to end it (KIP-939)."""
+        """Whether a producer has taken the open transaction over, to end it (KIP-939)."""
         return (
             self.status is TransactionStatus.ONGOING
             and self.next_producer_epoch != NO_PRODUCER_EPOCH
@@ -137,7 +202,7 @@ class Transaction:
         return self.timeout_ms == NO_TIMEOUT_MS
 
     def is_timed_out(self, now_ms: float, open_ms: float) -> bool:
-        """Whether the open transaction has had its time.
+        """Whether the open transaction has exceeded its timeout.
 
         Args:
             open_ms: for how long it has been seen open, by a clock that is never set.
@@ -157,7 +222,7 @@ class Transaction:
     def initialized(
         self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: float
     ) -> Transaction:
-        """A producer has come, or come back, and has no transaction yet."""
+        """A producer has begun, or come back, and has no transaction yet."""
         return self._moved(
             TransactionStatus.EMPTY,
             now_ms,
@@ -171,7 +236,7 @@ class Transaction:
         )
 
     def kept_for(self, producer: ProducerIdAndEpoch, timeout_ms: int, now_ms: float) -> Transaction:
-        """Whoever uses `producer` from now on may end the open transaction, and nothing else."""
+        """A client with the pair `producer` may end the open transaction, and nothing else."""
         return self._moved(
             TransactionStatus.ONGOING,
             now_ms,
@@ -224,8 +289,8 @@ class Transaction:
             previous_producer_id = client.producer_id
         elif self.is_kept:
             assert bumps, "only the epoch bump tells a kept transaction's end from the next one's"
-            # Raised once more: an EndTxn of the one who took it over that is still on its way must
-            # not end what comes next.
+            # Raised once more: a delayed EndTxn of the producer that took the transaction over must
+            # not end the next one.
             next_producer = ProducerIdAndEpoch(client.producer_id, client.producer_epoch + 1)
         has_one = self.status is TransactionStatus.ONGOING
         return self._moved(
@@ -240,7 +305,7 @@ class Transaction:
         )
 
     def fenced(self, *, server_version: int, spare_producer_id: int, now_ms: float) -> Transaction:
-        """The open transaction is aborted and whoever wrote it can write no more.
+        """The open transaction is aborted, and its producer can write no more.
 
         Args:
             server_version: the finalized `transaction.version`.
@@ -286,7 +351,7 @@ _COMPLETE: Final = frozenset({TransactionStatus.COMPLETE_COMMIT, TransactionStat
 def new_transaction(
     transactional_id: str, producer_id: int, timeout_ms: int, now_ms: float
 ) -> Transaction:
-    """An id that was never heard of, with its first producer."""
+    """A new id with its first producer."""
     return Transaction(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -346,7 +411,7 @@ def from_record(key: TransactionLogKey, value: TransactionLogValue) -> Transacti
     """The id as the log says.
 
     Raises:
-        RemoteProtocolError: a state that there is none of; nothing can be made of the log then.
+        RemoteProtocolError: an unknown state; the log cannot be understood then.
     """
     try:
         status = TransactionStatus(value.transaction_status)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.coordinator.expressions.core.expressions import (
+from moldau.broker.coordinator.core.expressions import (
     MAX_REPETITIONS,
     MAX_UNICODE_CLASSES,
     InvalidExpression,

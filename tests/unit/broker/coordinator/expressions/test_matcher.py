@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.coordinator.expressions.core.expressions import compile_expression
+from moldau.broker.coordinator.core.expressions import compile_expression
 from moldau.broker.coordinator.expressions.matcher import (
     FREE_COMPILATION_MS,
     MAX_NS_ON_THE_LOOP,
@@ -22,7 +22,7 @@ from moldau.broker.coordinator.expressions.matcher import (
     TIMED_TWICE_MS,
     ExpressionMatcher,
 )
-from moldau.broker.coordinator.expressions.slices import (
+from moldau.broker.coordinator.expressions.workers import (
     THREAD_SLICE_MS,
     ThreadWorker,
     Tried,

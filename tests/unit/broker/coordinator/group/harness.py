@@ -17,12 +17,13 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from moldau.broker.coordinator.core.result import Producer, TransactionEnd
 from moldau.broker.coordinator.expressions.matcher import ExpressionMatcher
-from moldau.broker.coordinator.expressions.slices import ThreadWorker
+from moldau.broker.coordinator.expressions.workers import ThreadWorker
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
 from moldau.broker.coordinator.group.core.context import ClientInfo
-from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
-from moldau.broker.coordinator.group.core.prepared_commit import prepare_commit
+from moldau.broker.coordinator.group.core.joining import Joining
+from moldau.broker.coordinator.group.core.offset_requests import prepare_commit
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.config import BROKER_KEYS
 from moldau.metadata.steps import at_once
@@ -112,7 +113,7 @@ class Groups:
                 ),
                 start=lambda work, name=None: work.close(),
             ),
-            self.broker.runtimes,
+            self.broker.ports,
         )
         self.broker.attach(self.coordinator)
         if is_led:
@@ -279,16 +280,9 @@ class Groups:
     def end_transaction(
         self, producer: tuple[int, int] = (70, 0), *, is_commit: bool = True
     ) -> Caller:
-        from moldau.broker.coordinator.core.result import Producer
-
         caller = Caller("marker")
         self.coordinator.runtime.complete_transaction(
-            0,
-            Producer(*producer),
-            coordinator_epoch=0,
-            is_commit=is_commit,
-            transaction_version=0,
-            done=caller.respond,
+            0, TransactionEnd(Producer(*producer), is_commit, 0, 0), caller.respond
         )
         return caller
 
@@ -337,14 +331,12 @@ class Groups:
         )
 
     def delete_group(self, group_id: str = "team") -> Caller:
-        return self.call(
-            group_id, lambda state, to, _now_ms: state.group_requests.delete(group_id, to)
-        )
+        return self.call(group_id, lambda state, to, _now_ms: state.delete_group(group_id, to))
 
     def describe(self, group_id: str = "team", version: int = 6) -> Any:
         caller = self.call(
             group_id,
-            lambda state, to, _now_ms: state.group_requests.describe(group_id, version, to),
+            lambda state, to, _now_ms: state.describe_group(group_id, version, to),
         )
         return caller.answer
 
@@ -412,11 +404,10 @@ class Member:
                 for name, metadata in self.protocols.items()
             ],
         )
-        protocols = at_once(JoiningProtocols.of(request))
         self.joining = self.groups.call(
             self.group_id,
             lambda state, to, now_ms: state.join_group(
-                request, protocols, self.version, CLIENT, to, now_ms
+                at_once(Joining.read(request, self.version, CLIENT, to)), now_ms
             ),
         )
         return self.joining

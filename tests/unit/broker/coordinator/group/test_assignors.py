@@ -14,8 +14,8 @@ from moldau.broker.coordinator.group.core.assignors import (
     MemberSpec,
     assign_range,
     assign_uniform,
+    check_assignment,
 )
-from moldau.broker.coordinator.group.core.assignors.spec import check_assignment
 from moldau.broker.coordinator.group.core.consumer_member import Assignment
 
 TOPICS = [UUID(int=number) for number in range(1, 6)]

@@ -503,9 +503,7 @@ def test_listed_groups_are_of_the_states_and_of_the_types_that_were_asked_for() 
     def listed(states: set[str], types: set[str]) -> list[str]:
         caller = groups.call(
             "new",
-            lambda state, to, _now_ms: state.group_requests.list(
-                frozenset(states), frozenset(types), to
-            ),
+            lambda state, to, _now_ms: state.list_groups(frozenset(states), frozenset(types), to),
         )
         return sorted(each.group_id for each in caller.answer)
 

@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.coordinator.expressions.core.expressions import (
-    MAX_EXPRESSION_BYTES,
-    MAX_REMEMBERED,
-)
+from moldau.broker.coordinator.core.expressions import MAX_EXPRESSION_BYTES, MAX_REMEMBERED
 from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
     ResolvedRegularExpression,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from moldau.broker.coordinator.core.result import CoordinatorResult
-from moldau.broker.coordinator.group.core import classic_answers
 from moldau.broker.coordinator.group.core.classic_group import (
+    JOIN,
+    SESSION,
+    SYNC,
     ClassicGroup,
     ClassicGroupState,
     ClassicMember,
@@ -25,7 +28,9 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     MemberState,
     OwnedPartitions,
 )
+from moldau.broker.coordinator.group.core.joining import join_error
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p11_join_group import JoinGroupResponse
 from tests.storage.storage_fixtures import seed_from_environment
 from tests.unit.broker.coordinator.group.harness import subscription
 
@@ -347,21 +352,28 @@ def test_leaders_and_static_members_of_a_classic_group() -> None:
     group.rename(second, "m10")
     group.wait_for_join(third, 1, 5)
     group.wait_for_join(third, 2, 6)
-    assert (group.waiting_to_join_count, group.has_everybody_joined) == (1, False)
+    assert (group.waiting_to_join_count, group.have_all_joined) == (1, False)
     assert group.elect_joined_leader()
     assert group.leader_id == "m3"
     group.wait_for_join(second, 3, 5)
-    assert group.has_everybody_joined
+    assert group.have_all_joined
     group.pending_members.add("m7")
-    assert not group.has_everybody_joined
+    assert not group.have_all_joined
     assert group.elect_joined_leader()
     assert group.leader_id == "m3"
-    assert [group.take_join_reply(third), group.take_join_reply(third)] == [2, None]
+    assert [answered_joins(group, third) for _ in range(2)] == [[2], []]
     assert (group.waiting_to_join_count, third.join_api_version) == (1, 6)
-    assert group.take_join_reply(second) == 3
+    assert answered_joins(group, second) == [3]
     assert not group.elect_joined_leader()
     group.remove(second)
     assert group.static_members == {}
+
+
+def answered_joins(group: ClassicGroup, waiting: ClassicMember) -> list[Any]:
+    """Which JoinGroups of the member are answered now."""
+    out = CoordinatorResult()
+    group.answer_join(waiting, JoinGroupResponse(), out)
+    return [reply.to for reply in out.replies]
 
 
 def test_a_generation_of_a_classic_group() -> None:
@@ -395,7 +407,7 @@ def test_what_waits_is_refused_with_the_id_that_is_still_good() -> None:
         waiting.sync_reply_to = "sync"
         out = CoordinatorResult()
         for each in (waiting, idle):
-            classic_answers.refuse_waiting(group, each, error, out)
+            group.refuse_waiting(each, error, out)
         joined, synced = out.replies
         assert (joined.to, joined.message.error_code, joined.message.member_id) == (
             "join",
@@ -408,7 +420,7 @@ def test_what_waits_is_refused_with_the_id_that_is_still_good() -> None:
 
 def test_a_refused_join_says_nothing_of_a_generation() -> None:
     for version, protocol_name in [(6, ""), (7, None)]:
-        refused = classic_answers.join_error(UNKNOWN, "m1", version)
+        refused = join_error(UNKNOWN, "m1", version)
         assert (refused.generation_id, refused.protocol_name, refused.leader) == (
             -1,
             protocol_name,
@@ -419,14 +431,14 @@ def test_a_refused_join_says_nothing_of_a_generation() -> None:
 def test_only_the_leader_is_told_who_is_in_the_generation() -> None:
     first, second = member(1), member(2, instance_id="i2")
     group = classic(first, second)
-    led = classic_answers.join_response(group, first)
+    led = group.join_response(first)
     assert (led.leader, led.generation_id, led.protocol_type) == ("m1", 4, "consumer")
     found = [(each.member_id, each.group_instance_id) for each in led.members]
     assert found == [("m1", None), ("m2", "i2")]
     assert led.members[0].metadata == subscription("a")
-    followed = classic_answers.join_response(group, second)
+    followed = group.join_response(second)
     assert (followed.leader, followed.member_id, followed.members) == ("m1", "m2", [])
-    deceived = classic_answers.join_response(group, first, leader_id="m9", skip_assignment=True)
+    deceived = group.join_response(first, leader_id="m9", skip_assignment=True)
     assert (deceived.leader, deceived.members, deceived.skip_assignment) == ("m9", [], True)
 
 
@@ -434,11 +446,11 @@ def test_all_timers_of_a_group_are_cancelled() -> None:
     group = classic(member(1))
     group.pending_members.add("m2")
     out = CoordinatorResult()
-    classic_answers.cancel_timers(group, out)
+    group.cancel_timers(out)
     keys = {(each.key.kind, each.key.member_id) for each in out.timers}  # type: ignore[attr-defined]
     assert keys == {
-        (classic_answers.SESSION, "m1"),
-        (classic_answers.SESSION, "m2"),
-        (classic_answers.JOIN, ""),
-        (classic_answers.SYNC, ""),
+        (SESSION, "m1"),
+        (SESSION, "m2"),
+        (JOIN, ""),
+        (SYNC, ""),
     }

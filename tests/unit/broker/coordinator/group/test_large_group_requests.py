@@ -6,14 +6,14 @@ from types import GeneratorType
 
 import pytest
 
-from moldau.broker.coordinator.group.core.joining_protocols import MAX_READ_AT_ONCE as MAX_PROTOCOLS
-from moldau.broker.coordinator.group.core.joining_protocols import JoiningProtocols
+from moldau.broker.coordinator.group.core.joining import MAX_READ_AT_ONCE as MAX_PROTOCOLS
+from moldau.broker.coordinator.group.core.joining import Joining
 from moldau.broker.coordinator.group.core.offset_requests import MAX_READ_AT_ONCE
 from moldau.broker.coordinator.shard import Shard
 from moldau.metadata.steps import at_once
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from tests.unit.broker.coordinator.group.harness import Groups, error_of, subscription
+from tests.unit.broker.coordinator.group.harness import CLIENT, Groups, error_of, subscription
 
 COUNT = MAX_READ_AT_ONCE + 1
 
@@ -73,22 +73,19 @@ def test_every_protocol_has_to_be_readable(count: int, broken: int | None) -> No
     metadata = [subscription(f"topic-{number}") for number in range(count)]
     if broken is not None:
         metadata[broken] = b"\0"
-    protocols = at_once(
-        JoiningProtocols.of(
-            JoinGroupRequest(
-                protocols=[
-                    JoinGroupRequestProtocol(name=f"p-{number}", metadata=data)
-                    for number, data in enumerate(metadata)
-                ]
-            )
-        )
+    request = JoinGroupRequest(
+        protocols=[
+            JoinGroupRequestProtocol(name=f"p-{number}", metadata=data)
+            for number, data in enumerate(metadata)
+        ]
     )
-    assert protocols.named == [(f"p-{number}", data) for number, data in enumerate(metadata)]
+    joining = at_once(Joining.read(request, 9, CLIENT, None))
+    assert joining.protocols == [(f"p-{number}", data) for number, data in enumerate(metadata)]
     if broken is None:
-        assert protocols.subscription.topics == ["topic-0"]
+        assert joining.subscription.topics == ["topic-0"]
     else:
         with pytest.raises(RemoteProtocolError):
-            _ = protocols.subscription
+            _ = joining.subscription
 
 
 # -- many that wait ------------------------------------------------------------------------------

@@ -13,13 +13,10 @@ from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
     ResolvedRegularExpression,
 )
-from moldau.broker.coordinator.group.core.consumer_heartbeat import (
-    check_epoch,
+from moldau.broker.coordinator.group.core.consumer_heartbeats import (
     check_request,
     is_full,
     owned_partitions,
-    released_static_member,
-    successor,
     told,
 )
 from moldau.broker.coordinator.group.core.consumer_member import (
@@ -29,9 +26,9 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     with_epoch,
 )
 from moldau.broker.coordinator.group.core.consumer_protocol import write_assignment
-from moldau.broker.coordinator.group.core.consumer_settings import ConsumerGroupSettings, Limits
-from moldau.broker.coordinator.group.core.context import ClientInfo, Refusal
-from moldau.broker.coordinator.group.core.errors import (
+from moldau.broker.coordinator.group.core.context import (
+    ClientInfo,
+    Refusal,
     group_write_error,
     offset_read_error,
     offset_write_error,
@@ -43,6 +40,7 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
     expression_tombstones,
     resolution_records,
 )
+from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings, Limits
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
@@ -130,10 +128,10 @@ def test_epochs_that_a_member_may_be_in(epoch: int, owned: Any, is_fenced: bool)
     )
     if is_fenced:
         with pytest.raises(Refusal) as caught:
-            check_epoch(member, epoch, owned)
+            member.check_epoch(epoch, owned)
         assert caught.value.error_code is ErrorCode.FENCED_MEMBER_EPOCH
     else:
-        check_epoch(member, epoch, owned)
+        member.check_epoch(epoch, owned)
 
 
 def test_what_a_heartbeat_tells_and_what_it_leaves_as_it_was() -> None:
@@ -198,22 +196,22 @@ def test_partitions_that_a_member_names_in_pieces() -> None:
 
 def test_whose_place_a_static_member_may_take() -> None:
     group = ConsumerGroup("team", {})
-    assert released_static_member(group, "i", "m2") is None
+    assert group.released_static_member("i", "m2") is None
     group.update_member(ConsumerGroupMember("m1", instance_id="i", member_epoch=3))
     with pytest.raises(Refusal) as caught:
-        released_static_member(group, "i", "m2")
+        group.released_static_member("i", "m2")
     assert caught.value.error_code is ErrorCode.UNRELEASED_INSTANCE_ID
     left = ConsumerGroupMember("m1", instance_id="i", member_epoch=-2, assigned={T1: {0: 0}})
     group.update_member(left)
-    assert released_static_member(group, "i", "m2") is left
-    heir = successor(left, "m2")
+    assert group.released_static_member("i", "m2") is left
+    heir = left.successor("m2")
     assert (heir.member_id, heir.member_epoch, heir.previous_member_epoch) == ("m2", 0, 0)
     assert heir.assigned == left.assigned
     classic = ConsumerGroupMember(
         "m1", instance_id="i", member_epoch=3, classic=ClassicProtocols(1, ())
     )
     group.update_member(classic)
-    assert released_static_member(group, "i", "m2") is classic
+    assert group.released_static_member("i", "m2") is classic
 
 
 def test_a_member_as_a_value() -> None:

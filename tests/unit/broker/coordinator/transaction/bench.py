@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId
-from moldau.broker.coordinator.transaction.core.markers import SendMarkers
-from moldau.broker.coordinator.transaction.core.settings import TransactionSettings
-from moldau.broker.coordinator.transaction.core.state import TransactionState
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
+from moldau.broker.coordinator.runtime import CoordinatorRuntime
+from moldau.broker.coordinator.transaction.core.rules import InitProducerId, TransactionSettings
+from moldau.broker.coordinator.transaction.core.state import SendMarkers, TransactionState
 from moldau.broker.coordinator.transaction.core.transaction import (
     NO_PRODUCER_ID,
     ProducerIdAndEpoch,
+    TransactionStatus,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
@@ -72,11 +71,12 @@ class Bench:
         """For tests that want to know later who ended the transaction."""
         self.broker = MemoryBroker(TRANSACTION_STATE, is_committing_at_once=is_committing_at_once)
         self.log = self.broker.partition()
-        self.runtime = self.broker.runtimes.make(
+        self.runtime = CoordinatorRuntime(
             TRANSACTION_STATE,
             self._make_state,
             execute=lambda _, command: self.commands.append(command),
             settings=SETTINGS,
+            ports=self.broker.ports,
         )
         self.broker.attach(self.runtime)
         self.broker.elect()
@@ -135,7 +135,7 @@ class Bench:
     ) -> Caller:
         return self._call(
             lambda state, caller, now: state.verify_partitions(
-                transactional_id, producer, partitions, caller, now
+                transactional_id, producer, partitions, caller
             )
         )
 
@@ -159,7 +159,7 @@ class Bench:
         )
 
     def describe(self, transactional_id: str = "t") -> Caller:
-        return self._call(lambda state, caller, now: state.describe(transactional_id, caller, now))
+        return self._call(lambda state, caller, now: state.describe(transactional_id, caller))
 
     # -- what happens elsewhere ------------------------------------------------------------------
 
@@ -197,5 +197,5 @@ class Bench:
         """A producer with an open transaction."""
         producer = self.init(transactional_id).answer.producer
         added = self.add(transactional_id, producer, partitions or [P0]).answer
-        assert set(added.errors.values()) == {ErrorCode.NONE}
+        assert set(added.values()) == {ErrorCode.NONE}
         return producer

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
 from moldau.broker.coordinator.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
     ProducerIdAndEpoch,
     Transaction,
+    TransactionStatus,
     record_key,
     record_value,
 )

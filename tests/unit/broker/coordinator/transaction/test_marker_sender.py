@@ -10,9 +10,8 @@ from uuid import UUID
 import pytest
 
 from moldau.broker.coordinator.transaction import marker_sender as module
-from moldau.broker.coordinator.transaction.core.markers import SendMarkers
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
-from moldau.broker.coordinator.transaction.core.transaction import Transaction
+from moldau.broker.coordinator.transaction.core.state import SendMarkers
+from moldau.broker.coordinator.transaction.core.transaction import Transaction, TransactionStatus
 from moldau.broker.coordinator.transaction.marker_sender import RETRY_MS, MarkerPorts, MarkerSender
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.errors import ErrorCode

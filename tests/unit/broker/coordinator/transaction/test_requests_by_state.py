@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
-from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
+from moldau.broker.coordinator.transaction.core.transaction import (
+    ProducerIdAndEpoch,
+    TransactionStatus,
+)
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.transaction.bench import P0, Bench
 
@@ -86,9 +88,9 @@ def ask(bench: Bench, request: str, client_version: int) -> ErrorCode:
         error: ErrorCode = bench.init(expected=expected).answer.error
         return error
     if name == "add":
-        return only(bench.add("t", producer, [P0], client_version).answer.errors)
+        return only(bench.add("t", producer, [P0], client_version).answer)
     if name == "verify":
-        return only(bench.verify("t", producer, [P0]).answer.errors)
+        return only(bench.verify("t", producer, [P0]).answer)
     ended = bench.end("t", producer, is_commit=name == "commit", client_version=client_version)
     error = ended.answer.error
     return error
@@ -128,9 +130,9 @@ def test_nobody_elses_pair_is_taken(status: str, client_version: int, request_: 
         is_busy = bench.status().is_prepared and request_ != "verify"
         producer = make(bench.transaction().client_producer)
         if request_ == "add":
-            got = only(bench.add("t", producer, [P0], client_version).answer.errors)
+            got = only(bench.add("t", producer, [P0], client_version).answer)
         elif request_ == "verify":
-            got = only(bench.verify("t", producer, [P0]).answer.errors)
+            got = only(bench.verify("t", producer, [P0]).answer)
         else:
             got = bench.end(
                 "t", producer, is_commit=request_ == "commit", client_version=client_version
@@ -143,8 +145,8 @@ def test_nobody_elses_pair_is_taken(status: str, client_version: int, request_: 
 def test_an_id_that_was_never_heard_of(client_version: int) -> None:
     bench = Bench()
     producer = ProducerIdAndEpoch(1000, 0)
-    assert only(bench.add("t", producer, [P0], client_version).answer.errors) is ERRORS["mapping"]
-    assert only(bench.verify("t", producer, [P0]).answer.errors) is ERRORS["mapping"]
+    assert only(bench.add("t", producer, [P0], client_version).answer) is ERRORS["mapping"]
+    assert only(bench.verify("t", producer, [P0]).answer) is ERRORS["mapping"]
     for is_commit in (True, False):
         ended = bench.end("t", producer, is_commit=is_commit, client_version=client_version)
         assert ended.answer.error is ERRORS["mapping"]
@@ -156,6 +158,6 @@ def test_the_empty_id_is_an_invalid_request() -> None:
     producer = ProducerIdAndEpoch(1000, 0)
     invalid = ErrorCode.INVALID_REQUEST
     assert bench.init("").answer.error is invalid
-    assert only(bench.add("", producer, [P0]).answer.errors) is invalid
-    assert only(bench.verify("", producer, [P0]).answer.errors) is invalid
+    assert only(bench.add("", producer, [P0]).answer) is invalid
+    assert only(bench.verify("", producer, [P0]).answer) is invalid
     assert bench.end("", producer, is_commit=True).answer.error is invalid

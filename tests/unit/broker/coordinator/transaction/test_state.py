@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.coordinator.transaction.core.answers import InitProducerIdAnswer
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
+from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
 from moldau.broker.coordinator.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
     ProducerIdAndEpoch,
+    TransactionStatus,
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
@@ -31,8 +31,8 @@ def test_each_producer_that_comes_has_a_higher_epoch_and_fences_the_one_before()
     first = bench.init().answer.producer
     second = bench.init().answer.producer
     assert (first, second) == ((FIRST, 0), (FIRST, 1))
-    assert bench.add("t", first, [P0]).answer.errors == {P0: ErrorCode.PRODUCER_FENCED}
-    assert bench.add("t", second, [P0]).answer.errors == {P0: ErrorCode.NONE}
+    assert bench.add("t", first, [P0]).answer == {P0: ErrorCode.PRODUCER_FENCED}
+    assert bench.add("t", second, [P0]).answer == {P0: ErrorCode.NONE}
 
 
 def test_a_producer_that_comes_back_goes_on_with_the_next_epoch() -> None:
@@ -160,7 +160,7 @@ def test_from_version_2_on_every_transaction_has_an_epoch_of_its_own(is_commit: 
     assert bench.transaction().partitions == frozenset()
     # The answer was lost:
     assert bench.end("t", producer, is_commit=is_commit).answer == answer
-    assert bench.add("t", answer.producer, [P2]).answer.errors == {P2: ErrorCode.NONE}
+    assert bench.add("t", answer.producer, [P2]).answer == {P2: ErrorCode.NONE}
     # And now it is too late for a repetition, which could be the next transaction's end.
     assert bench.end("t", producer, is_commit=is_commit).answer.error is ErrorCode.PRODUCER_FENCED
 
@@ -273,10 +273,10 @@ def test_what_is_told_of_an_uncommitted_change_waits_for_it() -> None:
     refused = bench.add("t", old.answer.producer, [P0])
     assert not refused.is_answered, "the one who fenced it may yet be forgotten"
     bench.fail_over(keep=bench.log.high_watermark)
-    assert refused.answer.errors == {P0: ErrorCode.NOT_COORDINATOR}
+    assert refused.answer == {P0: ErrorCode.NOT_COORDINATOR}
     added = bench.add("t", old.answer.producer, [P0])
     bench.commit()
-    assert added.answer.errors == {P0: ErrorCode.NONE}
+    assert added.answer == {P0: ErrorCode.NONE}
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_write_that_fails_changes_nothing(append_error: ErrorCode, told: Error
     producer = bench.begin()
     bench.log.append_error = append_error
     assert bench.end("t", producer, is_commit=True).answer.error is told
-    assert bench.add("t", producer, [P1]).answer.errors == {P1: told}
+    assert bench.add("t", producer, [P1]).answer == {P1: told}
     bench.log.append_error = ErrorCode.NONE
     assert bench.status() is TransactionStatus.ONGOING
     assert bench.end("t", producer, is_commit=True).answer.error is ErrorCode.NONE
@@ -410,9 +410,7 @@ def test_a_transaction_that_has_had_its_time_is_aborted_and_its_producer_fenced(
     assert (command.is_commit, command.producer) == (False, (FIRST, 1))
     bench.answer_markers()
     assert bench.status() is TransactionStatus.COMPLETE_ABORT
-    assert bench.add("t", producer, [P0], client_version).answer.errors == {
-        P0: ErrorCode.PRODUCER_FENCED
-    }
+    assert bench.add("t", producer, [P0], client_version).answer == {P0: ErrorCode.PRODUCER_FENCED}
     committed = bench.end("t", producer, is_commit=True, client_version=client_version).answer
     assert committed.error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED)
     # It may come back, as long as nobody else has come (KIP-588).
@@ -584,8 +582,8 @@ def test_the_epoch_of_the_last_markers_is_no_clients(version: int) -> None:
     bench.init()
     with_epoch(bench, LAST_CLIENT_EPOCH + 1, client_version=0)
     fenced = ErrorCode.PRODUCER_FENCED
-    assert bench.add("t", BEYOND, [P0], client_version=version).answer.errors == {P0: fenced}
-    assert bench.verify("t", BEYOND, [P0]).answer.errors == {P0: fenced}
+    assert bench.add("t", BEYOND, [P0], client_version=version).answer == {P0: fenced}
+    assert bench.verify("t", BEYOND, [P0]).answer == {P0: fenced}
     for client_version in (0, version):
         ended = bench.end("t", BEYOND, is_commit=False, client_version=client_version)
         assert ended.answer.error is fenced
@@ -603,7 +601,7 @@ def test_a_transaction_that_was_fenced_with_the_last_epoch_begins_no_more(versio
     (command,) = bench.answer_markers()
     assert command.producer == BEYOND
     added = bench.add("t", BEYOND, [P0], client_version=min(version, 1)).answer
-    assert ErrorCode.NONE not in added.errors.values()
+    assert ErrorCode.NONE not in added.values()
     assert bench.init().answer.producer[0] != FIRST
 
 

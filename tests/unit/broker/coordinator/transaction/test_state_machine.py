@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from moldau.broker.coordinator.transaction.core import transaction as transaction_module
-from moldau.broker.coordinator.transaction.core.init_producer_id import InitProducerId
-from moldau.broker.coordinator.transaction.core.markers import SendMarkers
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus, is_legal
+from moldau.broker.coordinator.transaction.core.rules import InitProducerId
+from moldau.broker.coordinator.transaction.core.state import SendMarkers
 from moldau.broker.coordinator.transaction.core.transaction import (
     NO_TIMEOUT_MS,
     ProducerIdAndEpoch,
     Transaction,
+    TransactionStatus,
     from_record,
+    is_legal,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.coordinator_records.transactions import (
@@ -196,7 +197,7 @@ class TransactionalId(RuleBasedStateMachine):
             return
 
         def answered(answer: Any) -> None:
-            if answer.errors[partition] is ErrorCode.NONE:
+            if answer[partition] is ErrorCode.NONE:
                 self.partitions[partition].write(pair)
 
         self._send(
@@ -303,13 +304,13 @@ class TransactionalId(RuleBasedStateMachine):
 
         class Answered:
             def respond(_, answer: Any) -> None:
-                error = answer[0]
-                errors = set(error.values()) if isinstance(error, dict) else {error}
+                is_by_partition = isinstance(answer, dict)
+                errors = set(answer.values()) if is_by_partition else {answer[0]}
                 if pair is not None and was_fenced and pair < max(self.granted):
                     assert ErrorCode.NONE not in errors, "a fenced producer was served"
                 if pair is not None and ErrorCode.PRODUCER_FENCED in errors:
                     self.told_fenced.add(pair)
-                if isinstance(error, dict) and ErrorCode.NONE in errors:
+                if is_by_partition and ErrorCode.NONE in errors:
                     assert pair not in self.told_fenced, "fenced, and then not"
                 if not is_answer_lost:
                     request.on_answer(answer)

@@ -6,15 +6,13 @@ import pytest
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
 from moldau.broker.coordinator.transaction.core.state import TransactionState
-from moldau.broker.coordinator.transaction.core.statuses import (
-    LEGAL_PREDECESSORS,
-    TransactionStatus,
-    is_legal,
-)
 from moldau.broker.coordinator.transaction.core.transaction import (
+    LEGAL_PREDECESSORS,
     ProducerIdAndEpoch,
     Transaction,
+    TransactionStatus,
     from_record,
+    is_legal,
     record_key,
     record_value,
 )
@@ -123,7 +121,7 @@ def test_listing_filters_and_sees_what_is_not_committed_only_later() -> None:
     caller = Caller()
 
     def operation(state: TransactionState, now_ms: float) -> object:
-        return state.list_transactions(lambda each: each.transactional_id == "a", caller, now_ms)
+        return state.list_transactions(lambda each: each.transactional_id == "a", caller)
 
     bench.runtime.call(0, operation)  # type: ignore[arg-type]
     assert not caller.is_answered

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.coordinator.transaction.core import partitions
-from moldau.broker.coordinator.transaction.core.statuses import (
-    LEGAL_PREDECESSORS,
-    TransactionStatus,
-    is_legal,
-)
+from moldau.broker.coordinator.transaction.core import rules
 from moldau.broker.coordinator.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
     LAST_EPOCH,
+    LEGAL_PREDECESSORS,
     NO_TIMEOUT_MS,
     ProducerIdAndEpoch,
     Transaction,
+    TransactionStatus,
     from_record,
+    is_legal,
     new_transaction,
     record_key,
     record_value,
@@ -221,7 +219,7 @@ def test_nobody_writes_into_a_transaction_that_was_taken_over(
     producer: tuple[int, int], error: ErrorCode
 ) -> None:
     kept = transaction().kept_for(ProducerIdAndEpoch(8, 4), 2000, 600)
-    assert partitions.refusal(kept, ProducerIdAndEpoch(*producer)) is error
+    assert rules.write_refusal(kept, ProducerIdAndEpoch(*producer)) is error
 
 
 # -- the record ----------------------------------------------------------------------------------

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.broker.coordinator.transaction.core.answers import InitProducerIdAnswer
-from moldau.broker.coordinator.transaction.core.statuses import TransactionStatus
+from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
 from moldau.broker.coordinator.transaction.core.transaction import (
     LAST_CLIENT_EPOCH,
     NO_TIMEOUT_MS,
     ProducerIdAndEpoch,
+    TransactionStatus,
 )
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.transaction.bench import P0, P1, P2, Bench
@@ -55,10 +55,10 @@ def test_a_prepared_transaction_is_kept_for_who_comes_and_ended_by_it(
     if fails_over:
         bench.fail_over()
     # Who crashed is fenced; who came may end it, and nothing else.
-    assert bench.add("t", crashed, [P0]).answer.errors == {P0: ErrorCode.PRODUCER_FENCED}
-    assert bench.verify("t", crashed, [P0]).answer.errors == {P0: ErrorCode.PRODUCER_FENCED}
+    assert bench.add("t", crashed, [P0]).answer == {P0: ErrorCode.PRODUCER_FENCED}
+    assert bench.verify("t", crashed, [P0]).answer == {P0: ErrorCode.PRODUCER_FENCED}
     assert bench.end("t", crashed, is_commit=True).answer.error is ErrorCode.PRODUCER_FENCED
-    assert bench.add("t", kept.producer, [P2]).answer.errors == {P2: ErrorCode.INVALID_TXN_STATE}
+    assert bench.add("t", kept.producer, [P2]).answer == {P2: ErrorCode.INVALID_TXN_STATE}
     bench.advance(30 * DAY_MS)
     assert bench.status() is TransactionStatus.ONGOING
     answer = bench.end("t", kept.producer, is_commit=is_commit).answer
@@ -69,7 +69,7 @@ def test_a_prepared_transaction_is_kept_for_who_comes_and_ended_by_it(
     bench.answer_markers()
     assert bench.transaction().own_producer == (FIRST, 2)
     assert bench.end("t", kept.producer, is_commit=is_commit).answer == answer
-    assert bench.add("t", answer.producer, [P2]).answer.errors == {P2: ErrorCode.NONE}
+    assert bench.add("t", answer.producer, [P2]).answer == {P2: ErrorCode.NONE}
 
 
 def test_a_producer_id_that_a_kept_transaction_never_had_is_not_fenced_but_unknown() -> None:
@@ -79,8 +79,8 @@ def test_a_producer_id_that_a_kept_transaction_never_had_is_not_fenced_but_unkno
     two_phase(bench, keep_prepared=True)
     other = ProducerIdAndEpoch(FIRST + 77, 0)
     unknown = {P0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
-    assert bench.add("t", other, [P0]).answer.errors == unknown
-    assert bench.verify("t", other, [P0]).answer.errors == unknown
+    assert bench.add("t", other, [P0]).answer == unknown
+    assert bench.verify("t", other, [P0]).answer == unknown
 
 
 def test_each_who_takes_over_fences_the_one_before_and_sees_the_same_transaction() -> None:

@@ -1,7 +1,7 @@
 """Regular expressions of clients, in RE2's linear time and within limits.
 
-Owns: which expressions are taken, and the memory of the last ones, refused ones included. Must not:
-match anything. Invariant: an expression costs its compilation once while it is remembered, and no
+Owns which expressions are taken, and the memory of the last ones, refused ones included. It matches
+nothing. Invariant: an expression costs its compilation once while it is remembered, and no
 expression costs more than the limits allow: 4 ms to compile, during which Python's lock is held
 (`(?i)[^\\PL][^\\PL]`), 4 ms to match a topic's name, half a second to match 32 KB.
 """
@@ -31,7 +31,7 @@ grows faster than they do, to 4 ms for 1,000.
 """
 
 MAX_REMEMBERED: Final = 256
-"""Expressions that are remembered, compiled or refused."""
+"""Expressions that are remembered, compiled or refused ones."""
 
 _OPTIONS: Final = re2.Options()
 _OPTIONS.log_errors = False
@@ -46,7 +46,7 @@ _COSTLY: Final = re.compile(
 
 
 class InvalidExpression(ValueError):
-    """No regular expression, or one that is beyond the limits; the message says why."""
+    """An invalid regular expression, or one beyond the limits; the message says why."""
 
 
 def compile_expression(expression: str) -> Any:
@@ -66,8 +66,8 @@ def compile_expression(expression: str) -> Any:
 
 
 def compile_anew(expression: str) -> None:
-    """What `compile_expression` did when it did not remember the expression yet, to be timed."""
-    re2.purge()  # It has a memory of its own.
+    """Compile an expression as if it were not remembered, to be timed."""
+    re2.purge()  # RE2 has a memory of its own.
     _compile.__wrapped__(expression)
 
 
@@ -85,7 +85,7 @@ def _compile(expression: str) -> Any:
 
 
 def _limit_reached(expression: str) -> str | None:
-    """Which limit forbids even to compile the expression."""
+    """The limit that forbids to compile the expression, if one does."""
     unicode_class_count = repetitions = 0
     for found in _COSTLY.finditer(expression):
         if found["unicode"]:

@@ -1,10 +1,11 @@
 """What a change of one member leads to in its consumer group.
 
-Owns: the way from a member as it was and as it tells of itself now to the records of the group's
-next epoch, of the target assignment and of what the member owns then. Both protocols go this way:
-ConsumerGroupHeartbeat and, in a group that is being migrated, JoinGroup.
-Must not: change the group (replay does), or answer. Invariant: the group's epoch grows with every
-change of subscriptions, topics or members, and the target assignment is never ahead of it.
+Owns the way from a member before and after its request to the records of the group's next epoch, of
+the target assignment and of what the member owns then. Both protocols go this way:
+ConsumerGroupHeartbeat and, in a group that is being migrated, JoinGroup. Must not change the group
+(replay does), or answer. Invariants: the group's epoch grows with every change of subscriptions,
+topics or members; the target assignment is never ahead of it, and gives each partition to one
+member at most (asserted every time).
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Any, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorRecord, SetTimer
-from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.assignors import (
+    ASSIGNORS,
+    GroupSpec,
+    MemberSpec,
+    check_assignment,
+)
+from moldau.broker.coordinator.group.core.consumer_group import (
+    ConsumerGroup,
+    ResolvedRegularExpression,
+)
 from moldau.broker.coordinator.group.core.consumer_member import (
     Assignment,
     ConsumerGroupMember,
@@ -26,17 +36,19 @@ from moldau.broker.coordinator.group.core.consumer_records import (
     group_epoch_record,
     member_record,
     member_tombstones,
-    partition_metadata_tombstone,
+    target_epoch_record,
     target_record,
+    tombstone,
 )
 from moldau.broker.coordinator.group.core.context import ClientInfo, ConsumerTimer, GroupContext
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.broker.coordinator.group.core.reconciliation import Reconciliation
 from moldau.broker.coordinator.group.core.regular_expressions import Change, RegularExpressions
-from moldau.broker.coordinator.group.core.target_assignment import compute_target
+from moldau.metadata.image import MetadataImage
+from moldau.protocol.coordinator_records import ConsumerGroupPartitionMetadataKey
 
 FIRST_EPOCH: Final = 1
-"""Of a new group."""
+"""The epoch of a new group."""
 
 
 @dataclass(slots=True)
@@ -46,9 +58,9 @@ class MemberUpdate:
     Attributes:
         old: the member as the group has it, or, of a static member that takes over a place, as the
             records so far make it; a new member has epoch 0 and owns nothing.
-        new: as it tells of itself now.
+        new: with what the request says.
         replaced_id: the id of the member whose place it takes.
-        owned: the partitions it says it has; None: it does not say.
+        owned: the partitions that it says it owns; None: it does not say.
     """
 
     group: ConsumerGroup
@@ -76,7 +88,7 @@ class MemberUpdates:
         self._expressions = expressions
 
     def tell(self, update: MemberUpdate) -> None:
-        """Write what the member told, and the group's new epoch if that means one.
+        """Write the member's metadata, and the group's new epoch if they mean one.
 
         Raises:
             Refusal: INVALID_REGULAR_EXPRESSION.
@@ -98,7 +110,7 @@ class MemberUpdates:
             self._refresh_epoch(update, needs_epoch=needs_epoch)
 
     def refresh_epoch(self, update: MemberUpdate) -> None:
-        """Look whether the subscribed topics have changed; for a member that told nothing new."""
+        """See whether the subscribed topics have changed, for a member that said nothing new."""
         update.group_epoch = update.group.group_epoch
         if update.group.needs_metadata_refresh:
             self._refresh_epoch(update, needs_epoch=False)
@@ -109,8 +121,8 @@ class MemberUpdates:
         old = update.old if is_member else group.members.get(update.replaced_id or "")
         names = group.subscribed_after(old, update.new)
         metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
-        # A member that wants nothing (yet) is in a new group from its first epoch on; a member that
-        # subscribes to something makes the next one, as in Apache Kafka 4.x.
+        # A member without subscriptions is in a new group from its first epoch on; one with
+        # subscriptions makes the next epoch, as in Apache Kafka 4.x.
         update.group_epoch = group.group_epoch or FIRST_EPOCH
         if needs_epoch or metadata_hash != group.metadata_hash:
             update.group_epoch += 1
@@ -121,7 +133,9 @@ class MemberUpdates:
             self._context.count("consumer-group-rebalance")
         group.metadata_refreshed(update.group_epoch)
         if group.has_partition_metadata_record:
-            update.records.append(partition_metadata_tombstone(group.group_id))
+            update.records.append(
+                tombstone(ConsumerGroupPartitionMetadataKey(group_id=group.group_id))
+            )
 
     def refresh_target(self, update: MemberUpdate) -> tuple[int, Assignment]:
         """The target assignment for the member and its epoch: a new one, if the group's epoch is
@@ -132,7 +146,7 @@ class MemberUpdates:
             self._context.metadata().configs, group.group_id
         )
         age_ms = update.now_ms - group.assignment_timestamp_ms
-        # Below zero: the wall clock was set back since, here or from one coordinator to the next.
+        # Below zero: the wall clock was set back, here or from one coordinator to the next.
         is_due = not 0 <= age_ms < times.assignment_interval_ms
         if group.assignment_epoch >= update.group_epoch or not is_due:
             return group.assignment_epoch, group.target_of(update.new)
@@ -145,19 +159,45 @@ class MemberUpdates:
         )
         assignor = group.preferred_assignor(replaced, update.new)
         settings = self._context.consumer_settings
-        target = compute_target(
-            group,
-            members,
-            group_epoch=update.group_epoch,
-            image=self._context.metadata(),
-            assignor_name=assignor if assignor in settings.assignors else settings.assignors[0],
-            now_ms=update.now_ms,
+        targets = self._compute_target(
+            update, members, assignor if assignor in settings.assignors else settings.assignors[0]
         )
-        update.records += target.records
-        return update.group_epoch, target.targets[update.new.member_id]
+        return update.group_epoch, targets[update.new.member_id]
+
+    def _compute_target(
+        self, update: MemberUpdate, members: dict[str, ConsumerGroupMember], assignor_name: str
+    ) -> dict[str, Assignment]:
+        """The target assignment of the group's new epoch; adds its records.
+
+        Args:
+            members: the members as they are with what is about to be written.
+        """
+        group, image = update.group, self._context.metadata()
+        subscriptions = _Subscriptions(image, group.resolved)
+        specs = {
+            member_id: MemberSpec(
+                member.instance_id, subscriptions.topic_ids(member), group.target_of(member)
+            )
+            for member_id, member in members.items()
+        }
+        topics = image.topics.topics_by_id
+        subscriptions_by_identity = {id(spec.topic_ids): spec.topic_ids for spec in specs.values()}
+        wanted: set[UUID] = set().union(*subscriptions_by_identity.values())
+        spec = GroupSpec(specs, {topic_id: len(topics[topic_id].partitions) for topic_id in wanted})
+        targets = ASSIGNORS[assignor_name](spec)
+        check_assignment(spec, targets)
+        update.records += [
+            target_record(group.group_id, member_id, targets[member_id])
+            for member_id in members
+            if targets[member_id] != specs[member_id].target
+        ]
+        update.records.append(
+            target_epoch_record(group.group_id, update.group_epoch, int(update.now_ms))
+        )
+        return targets
 
     def reconcile(self, update: MemberUpdate, target_epoch: int, target: Assignment) -> None:
-        """Let the member take its next step toward the target; `update.new` is it afterwards.
+        """Let the member take its next step toward the target; `update.new` is the member then.
 
         Raises:
             Refusal: FENCED_MEMBER_EPOCH.
@@ -190,7 +230,7 @@ class MemberUpdates:
     def _subscription(
         self, group: ConsumerGroup, member: ConsumerGroupMember
     ) -> Callable[[UUID], bool]:
-        """Whether a member wants a topic; an expression may stand for very many of them."""
+        """Whether a member is subscribed to a topic; an expression may match very many of them."""
         topics = self._context.metadata().topics.topics_by_id
         names = member.subscribed_topic_names
         matched = frozenset[str]()
@@ -202,6 +242,36 @@ class MemberUpdates:
             return topic is not None and (topic.name in names or topic.name in matched)
 
         return is_subscribed
+
+
+class _Subscriptions:
+    """The topic ids that members are subscribed to; equal subscriptions give the same object."""
+
+    def __init__(
+        self, image: MetadataImage, resolved: Mapping[str, ResolvedRegularExpression]
+    ) -> None:
+        self._topics_by_name = image.topics.topics_by_name
+        self._resolved = resolved
+        self._known: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+        self._shared: dict[frozenset[UUID], frozenset[UUID]] = {}
+
+    def topic_ids(self, member: ConsumerGroupMember) -> frozenset[UUID]:
+        """The ids of a member's topics, those that exist."""
+        subscription = (member.subscribed_topic_names, member.subscribed_topic_regex)
+        found = self._known.get(subscription)
+        if found is None:
+            names = member.subscribed_topic_names
+            expression = member.subscribed_topic_regex
+            if expression and expression in self._resolved:
+                names |= self._resolved[expression].topic_names
+            found = frozenset(
+                self._topics_by_name[name].topic_id
+                for name in names
+                if name in self._topics_by_name
+            )
+            found = self._shared.setdefault(found, found)
+            self._known[subscription] = found
+        return found
 
 
 def replacement_records(

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from moldau.broker.coordinator.expressions import process_worker
+from moldau.broker.coordinator.core.expressions import compile_expression
+from moldau.broker.coordinator.expressions import workers
 from moldau.broker.coordinator.expressions.child import NICENESS
-from moldau.broker.coordinator.expressions.core.expressions import compile_expression
-from moldau.broker.coordinator.expressions.process_worker import IDLE_MS, ProcessWorker
-from moldau.broker.coordinator.expressions.slices import ThreadWorker, Tried
+from moldau.broker.coordinator.expressions.workers import (
+    IDLE_MS,
+    ProcessWorker,
+    ThreadWorker,
+    Tried,
+)
 from moldau.runtime.child_process import ChildProcess
 from moldau.runtime.clock import ManualClock
 from moldau.testing import wait_until_async
@@ -110,7 +114,7 @@ async def test_a_child_that_does_not_answer_is_replaced(
     first = bench.pid
     os.kill(first, signal.SIGSTOP)
     with monkeypatch.context() as patched:
-        patched.setattr(process_worker, "ANSWER_S", 0.01)
+        patched.setattr(workers, "ANSWER_S", 0.01)
         assert await bench.matching(NAMES) == MATCHING
     assert bench.threads.count == 1
     assert "did not answer within 0.01 s" in caplog.text

@@ -11,9 +11,9 @@ import pytest
 from moldau.broker.coordinator.producer_ids import (
     ProducerIdBlock,
     ProducerIds,
+    ProducerIdSource,
     ProducerIdsUnavailable,
 )
-from moldau.broker.coordinator.transaction.producer_id_source import ProducerIdSource
 
 
 class Controller:

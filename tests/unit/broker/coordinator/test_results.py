@@ -11,7 +11,6 @@ from moldau.broker.coordinator.core.result import (
     Producer,
     Reply,
 )
-from moldau.broker.coordinator.group.core.results import merge, whatever_happens
 from moldau.protocol.errors import ErrorCode
 
 RECORD = CoordinatorRecord(b"key", b"value", 0)
@@ -19,9 +18,9 @@ RECORD = CoordinatorRecord(b"key", b"value", 0)
 
 def test_records_of_a_transaction_stay_with_their_producer() -> None:
     result = CoordinatorResult()
-    merge(result, CoordinatorResult(records=[RECORD], producer=Producer(7, 1)))
+    result.merge(CoordinatorResult(records=[RECORD], producer=Producer(7, 1)))
     assert (result.records, result.producer) == ([RECORD], Producer(7, 1))
-    merge(result, CoordinatorResult())
+    result.merge(CoordinatorResult())
     assert (result.records, result.producer) == ([RECORD], Producer(7, 1))
 
 
@@ -38,8 +37,8 @@ def test_each_thing_that_is_promised_comes_true_without_the_records(
     promised: CoordinatorResult,
 ) -> None:
     result = CoordinatorResult(records=[RECORD])
-    merge(result, promised)
-    after = whatever_happens(result, lambda: 0).after
+    result.merge(promised)
+    after = result.whatever_happens(lambda: 0).after
     assert after is not None
     assert after(ErrorCode.NOT_ENOUGH_REPLICAS, 0.0) == promised
     assert after(ErrorCode.NONE, 0.0) == CoordinatorResult()

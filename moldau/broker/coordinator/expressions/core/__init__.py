@@ -1,1 +1,0 @@
-"""Which expressions are taken."""

@@ -1,0 +1,119 @@
+"""One JoinGroup request, as groups of both kinds take it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from moldau.broker.coordinator.core.result import CoordinatorResult, Reply, ReplyTo
+from moldau.broker.coordinator.group.core.consumer_protocol import read_subscription
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.messages.p11_join_group import JoinGroupResponse
+
+if TYPE_CHECKING:
+    from moldau.broker.coordinator.group.core.context import ClientInfo
+    from moldau.metadata.steps import Steps
+    from moldau.protocol.messages.consumer_protocol import (
+        ConsumerProtocolSubscription,
+    )
+    from moldau.protocol.messages.p11_join_group import JoinGroupRequest
+
+MAX_READ_AT_ONCE: Final = 100
+"""As many subscriptions are read only when a consumer group asks for them."""
+
+NO_GENERATION: Final = -1
+UNKNOWN_MEMBER: Final = ""
+FIRST_KNOWN_MEMBER_VERSION: Final = 4
+"""From this version of JoinGroup on a member first gets an id, and joins with it (KIP-394)."""
+NULLABLE_PROTOCOL_VERSION: Final = 7
+FIRST_SKIP_ASSIGNMENT_VERSION: Final = 9
+"""From this version of JoinGroup on the leader can be told not to assign (KIP-814)."""
+
+Protocols = Sequence[tuple[str, bytes]]
+"""Names and metadata, in the member's order of preference."""
+
+
+def join_error(error: ErrorCode, member_id: str, api_version: int) -> JoinGroupResponse:
+    """A refused JoinGroup."""
+    return JoinGroupResponse(
+        error_code=error,
+        generation_id=NO_GENERATION,
+        protocol_name=None if api_version >= NULLABLE_PROTOCOL_VERSION else "",
+        leader=UNKNOWN_MEMBER,
+        member_id=member_id,
+    )
+
+
+class Joining:
+    """The request with its sender.
+
+    Invariant: a request with very many protocols is read in steps; the operation finds the outcome.
+    """
+
+    __slots__ = ("_read", "api_version", "client", "protocols", "reply_to", "request")
+
+    def __init__(
+        self, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: ReplyTo
+    ) -> None:
+        self.request = request
+        self.protocols: list[tuple[str, bytes]] = []
+        self.api_version = api_version
+        self.client = client
+        self.reply_to = reply_to
+        self._read: list[ConsumerProtocolSubscription | RemoteProtocolError] = []
+        """The first subscription, or the error of the first one that cannot be read."""
+
+    @classmethod
+    def read(
+        cls, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: ReplyTo
+    ) -> Steps[Joining]:
+        """Read a request; a step for each protocol."""
+        joining = cls(request, api_version, client, reply_to)
+        is_many = len(request.protocols) > MAX_READ_AT_ONCE
+        for each in request.protocols:
+            metadata = bytes(each.metadata)
+            joining.protocols.append((each.name, metadata))
+            if is_many:
+                joining._look_at(metadata)
+            yield
+        return joining
+
+    @property
+    def subscription(self) -> ConsumerProtocolSubscription:
+        """What the member wants, by its first protocol. All of them have to be readable: the group
+        may become a classic one with any of them.
+
+        Raises:
+            RemoteProtocolError: one cannot be read.
+        """
+        if not self._read:
+            for _, metadata in self.protocols:
+                self._look_at(metadata)
+        (outcome,) = self._read
+        if isinstance(outcome, RemoteProtocolError):
+            raise outcome
+        return outcome
+
+    def _look_at(self, metadata: bytes) -> None:
+        if self._read and isinstance(self._read[0], RemoteProtocolError):
+            return
+        try:
+            subscription = read_subscription(metadata)
+        except RemoteProtocolError as error:
+            self._read = [error]
+            return
+        if not self._read:
+            self._read.append(subscription)
+
+    def refusal(self, error: ErrorCode, member_id: str | None = None) -> Reply:
+        """An answer with an error.
+
+        Args:
+            member_id: instead of the one in the request.
+        """
+        told = self.request.member_id if member_id is None else member_id
+        return Reply(self.reply_to, join_error(error, told, self.api_version))
+
+    def refused(self, error: ErrorCode, member_id: str | None = None) -> CoordinatorResult:
+        """The result of a refused request."""
+        return CoordinatorResult(replies=[self.refusal(error, member_id)])

@@ -1,0 +1,416 @@
+"""What the requests of producers do to a transactional id: InitProducerId, AddPartitionsToTxn,
+EndTxn.
+
+Owns the decisions, which change nothing (KIP-98, KIP-360, KIP-890, KIP-939). Must not write records
+or answer. Invariants:
+
+- A producer gets a pair (producer id, epoch) that no producer has had, unless it repeats the
+  request that gave it that pair; the producer that had the id before is fenced by it.
+- A partition that a broker is told is in the transaction is in the log's record of it, so that the
+  transaction's end reaches it.
+- An outcome that was written stays; asking for the other one is INVALID_TXN_STATE once the markers
+  are written, and CONCURRENT_TRANSACTIONS before. From transaction version 2 on a repeated EndTxn
+  is known by its epoch, which the first one has used up. Below, only the state tells it, so that a
+  late repetition may be taken for the next transaction's end (which is why version 2 exists).
+
+Where Apache Kafka looks only at the producer id of a producer that comes back while a transaction
+is open, the epoch counts here too: a producer that was fenced cannot abort its successor's
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from moldau.broker.coordinator.transaction.core.transaction import (
+    EPOCH_BUMP_VERSION,
+    NO_PRODUCER,
+    NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
+    ProducerIdAndEpoch,
+    Transaction,
+    TransactionStatus,
+    new_transaction,
+)
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """Limits and times, which do not change while the broker runs.
+
+    Attributes:
+        max_timeout_ms: the longest timeout a producer may ask for.
+        two_phase_commit_enabled: whether producers may ask for none (KIP-939).
+        expiration_ms: after which an id without a transaction is forgotten.
+        abort_interval_ms: between two searches for timed-out transactions.
+        expiry_interval_ms: between two searches for ids to forget.
+    """
+
+    max_timeout_ms: int = 900_000
+    two_phase_commit_enabled: bool = False
+    expiration_ms: int = 604_800_000
+    abort_interval_ms: int = 10_000
+    expiry_interval_ms: int = 3_600_000
+
+    @classmethod
+    def from_config(cls, values: Mapping[str, Any]) -> TransactionSettings:
+        """From a node's configuration."""
+        return cls(
+            max_timeout_ms=values["transaction.max.timeout.ms"],
+            two_phase_commit_enabled=values["transaction.two.phase.commit.enable"],
+            expiration_ms=values["transactional.id.expiration.ms"],
+            abort_interval_ms=values["transaction.abort.timed.out.transaction.cleanup.interval.ms"],
+            expiry_interval_ms=values["transaction.remove.expired.transaction.cleanup.interval.ms"],
+        )
+
+
+def producer_fenced_error(error: ErrorCode, *, is_known: bool) -> ErrorCode:
+    """PRODUCER_FENCED is INVALID_PRODUCER_EPOCH to clients that do not know it (KIP-588)."""
+    if error is ErrorCode.PRODUCER_FENCED and not is_known:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+# -- InitProducerId --------------------------------------------------------------------------------
+
+
+class InitProducerId(NamedTuple):
+    """The request.
+
+    Attributes:
+        expected: the pair of a producer that comes back (KIP-360).
+        enable_two_phase: its transactions end only when told to (KIP-939).
+        keep_prepared: an open transaction is not aborted but handed over (KIP-939).
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    expected: ProducerIdAndEpoch | None = None
+    enable_two_phase: bool = False
+    keep_prepared: bool = False
+
+
+class Recovery(NamedTuple):
+    """The pairs of a producer that came back, before and after. If it asks again with the first
+    one, the answer was lost.
+    """
+
+    before: ProducerIdAndEpoch
+    after: ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Initialization:
+    """A record to write, and the answer for when it is committed.
+
+    Attributes:
+        transaction: what the record says.
+        answer: the producer's pair; None while the open transaction is being aborted.
+        ongoing: the pair of the transaction that is kept for it.
+        recovery: what makes a repetition of this request known.
+        used_producer_id: whether the spare producer id was used.
+    """
+
+    transaction: Transaction
+    answer: ProducerIdAndEpoch | None
+    ongoing: ProducerIdAndEpoch = NO_PRODUCER
+    recovery: Recovery | None = None
+    used_producer_id: bool = False
+
+
+def initialization_refusal(
+    request: InitProducerId, settings: TransactionSettings, server_version: int
+) -> ErrorCode:
+    """What is wrong with an InitProducerId whatever the id's state; NONE for nothing."""
+    if not request.transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    if request.enable_two_phase and not settings.two_phase_commit_enabled:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if request.keep_prepared and server_version < EPOCH_BUMP_VERSION:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if not request.enable_two_phase and not 0 < request.timeout_ms <= settings.max_timeout_ms:
+        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    return ErrorCode.NONE
+
+
+def initialize(
+    request: InitProducerId,
+    transaction: Transaction | None,
+    *,
+    recovery: Recovery | None,
+    spare_producer_id: int,
+    server_version: int,
+    now_ms: float,
+) -> Initialization | ErrorCode:
+    """What an InitProducerId leads to.
+
+    Args:
+        transaction: the id as it is, None for a new one.
+        recovery: the last one of this id, as far as remembered.
+        spare_producer_id: -1 if there is none: COORDINATOR_LOAD_IN_PROGRESS where one is needed.
+        server_version: the finalized `transaction.version`.
+    """
+    timeout_ms = NO_TIMEOUT_MS if request.enable_two_phase else request.timeout_ms
+    if transaction is None:
+        if spare_producer_id == NO_PRODUCER_ID:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        made = new_transaction(request.transactional_id, spare_producer_id, timeout_ms, now_ms)
+        return Initialization(made, made.own_producer, used_producer_id=True)
+    if transaction.status.is_prepared:
+        # A fenced producer gets this too: it is told that it is fenced when the markers are
+        # written.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    current = transaction.client_producer
+    is_repeated = _is_repeated(request, transaction, recovery)
+    if (
+        request.expected is not None
+        and not is_repeated
+        and (request.expected != current or current.is_of_markers)
+    ):
+        return ErrorCode.PRODUCER_FENCED
+    if transaction.status is TransactionStatus.ONGOING:
+        if is_repeated:
+            # The producer has had its answer, or it could not have begun.
+            return ErrorCode.PRODUCER_FENCED
+        return _with_open_transaction(
+            request, transaction, timeout_ms, spare_producer_id, server_version, now_ms
+        )
+    if is_repeated:
+        assert request.expected is not None
+        return Initialization(
+            transaction.initialized(current, timeout_ms, now_ms),
+            current,
+            recovery=Recovery(request.expected, current),
+        )
+    following = _following(current, spare_producer_id)
+    if following is None:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return Initialization(
+        transaction.initialized(following, timeout_ms, now_ms),
+        following,
+        recovery=Recovery(current, following) if request.expected is not None else None,
+        used_producer_id=current.is_exhausted,
+    )
+
+
+def _with_open_transaction(
+    request: InitProducerId,
+    transaction: Transaction,
+    timeout_ms: int,
+    spare_producer_id: int,
+    server_version: int,
+    now_ms: float,
+) -> Initialization | ErrorCode:
+    is_exhausted = transaction.client_producer.is_exhausted
+    if request.keep_prepared:
+        following = _following(transaction.client_producer, spare_producer_id)
+        if following is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return Initialization(
+            transaction.kept_for(following, timeout_ms, now_ms),
+            following,
+            ongoing=transaction.own_producer,
+            used_producer_id=is_exhausted,
+        )
+    uses_spare = is_exhausted and (transaction.is_kept or server_version >= EPOCH_BUMP_VERSION)
+    if uses_spare and spare_producer_id == NO_PRODUCER_ID:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    fenced = transaction.fenced(
+        server_version=server_version, spare_producer_id=spare_producer_id, now_ms=now_ms
+    )
+    # No producer gets the epoch that the markers carry: the next request gets one above.
+    return Initialization(fenced, None, used_producer_id=uses_spare)
+
+
+def _is_repeated(
+    request: InitProducerId, transaction: Transaction, recovery: Recovery | None
+) -> bool:
+    """Whether the producer was answered already, by this request or by the end of a transaction
+    whose answer it has not got.
+    """
+    expected = request.expected
+    if expected is None:
+        return False
+    if recovery is not None and recovery == (expected, transaction.client_producer):
+        return True
+    return expected == transaction.ended_by
+
+
+def _following(current: ProducerIdAndEpoch, spare_producer_id: int) -> ProducerIdAndEpoch | None:
+    """The pair after `current`; None if it needs a producer id and there is none."""
+    if not current.is_exhausted:
+        return ProducerIdAndEpoch(current.producer_id, current.producer_epoch + 1)
+    if spare_producer_id == NO_PRODUCER_ID:
+        return None
+    return ProducerIdAndEpoch(spare_producer_id, 0)
+
+
+# -- AddPartitionsToTxn, AddOffsetsToTxn -----------------------------------------------------------
+
+
+def write_refusal(transaction: Transaction | None, producer: ProducerIdAndEpoch) -> ErrorCode:
+    """Why that producer may not write into the id's transaction; NONE if it may."""
+    if transaction is None:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    client = transaction.client_producer
+    if transaction.is_kept:
+        if producer == client:
+            # It was handed over to be ended, not to be written into.
+            return ErrorCode.INVALID_TXN_STATE
+        if producer.producer_id in (transaction.producer_id, client.producer_id):
+            return ErrorCode.PRODUCER_FENCED
+    if producer.producer_id != client.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer.producer_epoch != client.producer_epoch or producer.is_of_markers:
+        return ErrorCode.PRODUCER_FENCED
+    if transaction.status.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return ErrorCode.NONE
+
+
+def add_partitions(
+    transaction: Transaction | None,
+    producer: ProducerIdAndEpoch,
+    partitions: Collection[TopicPartition],
+    *,
+    client_version: int,
+    now_ms: float,
+) -> Transaction | ErrorCode:
+    """What is to be written; NONE if all of them are in the transaction already."""
+    if transaction is not None and transaction.status.is_prepared:
+        # The client may go on with another pair than the one that is in the log so far.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    error = write_refusal(transaction, producer)
+    if error is not ErrorCode.NONE:
+        return error
+    assert transaction is not None
+    if transaction.status is TransactionStatus.ONGOING and transaction.partitions.issuperset(
+        partitions
+    ):
+        return ErrorCode.NONE
+    return transaction.with_partitions(partitions, client_version, now_ms)
+
+
+def verify_partitions(
+    transaction: Transaction | None,
+    producer: ProducerIdAndEpoch,
+    partitions: Collection[TopicPartition],
+) -> dict[TopicPartition, ErrorCode]:
+    """NONE for each partition that is in the transaction, otherwise TRANSACTION_ABORTABLE."""
+    error = write_refusal(transaction, producer)
+    if error is not ErrorCode.NONE:
+        return dict.fromkeys(partitions, error)
+    assert transaction is not None
+    return {
+        partition: ErrorCode.NONE
+        if partition in transaction.partitions
+        else ErrorCode.TRANSACTION_ABORTABLE
+        for partition in partitions
+    }
+
+
+# -- EndTxn ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The outcome is to be written, and answered once that is committed."""
+
+    transaction: Transaction
+    used_producer_id: bool
+
+
+def end_transaction(
+    transaction: Transaction | None,
+    producer: ProducerIdAndEpoch,
+    *,
+    is_commit: bool,
+    client_version: int,
+    spare_producer_id: int,
+    now_ms: float,
+) -> Ending | ProducerIdAndEpoch | ErrorCode:
+    """What an EndTxn leads to; the pair that the producer goes on with if it repeats one whose
+    answer was lost.
+
+    Args:
+        client_version: the transaction version that the client speaks: 2 for EndTxn v5.
+        spare_producer_id: -1 if there is none: COORDINATOR_LOAD_IN_PROGRESS where one is needed.
+    """
+    if transaction is None:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if transaction.status.is_prepared:
+        # To every producer: the pair to go on with may be in use already, and is not in the log
+        # yet.
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    if client_version < EPOCH_BUMP_VERSION and not transaction.is_kept:
+        return _end_without_bump(transaction, producer, is_commit, client_version, now_ms)
+    is_repeated = producer == transaction.ended_by
+    error = _fence(transaction, producer, is_repeated)
+    if error is not ErrorCode.NONE:
+        return error
+    if is_repeated:
+        if _is_outcome(transaction.status, is_commit):
+            return transaction.own_producer
+        return ErrorCode.INVALID_TXN_STATE
+    if transaction.status is not TransactionStatus.ONGOING and is_commit:
+        # Only an abort may be of a transaction that has not got as far as the coordinator.
+        return ErrorCode.INVALID_TXN_STATE
+    if transaction.needs_producer_id_to_end and spare_producer_id == NO_PRODUCER_ID:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return Ending(
+        transaction.prepared(
+            is_commit=is_commit,
+            client_version=EPOCH_BUMP_VERSION,
+            spare_producer_id=spare_producer_id,
+            now_ms=now_ms,
+        ),
+        used_producer_id=transaction.needs_producer_id_to_end,
+    )
+
+
+def _fence(transaction: Transaction, producer: ProducerIdAndEpoch, is_repeated: bool) -> ErrorCode:
+    """Whether the pair is the one to be used now, or was when the transaction was last ended."""
+    if is_repeated:
+        return ErrorCode.NONE
+    client = transaction.client_producer
+    if producer.producer_id not in (client.producer_id, transaction.producer_id):
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer != client or producer.is_of_markers:
+        return ErrorCode.PRODUCER_FENCED
+    return ErrorCode.NONE
+
+
+def _end_without_bump(
+    transaction: Transaction,
+    producer: ProducerIdAndEpoch,
+    is_commit: bool,
+    client_version: int,
+    now_ms: float,
+) -> Ending | ProducerIdAndEpoch | ErrorCode:
+    """Below transaction version 2 the epoch stays from one transaction to the next."""
+    if producer.producer_id != transaction.producer_id:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if producer.producer_epoch != transaction.producer_epoch or producer.is_of_markers:
+        return ErrorCode.PRODUCER_FENCED
+    if transaction.status is TransactionStatus.ONGOING:
+        prepared = transaction.prepared(
+            is_commit=is_commit,
+            client_version=client_version,
+            spare_producer_id=NO_PRODUCER_ID,
+            now_ms=now_ms,
+        )
+        return Ending(prepared, used_producer_id=False)
+    if not _is_outcome(transaction.status, is_commit):
+        return ErrorCode.INVALID_TXN_STATE
+    return transaction.own_producer
+
+
+def _is_outcome(status: TransactionStatus, is_commit: bool) -> bool:
+    """Whether the last transaction ended in that way."""
+    return status is (
+        TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
+    )
