@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moldau.cli.live_view import SUMMARY, Block, LiveView
-from moldau.cli.output import size_text
+from moldau.cli.output import SUMMARY, Block, LiveView, size_text
 from moldau.client import (
     Admin,
     KafkaError,
@@ -147,7 +146,7 @@ class Estimate:
 
     @property
     def missing_bytes(self) -> int | None:
-        """What there is still to be copied, None when nobody knows."""
+        """What there is still to be copied; None when it is not known."""
         return self._looks[-1][1] if self._looks else None
 
     @property

@@ -61,7 +61,8 @@ class Watchdog:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None, "stdin is a pipe"
-        # Somebody may have killed the helper: then there is nobody to clean up, and no harm done.
+        # The helper may have been killed: then nothing cleans up after a crash, and no harm is
+        # done.
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()

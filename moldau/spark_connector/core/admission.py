@@ -102,8 +102,8 @@ def admit(
 ) -> Offsets:
     """At most `limit` offsets, shared out in proportion to what each partition has.
 
-    Everybody who has something gets one at least; the largest shares pay for that. Remainders go to
-    the largest fractions, of equal ones to the first by name.
+    Every partition that has something gets one at least; the largest shares pay for that.
+    Remainders go to the largest fractions, of equal ones to the first by name.
     """
     backlog = _backlog(start, ends)
     total = sum(backlog.values())

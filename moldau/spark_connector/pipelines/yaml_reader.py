@@ -3,7 +3,7 @@
 Owns the reading of mappings by declared keys: types, ranges, unknown keys with the nearest known
 one, duplicates, `${VARIABLE}`. Must not know what a pipeline is. Invariant: reading never stops at
 the first problem; every problem is noted with file, line and dotted key, and a value that could not
-be read is replaced by one that nobody uses, because a file with problems is refused as a whole.
+be read is replaced by one that is never used, because a file with problems is refused as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import yaml
 
-from moldau.spark_connector.pipelines.errors import PipelineFileError, Problem
+from moldau.spark_connector.errors import PipelineFileError, Problem
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_NODES: Final = 10_000
@@ -245,7 +245,7 @@ class Section:
             return default
 
     def finish(self, elsewhere: Mapping[str, str] | None = None) -> None:
-        """Complain about every key that nobody asked for.
+        """Complain about every key that was not asked for.
 
         Args:
             elsewhere: keys that exist in other places, and what to say about them.

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.client import TopicPartition
 from moldau.spark_connector.core.offsets import ID_SEPARATOR
+from moldau.spark_connector.errors import InvalidResults, RowsOutOfOrder
 from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
-from moldau.spark_connector.results.errors import InvalidResults, RowsOutOfOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -251,7 +251,7 @@ class Positions:
         )
 
     def _name(self, topic: str, topic_id: str) -> None:
-        """The topic whose positions are stored without an id has this one."""
+        """Give an id to the topic whose positions are stored without one."""
         known = self._generations[topic]
         known[topic_id] = known.pop(UNKNOWN_ID)
         for held in (self._stored, self._moved, self._reached, self._skipped, self._first_skipped):
@@ -379,7 +379,9 @@ def plain_row(row: dict[str, Any], timed: Iterable[str]) -> dict[str, Any]:
 
 
 def query_id_of(frame: DataFrame) -> str | None:
-    """The id of the streaming query that calls; None outside of one, or where nobody knows it."""
+    """The id of the streaming query that calls; None outside of one, or where Spark does not tell
+    it.
+    """
     from pyspark.errors import PySparkException
 
     try:

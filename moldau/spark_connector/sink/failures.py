@@ -23,7 +23,7 @@ from moldau.client import (
     UnknownTopicOrPartition,
 )
 from moldau.spark_connector import errors
-from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.core.commit_protocol import RefusalKind, Refused
 from moldau.spark_connector.core.ledger import LedgerUnreadable
 from moldau.spark_connector.errors import SparkConnectorError
 

@@ -41,9 +41,8 @@ from moldau.client import (
     UnknownTopicOrPartition,
     sync,
 )
-from moldau.spark_connector.core.commit_steps import LedgerView, WriteLedger
-from moldau.spark_connector.core.ledger import Batch, SinkRecord, encode, finished_key
-from moldau.spark_connector.core.ledger_index import LedgerIndex
+from moldau.spark_connector.core.commit_protocol import LedgerView, WriteLedger
+from moldau.spark_connector.core.ledger import Batch, LedgerIndex, SinkRecord, encode, finished_key
 from moldau.spark_connector.errors import LedgerBusy, LedgerUnusable
 from moldau.spark_connector.options.sink_options import SinkOptions
 
@@ -275,7 +274,7 @@ class LedgerStore:
     # -- writing ---------------------------------------------------------------------------------
 
     def write(self, step: WriteLedger) -> bool:
-        """Whether the record is committed; False when it is not, or nobody knows.
+        """Whether the record is committed; False when it is not, or that is not known.
 
         Raises:
             KafkaError: what no other attempt helps against.
@@ -389,8 +388,8 @@ def _read_on(
 
 
 def newest_record(options: SinkOptions, sink_id: str, known: KnownLedger) -> SinkRecord | None:
-    """The sink's newest record, also one whose transaction has not ended or was aborted: who writes
-    it has taken the ledger. One client and four requests, for tasks.
+    """The sink's newest record, also one whose transaction has not ended or was aborted: its writer
+    has taken the ledger. One client and four requests, for tasks.
 
     Raises:
         LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `LedgerStore.take`.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.output_claims import claim
 from moldau.spark_connector.pipelines.progress import (
     BatchProgress,
