@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from moldau.client.sync import Consumer
     from moldau.protocol.types import TopicPartition
 
-
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Group = Annotated[
     str | None,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress, TaskID
 
-
 STEPS: Final = 500
 """A bar that moves more often than this only costs time."""
 INTERVAL_S: Final = 0.25

@@ -43,7 +43,6 @@ from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, writ
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-
 BATCH_ID = 0
 
 

@@ -39,10 +39,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.streaming.datasource import ReadLimit
-    from pyspark.sql.types import StructType
 
     from moldau.spark_connector.source.planners import StreamPlanner
 
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # Spark 4.1
+    HAS_ADMISSION_CONTROL = False
+else:
+    HAS_ADMISSION_CONTROL = True
 
 PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 OPERATORS: Final[Mapping[str, Operator]] = {
@@ -189,19 +199,6 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     from moldau.spark_connector.source.partition_reader import read_range
 
     return read_range(options, partition.offset_range, partition.topic_id)
-
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxRows,
-        ReadMinRows,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError:  # Spark 4.1
-    HAS_ADMISSION_CONTROL = False
-else:
-    HAS_ADMISSION_CONTROL = True
 
 
 def make_stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:

@@ -31,11 +31,7 @@ from moldau.spark_connector.pipelines.running import failure_line
 from moldau.spark_connector.pipelines.small_files import SmallFiles, small_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
-
-    from moldau.spark_connector.pipelines.model import Pipeline
 
 PLAN_FILE: Final = "replay-plan.json"
 DONE_FILE: Final = "replay-done.json"

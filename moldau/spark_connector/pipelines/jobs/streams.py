@@ -24,15 +24,19 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs.rows import decoded, encoded, transformed
-from moldau.spark_connector.pipelines.model import ParquetSink, Pipeline, TopicSink, TopicSource
+from moldau.spark_connector.pipelines.model import (
+    Aggregate,
+    ParquetSink,
+    Pipeline,
+    TopicSink,
+    TopicSource,
+)
 from moldau.spark_connector.pipelines.output_claims import OutputClaim, claim_output
 from moldau.spark_connector.pipelines.running import RunningQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from moldau.spark_connector.pipelines.model import Aggregate, Pipeline
 
 FORMAT: Final = "moldau"
 _TIME: Final = "_moldau_event_time"
