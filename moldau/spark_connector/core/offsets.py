@@ -137,13 +137,6 @@ def parse_timestamps(text: str) -> Offsets:
     return _partition_numbers(_load(text, _TIMES_EXAMPLE), lowest=0, example=_TIMES_EXAMPLE)
 
 
-def lag_of(consumed: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """How many offsets there are between the two, over all partitions of `latest`."""
-    return sum(
-        max(0, end - consumed.get(partition, 0)) for partition, end in sorted(latest.items())
-    )
-
-
 def _load(text: str, expected: str) -> Any:
     try:
         return json.loads(text)

@@ -168,7 +168,7 @@ class Section:
     def optional_text(self, name: str) -> str | None:
         """One value as text; None when it is not there."""
         if not self.has(name):
-            self._absent(name)
+            self.leave(name)
             return None
         return self.text(name)
 
@@ -186,7 +186,7 @@ class Section:
     ) -> int | None:
         """A whole number in the range, both ends included."""
         if not self.has(name):
-            self._absent(name)
+            self.leave(name)
             return default
         given = self.text(name).replace("_", "")
         if not re.fullmatch(r"-?\d{1,18}", given) or not lowest <= int(given) <= highest:
@@ -236,7 +236,7 @@ class Section:
     def made(self, name: str, make: Callable[[str], Made], default: Made) -> Made:
         """What `make` makes of the text; its ValueError is the problem's text."""
         if not self.has(name):
-            self._absent(name)
+            self.leave(name)
             return default
         try:
             return make(self.text(name))
@@ -268,9 +268,6 @@ class Section:
     def _node(self, name: str) -> yaml.Node | None:
         self._asked.add(name)
         return self._values[name] if self.has(name) else None
-
-    def _absent(self, name: str) -> None:
-        self._asked.add(name)
 
     def _missing(self, name: str) -> None:
         line = self._lines.get(name)

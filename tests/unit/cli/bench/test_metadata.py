@@ -30,7 +30,7 @@ from moldau.cli.bench.phantom import (
 )
 from moldau.raft import METADATA_DIRECTORY
 
-GOLDEN = Path(__file__).parents[1] / "metadata" / "golden"
+GOLDEN = Path(__file__).parents[2] / "metadata" / "golden"
 LOG = "00000000000000000000.log"
 SNAPSHOT = "00000000000000000047-0000000001.checkpoint"
 
