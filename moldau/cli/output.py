@@ -92,7 +92,7 @@ def print_rows(
 
 
 def size_text(byte_count: int) -> str:
-    """Bytes as people read them."""
+    """A number of bytes with its unit."""
     value = float(byte_count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
@@ -157,7 +157,7 @@ def progress_bar(what: str, total: int, *, in_bytes: bool = False) -> Iterator[P
 
 
 class RateLine:
-    """Shows a count, an amount and the rate of the last moments; `update` as often as you like."""
+    """Shows a count, an amount and the rate of the last moments; `update` may be called often."""
 
     def __init__(self, what: str, *, shown: bool) -> None:
         self._what = what

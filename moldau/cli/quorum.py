@@ -245,7 +245,7 @@ def _time_text(timestamp_ms: int | None, now_ms: int, human_readable: bool) -> s
         return "-1"
     if not human_readable:
         return str(timestamp_ms)
-    if timestamp_ms > now_ms:  # the leader's clock is ahead of ours
+    if timestamp_ms > now_ms:  # the leader's clock is ahead of this one
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return f"{now_ms - timestamp_ms} ms ago"
 

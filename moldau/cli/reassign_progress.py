@@ -112,7 +112,7 @@ async def look(
 
     rows = []
     for partition, move in sorted(moves.items()):
-        if partition not in described:  # the broker that was asked has not heard of it yet
+        if partition not in described:  # the broker that was asked does not know it yet
             continue
         leader = TopicPartitionReplica(*partition, described[partition].leader)
         for broker_id in move.adding_replicas:
@@ -176,7 +176,7 @@ class Estimate:
 
 
 def duration_text(seconds: float) -> str:
-    """A time as people read it."""
+    """A duration with its units."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -33,7 +33,7 @@ LEAST_FOR_DEFAULTS: Final = 3
 """Brokers that the defaults of internal topics ask for."""
 
 NextPort = Callable[[], int]
-#: Below live services that people know.
+#: Well-known services listen below it.
 LOWEST_PORT: Final = 10_000
 HIGHEST_PORT: Final = 65_535
 #: Where the system takes ports of outgoing connections from, if it does not say (IANA's advice).
@@ -306,7 +306,7 @@ class PortHolder:
 
     Args:
         host: the address the nodes will listen on.
-        source: the dice; fresh ones when None.
+        source: of random numbers; a fresh one when None.
     """
 
     def __init__(self, host: str, *, source: random.Random | None = None) -> None:
@@ -352,7 +352,7 @@ class PortHolder:
         try:
             if is_own:
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Strictly, unless it was ours: not even the remains of a connection may be there.
+            # Strictly, unless the node had it: not even the remains of a connection may be there.
             bound.bind(address)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError:

@@ -38,7 +38,7 @@ class NodeProcess:
     Args:
         log_path: what the node writes to stderr is appended here.
         arguments: further options of `python -m moldau.broker`.
-        watchdog: told of every start and end, None without one.
+        watchdog: learns of every start and end; None for none.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class Supervisor:
         groups: nodes by name; groups are stopped one after the other (brokers, then controllers,
             which a broker needs for its controlled shutdown), and started all at once.
         say: gets one line per event.
-        policy, source: back-off and its dice.
+        policy, source: back-off and its random numbers.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Watchdog:
         self._tell(f"{ENDED}{process_id}\n")
 
     def close(self) -> None:
-        """End the helper; idempotent. It is told to end: a process that the test has forked may
+        """End the helper; idempotent. A message ends it: a process that the test has forked may
         hold the pipe open for as long as it likes.
         """
         assert self._process.stdin is not None, "stdin is a pipe"

@@ -1,10 +1,10 @@
 """Loads of groups: very many members in one group, which join, stay and leave.
 
 Owns what one member sends and when, in the classic protocol and in that of KIP-848, each over a
-connection of its own as clients have it; the book of owners; the phases, the clock and the
-figures. Must not print. Invariants: a member gives up a partition before it says so, so that no two
-members own it at any moment; the book is told of every change, and raises when two do; a rebalance
-is over when all members are in the same round and every partition is owned by exactly one.
+connection of its own as clients have it; the book of owners; the phases, the clock and the figures.
+Must not print. Invariants: a member gives up a partition before it says so, so that no two members
+own it at any moment; every change is entered in the book, which raises when two do; a rebalance is
+over when all members are in the same round and every partition is owned by exactly one.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class ConsumerMember(Member):
                     for index in topic.partitions
                 )
             self._book.own(self._number, self._owned, self._member_epoch)
-            # What has changed is told at once, anything else when it is time.
+            # A change is sent at once, otherwise the heartbeat waits for its interval.
             if self._owned == self._told:
                 await _pause(self._leaving, self._interval_s)
 

@@ -126,7 +126,7 @@ class TransactionalProducer:
                 for topic in response.results_by_topic_v3_and_below
                 for each in topic.results_by_partition
             ]
-            # One that may not join stops the others, which is told of those as well.
+            # A partition that may not join stops the others, which have an error then, too.
             return next((code for code in codes if code), ErrorCode.NONE)
 
         await self._ask_coordinator(

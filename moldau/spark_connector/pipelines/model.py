@@ -57,7 +57,7 @@ class TopicSource:
         try:
             return re.fullmatch(pattern, topic) is not None
         except re.error:
-            return False  # which is told where the options are checked
+            return False  # the check of the options reports it
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def _follow(
     is_told = False
     while waiting:
         for each in list(waiting):
-            is_over = each.is_over()  # asked first: what it has done until then is told below
+            is_over = each.is_over()  # asked first: its last batches are reported below
             for progress in each.new_progress():
                 if options.observer is not None:
                     options.observer(progress)

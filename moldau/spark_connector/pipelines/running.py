@@ -160,8 +160,8 @@ class RunningQuery:
 def failure_line(text: str) -> str:
     """The one line that matters in what Spark says about a failed query.
 
-    Spark wraps an error of the connector in its own text and a Python traceback; the last one of
-    ours in there is the cause.
+    Spark wraps an error of the connector in its own text and a Python traceback; the last such
+    error in there is the cause.
     """
     ours = list(_OURS.finditer(text))
     if ours:

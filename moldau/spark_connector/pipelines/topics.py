@@ -80,7 +80,7 @@ def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
         if name.startswith(KAFKA_PREFIX)
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnusedSetting)  # a producer's or consumer's, not ours
+        warnings.simplefilter("ignore", UnusedSetting)  # a producer's or consumer's
         admin = Admin(config=settings)
     with admin:
         yield admin

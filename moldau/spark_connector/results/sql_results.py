@@ -15,10 +15,10 @@ What happens when two drivers have the same batch, one of them a zombie:
 and must not need the driver's memory. Invariant: the table has a unique key on (topic, partition,
 offset), which is checked before anything is written, so a row that comes again changes nothing. A
 reader may see part of a batch; and a batch that comes again must have the same rows, which holds
-for whatever is computed from a record alone, without clock or dice. With the column topicId, which
-then belongs to the key, records of a topic that was deleted and created again have rows of their
-own. Rows that are there already are counted; a warning says so where Spark has not given the batch
-before.
+for whatever is computed from a record alone, without clock or random numbers. With the column
+topicId, which then belongs to the key, records of a topic that was deleted and created again have
+rows of their own. Rows that are there already are counted; a warning says so where Spark has not
+given the batch before.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class SqlResults:
             return
         assert self._table_name is not None, "one of the two"
         table = reflected(connection, self._table_name)
-        # The record's place is ours to know; the table may have it or not.
+        # The columns of the record's place may be missing in the table.
         place = (*OFFSET_COLUMNS, TOPIC_ID_COLUMN)
         names = [each for each in columns if each in table.c or each not in place]
         missing = [each for each in names if each not in table.c]

@@ -52,12 +52,13 @@ TRANSACTION_TIMEOUT_MS: Final = 10_000
 """A dead driver's ledger transaction holds back other sinks' for so long at most."""
 CLOSE_MS: Final = 1_000
 SPREAD_MS: Final = 10_000
-"""How long a broker may not have heard of a topic that others know."""
+"""How long it may take until every broker knows a new topic."""
 SPREAD_PAUSE_S: Final = 0.1
 POLL_MS: Final = 200
 MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 MAX_TOLD: Final = 1_000
-"""Of so many other streaming queries of a sink tasks are told; for further ones they ask."""
+"""A plan names so many other streaming queries of a sink; for further ones tasks read the ledger.
+"""
 
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",

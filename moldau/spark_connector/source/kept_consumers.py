@@ -129,7 +129,7 @@ def point_to(
     have been deleted and created again since, and these would be records of the old one.
 
     Args:
-        topic_id: of the topic that is to be read, whatever the consumer has heard of its name;
+        topic_id: of the topic that is to be read, whatever topic the consumer knows by its name;
             ZERO_UUID for the one that there is.
     """
     if consumer.assignment() != {partition}:

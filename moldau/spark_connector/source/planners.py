@@ -282,8 +282,8 @@ class StreamPlanner:
         """The topics, the ends of all logs, and the partitions that are gone, or whose topic has
         been replaced since `start`.
 
-        Brokers that have not heard of a new leader may tell an older end for a moment, and those
-        that have not heard of a new topic the id of the former one: they are asked again before
+        Brokers that do not know of a new leader yet may answer an older end for a moment, and those
+        that do not know of a new topic the id of the former one: they are asked again before
         that counts as a loss.
         """
         attempts = self._options.retry_count

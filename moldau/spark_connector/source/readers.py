@@ -180,7 +180,7 @@ class FilteringBatchReader(BatchReader):
 
 
 def condition_of(each: object) -> Condition | None:
-    """A filter of Spark's in our terms; None for one that says nothing of where records lie."""
+    """One of Spark's filters as a condition; None for one that does not narrow what is read."""
     operator = OPERATORS.get(type(each).__name__)
     column: tuple[str, ...] = getattr(each, "attribute", ())
     if operator is None or len(column) != 1 or type(each).__module__ != spark_filters.__name__:
