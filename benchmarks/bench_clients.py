@@ -17,9 +17,10 @@ from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.figures import Effort, Report, Spread, Table
 from benchmarks.nodes import HOST, BrokerNode
 from benchmarks.produce_load import brokers
+from moldau.cli.bench.figures import payload
 
 TOPIC: Final = "clients"
-VALUE: Final = bytes((i * 131 + (i >> 8) * 31) & 0xFF for i in range(1024))
+VALUE: Final = payload(1024)
 PATIENCE_S: Final = 30.0
 
 Load = Callable[[str, int], tuple[float, float]]

@@ -1,6 +1,6 @@
 """Very many partitions: loading the image, a change on its way to every broker, failover, creation.
 
-What is measured and how is `moldau bench metadata`'s own (`moldau.cli.bench_metadata`); here is
+What is measured and how is `moldau bench metadata`'s own (`moldau.cli.bench.metadata`); here is
 only what is made of its figures. Three controllers and three brokers; the partitions are on a
 phantom broker that only the controllers know.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from benchmarks.figures import Effort, Report, Spread, Table, Target
-from moldau.cli.bench_metadata import measure
-from moldau.cli.bench_metadata_figures import NOTE, MetadataPlan, Row
+from moldau.cli.bench.metadata import NOTE, MetadataPlan, Row, measure
 
 PARTITION_COUNT: Final = 100_000
 LEAST_PARTITIONS: Final = 100

@@ -26,7 +26,7 @@ from benchmarks.bare import BareOrder
 from benchmarks.machine import ROOT, cpu_seconds
 from benchmarks.wire import Wire
 from moldau.protocol.types import uuid_to_base64
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import PortHolder
 
 HOST: Final = "127.0.0.1"
 KAFKA_VERSION: Final = "4.3.0"

@@ -16,6 +16,7 @@ from benchmarks.clusters import ClusterProcesses
 from benchmarks.nodes import HOST, finish_load, start_load, warm_page_cache
 from benchmarks.sender import SendOrder
 from benchmarks.senders import SendersOrder, SendersOutcome
+from moldau.cli.bench.figures import payload
 from moldau.protocol.messages.p03_metadata import MetadataResponsePartition
 
 REPLICATION_FACTOR: Final = 3
@@ -28,7 +29,7 @@ WARM_UP_SHARE: Final = 4
 
 TOPIC: Final = "replicated"
 PATIENCE_S: Final = 60.0
-VALUE: Final = bytes((i * 131 + (i >> 8) * 31) & 0xFF for i in range(RECORD_BYTES))
+VALUE: Final = payload(RECORD_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

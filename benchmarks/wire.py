@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 from crc32c import crc32c
 
+from moldau.cli.bench.figures import payload
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,
@@ -264,7 +265,7 @@ class ProduceFrame:
         acks: int = -1,
     ) -> None:
         """The smallest batch of equal records that has at least `batch_bytes`."""
-        value = bytes((i * 131 + (i >> 8) * 31) & 0xFF for i in range(record_bytes))
+        value = payload(record_bytes)
         wanted_bytes = batch_bytes - BATCH_HEADER_SIZE
         self.record_count = max(1, -(-wanted_bytes // (record_bytes + _OVERHEAD_BYTES)))
         is_idempotent = producer_id >= 0

@@ -9,34 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapController,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    with_admin,
-)
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, size_text
-from moldau.client import Admin, ClusterDescription
+from moldau.client import Admin
 
 app = typer.Typer(help="Brokers: list, describe, unregister.", no_args_is_help=True)
 
 
 @app.command("list")
+@asks_cluster()
 def list_brokers(
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    access: ClusterAccess,
     as_json: AsJson = False,
 ) -> None:
     """List the brokers of the cluster, fenced ones too."""
 
-    async def work(admin: Admin) -> ClusterDescription:
-        return await admin.describe_cluster(include_fenced_brokers=True)
-
-    cluster = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    cluster = access.run(lambda admin: admin.describe_cluster(include_fenced_brokers=True))
     rows = [
         {
             "broker_id": broker.node_id,
@@ -54,11 +42,10 @@ def list_brokers(
 
 
 @app.command("describe")
+@asks_cluster()
 def describe(
+    access: ClusterAccess,
     broker_id: Annotated[int, typer.Argument(help="The broker's id.")],
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show a broker's address, its log directories and the cluster's feature levels."""
@@ -93,7 +80,7 @@ def describe(
             ],
         }
 
-    document = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    document = access.run(work)
     if as_json:
         print_json(document)
         return
@@ -121,17 +108,12 @@ def describe(
 
 
 @app.command("unregister")
+@asks_cluster(controllers=True)
 def unregister(
+    access: ClusterAccess,
     broker_id: Annotated[int, typer.Argument(min=0, help="The broker's id.")],
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Forget a broker that has been stopped and will not come back."""
 
-    async def work(admin: Admin) -> None:
-        await admin.unregister_broker(broker_id)
-
-    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    access.run(lambda admin: admin.unregister_broker(broker_id))
     typer.echo(f"broker {broker_id} is no longer registered")

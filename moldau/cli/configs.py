@@ -10,15 +10,7 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    key_values,
-    with_admin,
-)
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
 from moldau.cli.output import fail, print_json, print_table
 from moldau.client import (
     Admin,
@@ -31,6 +23,9 @@ from moldau.client import (
 )
 
 app = typer.Typer(help="Configuration: describe, alter.", no_args_is_help=True)
+Entity = Annotated[
+    str, typer.Argument(help="A topic, or a broker's id ('' for the default of all brokers).")
+]
 
 
 class EntityType(StrEnum):
@@ -48,22 +43,18 @@ RESOURCE_TYPES = {
 }
 
 Kind = Annotated[EntityType, typer.Argument(help="topics, brokers or broker-loggers.")]
-Entity = Annotated[
-    str, typer.Argument(help="A topic, or a broker's id ('' for the default of all brokers).")
-]
 
 
 @app.command("describe")
+@asks_cluster()
 def describe(
+    access: ClusterAccess,
     entity_type: Kind,
     name: Entity,
     everything: Annotated[
         bool, typer.Option("--all", help="Show defaults and static values too.")
     ] = False,
     documentation: Annotated[bool, typer.Option(help="Say what each key is for.")] = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show what has been changed, or everything."""
@@ -75,7 +66,7 @@ def describe(
         )
         return described[resource]
 
-    entries = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    entries = access.run(work)
     quiet = () if everything else (ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG)
     shown = [entries[key] for key in sorted(entries) if entries[key].source not in quiet]
     if as_json:
@@ -113,7 +104,9 @@ def describe(
 
 
 @app.command("alter")
+@asks_cluster()
 def alter(
+    access: ClusterAccess,
     entity_type: Kind,
     name: Entity,
     set_pairs: Annotated[
@@ -131,9 +124,6 @@ def alter(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Check, but change nothing.")
     ] = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Change keys one by one; all of them or none."""
     changes = [ConfigChange(key, None, ConfigOperation.DELETE) for key in delete_keys or []]
@@ -148,8 +138,5 @@ def alter(
         fail("nothing to change: give --set, --delete, --append or --subtract", status=2)
     resource = ConfigResource(RESOURCE_TYPES[entity_type], name)
 
-    async def work(admin: Admin) -> None:
-        await admin.alter_configs({resource: changes}, validate_only=validate_only)
-
-    with_admin(bootstrap_server, command_config, timeout_ms, work)
+    access.run(lambda admin: admin.alter_configs({resource: changes}, validate_only=validate_only))
     typer.echo("valid" if validate_only else "altered")

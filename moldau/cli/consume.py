@@ -13,39 +13,30 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
-from moldau.cli.client_properties import Properties, client_properties, unused_settings_told
-from moldau.cli.cluster_options import DEFAULT_TIMEOUT_MS, BootstrapServer, CommandConfig
-from moldau.cli.consume_options import (
-    AlwaysBase64,
-    AsJsonLines,
-    Delimiter,
-    Fields,
-    Format,
-    FromBeginning,
-    FromOffset,
-    Group,
-    IdleTimeoutMs,
-    IsolationLevel,
-    JsonValues,
-    KeySeparator,
-    MaxMessages,
-    NullValue,
-    Output,
-    OutputFormat,
-    Partitions,
-    Start,
-    Timestamp,
-    Topic,
-    UntilEnd,
-    formatter_of,
-    start_of,
+import typer
+
+from moldau.cli.options import (
+    DEFAULT_TIMEOUT_MS,
+    BootstrapServer,
+    CommandConfig,
+    Properties,
+    client_properties,
+    parse_datetime,
+    unused_settings_told,
 )
-from moldau.cli.output import fail, reader_is_gone
-from moldau.cli.rate_line import RateLine, rate_line
-from moldau.cli.record_input import InputProblem
-from moldau.cli.record_output import Formatter
+from moldau.cli.output import RateLine, fail, rate_line, reader_is_gone
+from moldau.cli.record_formats import (
+    OUTPUT_FIELDS,
+    Formatter,
+    InputProblem,
+    json_formatter,
+    raw_value,
+    text_formatter,
+    unescaped,
+)
 from moldau.client.errors import ConfigurationError, KafkaError
 
 if TYPE_CHECKING:
@@ -53,6 +44,57 @@ if TYPE_CHECKING:
     from moldau.client.sync import Consumer
     from moldau.protocol.types import TopicPartition
 
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+Group = Annotated[
+    str | None,
+    typer.Option(help="Share the partitions with the group's members; commit what is read."),
+]
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        help="From the log's start; with a group, where it has committed nothing yet.",
+    ),
+]
+Timestamp = Annotated[
+    str | None,
+    typer.Option(help="From the first record of then or later: ISO 8601, or ms since 1970."),
+]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", min=0, help="Only this one; may be repeated."),
+]
+FromOffset = Annotated[
+    str | None,
+    typer.Option("--offset", help="From this offset; -N: N before the end; earliest; latest."),
+]
+MaxMessages = Annotated[int | None, typer.Option(min=1, help="Stop after so many records.")]
+IdleTimeoutMs = Annotated[
+    int | None,
+    typer.Option("--timeout-ms", min=1, help="Stop when no record has come for so long."),
+]
+UntilEnd = Annotated[
+    bool, typer.Option("--until-end", help="Stop at the end that the log has at the start.")
+]
+Output = Annotated[
+    str | None, typer.Option("--output", "-o", help="Write to this file, which is made anew.")
+]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+Fields = Annotated[
+    str | None, typer.Option(help=f"Text: what a line has, in order, of {','.join(OUTPUT_FIELDS)}.")
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value."),
+]
+NullValue = Annotated[str, typer.Option(help="Text: how a null key or value is shown.")]
+Delimiter = Annotated[str, typer.Option(help="Text: what ends a record.")]
+AlwaysBase64 = Annotated[
+    bool, typer.Option("--base64", help="Json: keys, values, headers all as base64.")
+]
+JsonValues = Annotated[
+    bool, typer.Option("--json-values", help="Json: values that are JSON appear as such.")
+]
 POLL_MS: Final = 1_000
 END_POLL_MS: Final = 100
 DEFAULT_POLL_RECORDS: Final = 5_000
@@ -64,9 +106,122 @@ DEFAULTS: Final = {
 TERMINATED: Final = 128 + signal.SIGTERM
 
 
+class OutputFormat(StrEnum):
+    """How records are written."""
+
+    TEXT = "text"
+    JSON = "json"
+    RAW = "raw"
+
+
+class Isolation(StrEnum):
+    """Which records of transactions are read."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: one of these, in all partitions that are read."""
+
+    partitions: tuple[int, ...] = ()
+    from_beginning: bool = False
+    offset: int | None = None
+    back_count: int | None = None
+    timestamp_ms: int | None = None
+
+
+IsolationLevel = Annotated[
+    Isolation | None, typer.Option(help="Whether records of open and aborted transactions.")
+]
+Format = Annotated[
+    OutputFormat,
+    typer.Option("--format", help="text: a line each; json: an object each; raw: bare values."),
+]
+
+
+def start_of(
+    partitions: list[int] | None,
+    from_beginning: bool,
+    from_offset: str | None,
+    timestamp: str | None,
+) -> Start:
+    """Where to begin. Raises: InputProblem: two places at once, or what is none"""
+    named = tuple(sorted(set(partitions or ())))
+    given = [
+        option
+        for option, is_given in (
+            ("--from-beginning", from_beginning),
+            ("--offset", from_offset is not None),
+            ("--timestamp", timestamp is not None),
+        )
+        if is_given
+    ]
+    if len(given) > 1:
+        raise InputProblem(f"{' and '.join(given)} exclude each other")
+    if timestamp is not None:
+        return Start(named, timestamp_ms=_milliseconds(timestamp))
+    if from_offset is None or from_offset == "latest":
+        return Start(named, from_beginning)
+    if from_offset == "earliest":
+        return Start(named, from_beginning=True)
+    try:
+        number = int(from_offset)
+    except ValueError:
+        raise InputProblem(
+            f"--offset {from_offset!r}: a number, -N for N before the end, earliest or latest"
+        ) from None
+    return Start(named, offset=number) if number >= 0 else Start(named, back_count=-number)
+
+
+def _milliseconds(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return parse_datetime(text)
+    except ValueError as error:
+        raise InputProblem(
+            f"--timestamp {text!r}: ISO 8601 (2026-07-01T12:00:00Z) or milliseconds since 1970: "
+            f"{error}"
+        ) from None
+
+
+def formatter_of(
+    output_format: OutputFormat,
+    text: tuple[str | None, str | None, str, str],
+    *,
+    always_base64: bool,
+    json_values: bool,
+) -> Formatter:
+    """How records are written.
+
+    Args:
+        text: fields, separator, mark of null, delimiter; as given.
+
+    Raises:
+        InputProblem: an option of another format, or a field that there is not.
+    """
+    fields, separator, null_value, delimiter = text
+    if output_format is not OutputFormat.TEXT and (fields or separator):
+        raise InputProblem("--fields and --key-separator are for --format text")
+    if output_format is not OutputFormat.JSON and (always_base64 or json_values):
+        raise InputProblem("--base64 and --json-values are for --format json")
+    if output_format is OutputFormat.JSON:
+        return json_formatter(always_base64=always_base64, json_values=json_values)
+    if output_format is OutputFormat.RAW:
+        return raw_value
+    names = (fields or ("key,value" if separator else "value")).split(",")
+    for name in names:
+        if name not in OUTPUT_FIELDS:
+            raise InputProblem(f"--fields: {name!r} is none of {', '.join(OUTPUT_FIELDS)}")
+    between = unescaped(separator, "--key-separator") if separator is not None else b"\t"
+    return text_formatter(names, between, unescaped(delimiter, "--delimiter"), null_value.encode())
+
+
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """When to stop."""
+    """The limits after which the command ends."""
 
     max_messages: int | None
     timeout_ms: int | None
@@ -74,7 +229,7 @@ class _Limits:
 
 
 class _Consuming:
-    """Polls, writes, commits."""
+    """The loop that polls, writes and commits."""
 
     def __init__(
         self,
@@ -97,7 +252,7 @@ class _Consuming:
         self.byte_count = 0
 
     def run(self, limits: _Limits) -> bool:
-        """Until a limit is reached; False when the time was over before the count."""
+        """Consume until a limit is reached; False when the time was over before the count."""
         idle_since = time.monotonic()
         while limits.max_messages is None or self.record_count < limits.max_messages:
             now = time.monotonic()
@@ -145,7 +300,7 @@ class _Consuming:
             self.commit()
 
     def _is_at_end(self) -> bool:
-        """Whether all that was there when a partition was first looked at has been read."""
+        """Whether the position of each partition has reached the end that was seen first."""
         assignment = self._consumer.assignment()
         unknown = [each for each in assignment if each not in self._ends]
         if unknown:
@@ -321,7 +476,7 @@ def _opened(stack: ExitStack, output: str | None) -> BinaryIO:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends it as cleanly as Ctrl-C: the group hears of it at once."""
+    """SIGTERM ends the command as cleanly as Ctrl-C: the consumer leaves its group at once."""
 
     def end(number: int, frame: object) -> None:
         sys.exit(TERMINATED)

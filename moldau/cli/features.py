@@ -9,18 +9,9 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapController,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    key_values,
-    with_admin,
-)
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
 from moldau.cli.output import fail, print_json, print_table
-from moldau.client import Admin, Features, FeatureUpdate, UpgradeType
+from moldau.client import Admin, FeatureUpdate, UpgradeType
 from moldau.metadata.features import (
     KRAFT_VERSION,
     METADATA_VERSION,
@@ -44,19 +35,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Let the cluster check, 
 
 
 @app.command("describe")
+@asks_cluster(controllers=True)
 def describe(
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    access: ClusterAccess,
     as_json: AsJson = False,
 ) -> None:
     """Show supported and finalized levels."""
 
-    async def work(admin: Admin) -> Features:
-        return await admin.describe_features()
-
-    features = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    features = access.run(lambda admin: admin.describe_features())
     rows = [
         {
             "feature": name,
@@ -90,46 +76,36 @@ def describe(
 
 
 @app.command("upgrade")
+@asks_cluster(controllers=True)
 def upgrade(
+    access: ClusterAccess,
     feature: Levels = None,
     release_version: Release = None,
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Raise levels; there may be no way back."""
     levels = _levels(feature, release_version)
 
-    async def work(admin: Admin) -> None:
-        await _update(admin, levels, UpgradeType.UPGRADE, dry_run)
-
-    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    access.run(lambda admin: _update(admin, levels, UpgradeType.UPGRADE, dry_run))
     _tell(levels, "upgraded", dry_run)
 
 
 @app.command("downgrade")
+@asks_cluster(controllers=True)
 def downgrade(
+    access: ClusterAccess,
     feature: Levels = None,
     release_version: Release = None,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Also when metadata is lost by it.")
     ] = False,
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Lower levels; 0 switches a feature off."""
     levels = _levels(feature, release_version)
     upgrade_type = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
 
-    async def work(admin: Admin) -> None:
-        await _update(admin, levels, upgrade_type, dry_run)
-
-    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    access.run(lambda admin: _update(admin, levels, upgrade_type, dry_run))
     _tell(levels, "downgraded", dry_run)
 
 
@@ -146,7 +122,7 @@ def _tell(levels: dict[str, int], done: str, dry_run: bool) -> None:
 
 
 def _levels(pairs: list[str] | None, release: str | None) -> dict[str, int]:
-    """What to set; exits with status 2 for what no cluster can have."""
+    """The levels to set; exits with status 2 for levels that no cluster can have."""
     if pairs and release is not None:
         fail("--feature and --release-version exclude each other", status=2)
     if not pairs and release is None:

@@ -1,39 +1,346 @@
-"""`moldau groups`: list and delete; what has a module of its own is added here.
+"""`moldau groups`: list, describe, delete, delete offsets; `reset-offsets` is in `group_offsets`.
 
-Must not talk to a cluster except through `moldau.client`.
+Must not talk to a cluster except through `moldau.client`. Invariant: a figure that is not known (a
+partition without a leader, a topic that is gone) is left open in its row, and hides no other row.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    with_admin,
+from moldau.cli.group_offsets import reset_offsets
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.output import complain, fail, print_json, print_table
+from moldau.cli.targets import (
+    AllGroups,
+    GroupIds,
+    Topics,
+    chosen_groups,
+    parse_topics,
+    require_groups,
 )
-from moldau.cli.group_targets import AllGroups, GroupIds, chosen_groups, require_groups
-from moldau.cli.groups_delete_offsets import delete_offsets
-from moldau.cli.groups_describe import describe
-from moldau.cli.groups_reset import reset_offsets
-from moldau.cli.output import complain, print_json, print_table
-from moldau.client import Admin, GroupListing, KafkaError
+from moldau.client import (
+    Admin,
+    CommittedOffset,
+    GroupDescription,
+    GroupMember,
+    KafkaError,
+    OffsetSpec,
+    PartitionOffset,
+    TopicPartition,
+)
 
 app = typer.Typer(
     help="Groups: list, describe, reset or delete offsets, delete.", no_args_is_help=True
 )
-app.command("describe")(describe)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """One partition that a group has committed an offset of, or reads."""
+
+    partition: TopicPartition
+    committed: CommittedOffset | None
+    log_end_offset: int | None
+    member: GroupMember | None
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets lie between what was committed and the high watermark."""
+        if self.committed is None or self.log_end_offset is None:
+            return None
+        return self.log_end_offset - self.committed.offset
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group with its rows."""
+
+    group: GroupDescription
+    rows: tuple[OffsetRow, ...]
+
+
+@app.command("describe")
+@asks_cluster()
+def describe(
+    access: ClusterAccess,
+    group_ids: GroupIds = None,
+    all_groups: AllGroups = False,
+    members: Annotated[
+        bool, typer.Option("--members", help="Show who is in the group, instead of offsets.")
+    ] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show the group's state, instead of offsets.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Leader epochs, assignments, epochs of the group.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far groups have come, who is in them, and what state they are in.
+
+    JSON has all of it.
+    """
+    require_groups(group_ids, all_groups)
+    if members and state:
+        fail("give --members or --state, not both", status=2)
+    needs_offsets = as_json or not (members or state)
+
+    async def work(admin: Admin) -> dict[str, DescribedGroup | KafkaError]:
+        chosen = await chosen_groups(admin, group_ids, all_groups)
+        return await described_groups(admin, chosen, with_offsets=needs_offsets)
+
+    outcome = access.run(work)
+    found = [each for each in outcome.values() if isinstance(each, DescribedGroup)]
+    if as_json:
+        print_json([document(each) for each in found])
+    elif state:
+        _print_states(found, verbose)
+    else:
+        for each in found:
+            (_print_members if members else _print_offsets)(each, verbose)
+    complain(each for each in outcome.values() if isinstance(each, KafkaError))
+
+
 app.command("reset-offsets")(reset_offsets)
-app.command("delete-offsets")(delete_offsets)
+
+
+async def described_groups(
+    admin: Admin, group_ids: Iterable[str], *, with_offsets: bool
+) -> dict[str, DescribedGroup | KafkaError]:
+    """Each group, or why it cannot be told. Raises: KafkaError"""
+    described = await admin.describe_groups(list(group_ids))
+    known = {
+        group_id: each for group_id, each in described.items() if isinstance(each, GroupDescription)
+    }
+    outcome: dict[str, DescribedGroup | KafkaError] = {
+        group_id: each for group_id, each in described.items() if isinstance(each, KafkaError)
+    }
+    if not with_offsets:
+        outcome.update((group_id, DescribedGroup(each, ())) for group_id, each in known.items())
+        return {group_id: outcome[group_id] for group_id in described}
+    offsets = await admin.list_group_offsets(known)
+    wanted: dict[TopicPartition, None] = {}
+    for group_id, group in known.items():
+        committed = offsets[group_id]
+        if isinstance(committed, KafkaError):
+            outcome[group_id] = committed
+        else:
+            wanted.update(dict.fromkeys(_partitions(group, committed)))
+    ends = await admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
+    for group_id, group in known.items():
+        committed = offsets[group_id]
+        if not isinstance(committed, KafkaError):
+            outcome[group_id] = DescribedGroup(group, tuple(offset_rows(group, committed, ends)))
+    return {group_id: outcome[group_id] for group_id in described}
+
+
+def _partitions(
+    group: GroupDescription, committed: Mapping[TopicPartition, CommittedOffset]
+) -> list[TopicPartition]:
+    assigned = (partition for member in group.members for partition in member.assignment)
+    return sorted({*committed, *assigned})
+
+
+def offset_rows(
+    group: GroupDescription,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    ends: Mapping[TopicPartition, PartitionOffset | KafkaError],
+) -> Iterator[OffsetRow]:
+    """A row for every partition that is committed or assigned."""
+    owners = {partition: member for member in group.members for partition in member.assignment}
+    for partition in _partitions(group, committed):
+        end = ends.get(partition)
+        yield OffsetRow(
+            partition,
+            committed.get(partition),
+            end.offset if isinstance(end, PartitionOffset) else None,
+            owners.get(partition),
+        )
+
+
+def document(described: DescribedGroup) -> dict[str, Any]:
+    """A group as JSON shows it."""
+    group, lags = described.group, [row.lag for row in described.rows if row.lag is not None]
+    return {
+        "group_id": group.group_id,
+        "type": group.group_type,
+        "protocol": group.protocol_type,
+        "state": group.state,
+        "assignor": group.assignor or None,
+        "coordinator": {
+            "broker_id": group.coordinator.node_id,
+            "address": f"{group.coordinator.host}:{group.coordinator.port}",
+        },
+        "group_epoch": group.group_epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "lag": sum(lags) if lags else None,
+        "members": [_member_document(member) for member in group.members],
+        "offsets": [
+            {
+                "topic": row.partition.topic,
+                "partition": row.partition.partition,
+                "current_offset": row.committed.offset if row.committed else None,
+                "leader_epoch": _epoch(row),
+                "metadata": row.committed.metadata if row.committed else None,
+                "log_end_offset": row.log_end_offset,
+                "lag": row.lag,
+                "member_id": row.member.member_id if row.member else None,
+                "host": row.member.host if row.member else None,
+                "client_id": row.member.client_id if row.member else None,
+            }
+            for row in described.rows
+        ],
+    }
+
+
+def _member_document(member: GroupMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "rack": member.rack_id,
+        "type": member.member_type,
+        "epoch": member.member_epoch,
+        "subscribed_topics": member.subscribed_topics,
+        "subscribed_regex": member.subscribed_regex,
+        "assignment": _by_topic(member.assignment),
+        "target_assignment": None if member.target is None else _by_topic(member.target),
+    }
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        found.setdefault(topic, []).append(index)
+    return found
+
+
+def _assignment_text(partitions: Iterable[TopicPartition] | None) -> str | None:
+    """As Kafka's tool writes it: `orders:0,1;payments:3`."""
+    if partitions is None:
+        return None
+    topics = _by_topic(partitions).items()
+    return ";".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in topics) or None
+
+
+def _epoch(row: OffsetRow) -> int | None:
+    if row.committed is None or row.committed.leader_epoch < 0:
+        return None
+    return row.committed.leader_epoch
+
+
+def _title(group: GroupDescription) -> str:
+    empty = "" if group.members else ", no active members"
+    return f"{group.group_id}: {group.group_type}, {group.state}{empty}"
+
+
+def _print_offsets(described: DescribedGroup, verbose: bool) -> None:
+    epoch = ("leader epoch",) if verbose else ()
+    print_table(
+        (
+            *("topic", "partition", *epoch, "current offset", "log end offset", "lag"),
+            *("member", "host", "client"),
+        ),
+        (
+            (
+                *row.partition,
+                *((_epoch(row),) if verbose else ()),
+                row.committed.offset if row.committed else None,
+                row.log_end_offset,
+                row.lag,
+                row.member.member_id if row.member else None,
+                row.member.host if row.member else None,
+                row.member.client_id if row.member else None,
+            )
+            for row in described.rows
+        ),
+        title=_title(described.group),
+    )
+
+
+def _print_members(described: DescribedGroup, verbose: bool) -> None:
+    group = described.group
+    details = (
+        ("instance", "epoch", "assignment", "target assignment", "subscription") if verbose else ()
+    )
+
+    def row(member: GroupMember) -> Iterator[object]:
+        yield from (member.member_id, member.host, member.client_id, len(member.assignment))
+        if verbose:
+            yield member.group_instance_id
+            yield member.member_epoch
+            yield _assignment_text(member.assignment)
+            yield _assignment_text(member.target)
+            yield member.subscribed_regex or ",".join(member.subscribed_topics) or None
+
+    print_table(
+        ("member", "host", "client", "partitions", *details),
+        (row(member) for member in group.members),
+        title=_title(group),
+    )
+
+
+def _print_states(found: Iterable[DescribedGroup], verbose: bool) -> None:
+    details = ("type", "group epoch", "assignment epoch") if verbose else ()
+
+    def row(group: GroupDescription) -> Iterator[object]:
+        where = group.coordinator
+        yield group.group_id
+        yield f"{where.host}:{where.port} ({where.node_id})"
+        yield from (group.assignor or None, group.state, len(group.members))
+        if verbose:
+            yield from (group.group_type, group.group_epoch, group.assignment_epoch)
+
+    print_table(
+        ("group", "coordinator", "assignment strategy", "state", "members", *details),
+        (row(each.group) for each in found),
+    )
+
+
+@app.command("delete-offsets")
+@asks_cluster()
+def delete_offsets(
+    access: ClusterAccess,
+    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    topics: Topics = None,
+) -> None:
+    """Delete what a group has committed for topics that none of its members reads."""
+    wanted = parse_topics(topics)
+    if not wanted:
+        fail("which topics? give --topic", status=2)
+
+    async def work(admin: Admin) -> dict[TopicPartition, KafkaError | None]:
+        committed = (await admin.list_group_offsets([group_id]))[group_id]
+        if isinstance(committed, KafkaError):
+            raise committed
+        partitions = {each for each in committed if each.topic in wanted}
+        chosen = []
+        for topic, indexes in wanted.items():
+            of_topic = {each for each in partitions if each.topic == topic}
+            if indexes is not None:
+                of_topic = {TopicPartition(topic, index) for index in indexes}
+            chosen += sorted(of_topic)
+        # Nothing to delete: the group may be unknown, which the coordinator says best.
+        chosen = chosen or [TopicPartition(topic, 0) for topic in wanted]
+        return await admin.delete_group_offsets(group_id, chosen)
+
+    outcome = access.run(work)
+    for partition, error in outcome.items():
+        if error is None:
+            typer.echo(f"{group_id} has no offset of {partition} any more")
+    complain(dict.fromkeys(str(error) for error in outcome.values() if error is not None))
 
 
 @app.command("list")
+@asks_cluster()
 def list_groups(
+    access: ClusterAccess,
     states: Annotated[
         list[str] | None,
         typer.Option("--state", help="Only groups in this state; may be repeated."),
@@ -42,15 +349,9 @@ def list_groups(
         list[str] | None,
         typer.Option("--type", help="Only groups of this type (classic, consumer)."),
     ] = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """List the groups, with their type, protocol and state."""
-
-    async def work(admin: Admin) -> list[GroupListing]:
-        return await admin.list_groups(states=states or (), group_types=types or ())
 
     rows = [
         {
@@ -60,7 +361,9 @@ def list_groups(
             "state": each.state,
             "coordinator": each.coordinator_id,
         }
-        for each in with_admin(bootstrap_server, command_config, timeout_ms, work)
+        for each in access.run(
+            lambda admin: admin.list_groups(states=states or (), group_types=types or ())
+        )
     ]
     if as_json:
         print_json(rows)
@@ -72,12 +375,11 @@ def list_groups(
 
 
 @app.command("delete")
+@asks_cluster()
 def delete(
+    access: ClusterAccess,
     group_ids: GroupIds = None,
     all_groups: AllGroups = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Delete groups that nobody is in, with everything they have committed."""
     require_groups(group_ids, all_groups)
@@ -85,7 +387,7 @@ def delete(
     async def work(admin: Admin) -> dict[str, KafkaError | None]:
         return await admin.delete_groups(await chosen_groups(admin, group_ids, all_groups))
 
-    outcome = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    outcome = access.run(work)
     for group_id, error in outcome.items():
         if error is None:
             typer.echo(f"deleted {group_id}")

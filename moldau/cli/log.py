@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.output import fail, print_json, reader_is_gone, size_text
-from moldau.cli.progress import ProgressBar, progress_bar
+from moldau.cli.output import ProgressBar, fail, print_json, progress_bar, reader_is_gone, size_text
 
 if TYPE_CHECKING:
     from moldau.storage.dump import DumpOptions, Row
@@ -64,7 +63,7 @@ def dump(
 
 
 def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) -> int:
-    """Print the rows of one path; how many of them are errors."""
+    """Print the rows of one path; returns how many of them are errors."""
     from moldau.runtime.filesystem import OsFilesystem
     from moldau.storage.dump import dump_path
 
@@ -153,7 +152,7 @@ def _print_row(row: Row, as_json: bool) -> None:
 
 
 def _log_bytes(path: str) -> int:
-    """About how much of log files there is below a path."""
+    """The size of the log files below a path, roughly."""
     if not os.path.isdir(path):
         return _counted_bytes(path, os.path.getsize(path)) if os.path.exists(path) else 0
     total = 0
@@ -168,5 +167,5 @@ def _log_bytes(path: str) -> int:
 
 
 def _counted_bytes(path: str, size_bytes: int) -> int:
-    """Of a file, what takes time: indexes and checkpoints are read in one go."""
+    """The bytes of a file that take time: indexes are read in one go."""
     return size_bytes if path.endswith((".log", ".checkpoint")) else 0

@@ -13,23 +13,22 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from moldau.cli import (
-    bench,
     brokers,
     configs,
     consume,
-    dev,
     features,
     groups,
+    local_nodes,
     log,
     metadata,
     pipeline,
     produce,
     quorum,
-    server,
     storage,
     topics,
     transactions,
 )
+from moldau.cli.bench import commands as bench
 from moldau.cli.output import fail, reader_is_gone
 
 app = typer.Typer(
@@ -47,14 +46,17 @@ app.add_typer(transactions.app, name="transactions")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(features.app, name="features")
 app.add_typer(storage.app, name="storage")
-app.add_typer(server.app, name="server")
+app.add_typer(local_nodes.server_app, name="server")
 app.add_typer(log.app, name="log")
 app.add_typer(metadata.app, name="metadata")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(bench.app, name="bench")
-app.command("dev")(dev.dev)
+app.command("dev")(local_nodes.dev)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+#: The base of everything typer raises about wrong usage, found this way because typer brings its
+#: own copy of click or uses the installed one, depending on its release.
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
 def _show_version(wanted: bool) -> None:
@@ -86,11 +88,6 @@ def root(
     ] = False,
 ) -> None:
     """A Kafka-compatible streaming cluster."""
-
-
-#: The base of everything typer raises about wrong usage, found this way because typer brings its
-#: own copy of click or uses the installed one, depending on its release.
-_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 
 def main() -> None:

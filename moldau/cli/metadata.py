@@ -108,8 +108,7 @@ def shell(
 ) -> None:
     """Browse the metadata as paths: ls, cd, cat, find, tree, man, exit."""
     from moldau.cli.metadata_files import read_metadata
-    from moldau.cli.metadata_shell import Shell, ShellError
-    from moldau.cli.metadata_tree import metadata_tree
+    from moldau.cli.metadata_shell import Shell, ShellError, metadata_tree
     from moldau.metadata.image import InvalidMetadataRecord
     from moldau.raft import MetadataLogError
     from moldau.runtime.filesystem import OsFilesystem

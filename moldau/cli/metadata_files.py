@@ -120,7 +120,7 @@ def read_metadata(filesystem: Filesystem, path: str) -> MetadataFiles:
 
 
 def _snapshot_id(path: str) -> SnapshotId:
-    """From the file's name; bootstrap.checkpoint stands before everything."""
+    """The id in a file's name; bootstrap.checkpoint comes before all others."""
     end_offset, _, leader_epoch = (
         os.path.basename(path).removesuffix(CHECKPOINT_SUFFIX).partition("-")
     )
@@ -195,7 +195,9 @@ def _apply(files: MetadataFiles, batch: DecodedBatch, transactions: TransactionF
 
 
 def _find_identity(filesystem: Filesystem, files: MetadataFiles) -> None:
-    """From the log directory around the metadata log; bootstrap.checkpoint lies in that itself."""
+    """Read meta.properties of the log directory: around the metadata log, or beside
+    bootstrap.checkpoint.
+    """
     for directory in (os.path.dirname(os.path.abspath(files.directory)), files.directory):
         try:
             files.identity = read_meta_properties(filesystem, directory)

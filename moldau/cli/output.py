@@ -1,14 +1,31 @@
-"""What commands print: tables for people, JSON for programs, one line for errors.
+"""What commands print: tables for people, JSON for programs, one line for errors, and progress.
 
-Owns the console. Invariant: results go to stdout, everything else to stderr; an error is one line.
+Owns the console and, while a view runs, the terminal. Must not ask a cluster. Invariants: results
+go to stdout, everything else to stderr; an error is one line; progress is written, and rich
+imported for it, only when stderr is a terminal; away from a terminal a live view writes a line only
+when something changed; when a rate line's block ends, the line ends too.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.progress import Progress, TaskID
+
+STEPS: Final = 500
+"""A bar that moves more often than this only costs time."""
+INTERVAL_S: Final = 0.25
+CLEAR_TO_END: Final = "\x1b[K"
+#: The key of a line that is about all rows.
+SUMMARY: Final = ""
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
@@ -30,7 +47,7 @@ def complain(errors: Iterable[object]) -> None:
 
 
 def reader_is_gone() -> NoReturn:
-    """Whoever read our output has seen enough (`| head`): end without a complaint."""
+    """The reader of the output has closed it (`| head`): end without a complaint."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
     sys.exit(0)
 
@@ -64,11 +81,212 @@ def print_table(
     console.print(table)
 
 
+def print_rows(
+    columns: Sequence[str], rows: Sequence[Mapping[str, object]], *, as_json: bool
+) -> None:
+    """Rows as JSON, or their values as a table."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(columns, (row.values() for row in rows))
+
+
 def size_text(byte_count: int) -> str:
-    """Bytes as people read them."""
+    """A number of bytes with its unit."""
     value = float(byte_count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError("the last unit takes everything")
+
+
+class ProgressBar:
+    """Goes from 0 to `total`, in bytes or in things."""
+
+    def __init__(self, progress: Progress | None, task: TaskID | None, total: int) -> None:
+        self._progress = progress
+        self._task = task
+        self._step = max(1, total // STEPS)
+        self._shown = 0
+        self.done = 0
+
+    def advance(self, amount: int) -> None:
+        """So much more is done."""
+        self.move_to(self.done + amount)
+
+    def move_to(self, done: int) -> None:
+        """So much is done altogether."""
+        self.done = done
+        if self._progress is not None and abs(done - self._shown) >= self._step:
+            assert self._task is not None
+            self._progress.update(self._task, completed=done)
+            self._shown = done
+
+
+@contextmanager
+def progress_bar(what: str, total: int, *, in_bytes: bool = False) -> Iterator[ProgressBar]:
+    """A bar while the block runs; it disappears at the end, also when the block raises."""
+    if not sys.stderr.isatty():
+        yield ProgressBar(None, None, total)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    amount = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        amount,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # both on one terminal: the bar makes way for lines
+        redirect_stderr=True,
+    ) as progress:
+        yield ProgressBar(progress, progress.add_task(what, total=total), total)
+
+
+class RateLine:
+    """Shows a count, an amount and the rate of the last moments; `update` may be called often."""
+
+    def __init__(self, what: str, *, shown: bool) -> None:
+        self._what = what
+        self._shown = shown
+        self._begin = self._last = time.monotonic()
+        self._last_count = 0
+        self._written = False
+
+    def update(self, record_count: int, byte_count: int) -> None:
+        """So many records and bytes altogether; the line changes a few times per second."""
+        if not self._shown:
+            return
+        now = time.monotonic()
+        if now - self._last >= INTERVAL_S:
+            rate = (record_count - self._last_count) / (now - self._last)
+            self._write(record_count, byte_count, rate)
+            self._last, self._last_count = now, record_count
+
+    def finish(self, record_count: int, byte_count: int) -> None:
+        """The last state, with the rate of the whole."""
+        if self._shown:
+            seconds = max(time.monotonic() - self._begin, 1e-9)
+            self._write(record_count, byte_count, record_count / seconds)
+            self.end()
+
+    def end(self) -> None:
+        """End the line, if there is one."""
+        if self._written:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+            self._written = False
+
+    def _write(self, record_count: int, byte_count: int, rate: float) -> None:
+        sys.stderr.write(
+            f"\r{self._what}: {record_count:,} records, {byte_count / 1e6:,.1f} MB, "
+            f"{rate:,.0f} records/s{CLEAR_TO_END}"
+        )
+        sys.stderr.flush()
+        self._written = True
+
+
+@contextmanager
+def rate_line(what: str, *, beside_terminal: bool) -> Iterator[RateLine]:
+    """A line while the block runs.
+
+    Args:
+        beside_terminal: records themselves come from or go to a terminal: no line then.
+    """
+    line = RateLine(what, shown=sys.stderr.isatty() and not beside_terminal)
+    try:
+        yield line
+    finally:
+        line.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One table. `lines` says the same, one line per row, by what the row is about."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    lines: Mapping[str, str] = field(default_factory=dict)
+
+
+class LiveView:
+    """Shows blocks one after the other in the same place."""
+
+    def __init__(self, live: Live | None) -> None:
+        self._live = live
+        self._shown: dict[str, str] = {}
+        self._note = ""
+
+    def show(self, blocks: Sequence[Block], *, gone: str = "is not there any more") -> None:
+        """Replace what is shown; away from a terminal write the lines that are new.
+
+        Args:
+            gone: what is said of a row that was there at the last look.
+        """
+        self._note = ""
+        if self._live is not None:
+            from rich.console import Group
+
+            drawn = [each for block in blocks for each in _drawn(block)]
+            self._live.update(Group(*drawn), refresh=True)
+            return
+        lines = {key: line for block in blocks for key, line in block.lines.items()}
+        stamp = time.strftime("%H:%M:%S")
+        for key, line in lines.items():
+            if self._shown.get(key) != line:
+                print(f"{stamp} {line}")
+        for key in sorted(self._shown.keys() - lines.keys() - {SUMMARY}):
+            print(f"{stamp} {key} {gone}")
+        self._shown = lines
+        sys.stdout.flush()
+
+    def say(self, line: str) -> None:
+        """A line beside the table, for a fault that passes: once as long as it is the same."""
+        if line == self._note:
+            return
+        self._note = line
+        print(f"moldau: {' '.join(line.split())}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def live_view(*, plain: bool = False) -> Iterator[LiveView]:
+    """A view on stdout; the last state stays on the terminal when the block ends.
+
+    Args:
+        plain: lines even on a terminal.
+    """
+    if plain or not sys.stdout.isatty():
+        yield LiveView(None)
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False, vertical_overflow="crop") as live:
+        yield LiveView(live)
+
+
+def _drawn(block: Block) -> Iterator[Any]:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    yield Text(block.title)
+    if not block.columns:
+        return
+    table = Table(*block.columns, box=SIMPLE_HEAD)
+    for row in block.rows:
+        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+    yield table

@@ -1,21 +1,23 @@
-"""`moldau pipeline`: run, check, settle, list; the sinks have a module of their own.
+"""`moldau pipeline`: run, check, settle, list; and `moldau pipeline sinks` for a cluster's ledger.
 
-Owns what is printed. Must not import Spark except to run. Invariant: a file that is wrong is told
-with every problem, one line each, before Spark is started, and ends with status 2.
+Owns what is printed. Must not import Spark except to run, nor talk to a cluster except through
+`moldau.spark_connector`. Invariant: a file that is wrong is refused with every problem, one line
+each, before Spark is started, and with status 2.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from moldau.cli import pipeline_sinks
-from moldau.cli.cluster_options import AsJson, key_values
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.options import AsJson, BootstrapServer, CommandConfig, client_properties, key_values
+from moldau.cli.output import fail, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from moldau.spark_connector.pipelines.model import Pipeline, PipelineFile
@@ -25,9 +27,21 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Spark pipelines: run, check, settle, list the jobs and the sinks.", no_args_is_help=True
 )
-app.add_typer(pipeline_sinks.app, name="sinks")
 
 File = Annotated[Path, typer.Argument(help="The pipelines, in YAML (docs/spark.md).")]
+sinks = typer.Typer(
+    help="The sinks of Spark's queries in a cluster: list, move, settle, forget.",
+    no_args_is_help=True,
+)
+app.add_typer(sinks, name="sinks")
+LedgerTopic = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the sinks keep their decisions.  [default: moldau-spark-ledger]",
+        show_default=False,
+    ),
+]
+SinkId = Annotated[str, typer.Argument(help="The sink's id, as `list` shows it.")]
 
 
 @app.command("run")
@@ -70,7 +84,7 @@ def run(
 @app.command("check")
 def check(file: File, as_json: AsJson = False) -> None:
     """Say whether a file is right, as far as that can be known without Spark and the cluster."""
-    from moldau.spark_connector.pipelines.errors import PipelineError
+    from moldau.spark_connector.errors import PipelineError
 
     pipelines = _loaded(file)
     try:
@@ -105,7 +119,7 @@ def settle(file: File) -> None:
 @app.command("list")
 def list_jobs(as_json: AsJson = False) -> None:
     """List the jobs that ship, and the script for spark-submit."""
-    from moldau.spark_connector.pipelines.job_table import JOBS
+    from moldau.spark_connector.pipelines.model import JOBS
 
     found = find_spec("moldau.spark_connector.pipelines.submit")
     script = None if found is None else found.origin
@@ -119,10 +133,10 @@ def list_jobs(as_json: AsJson = False) -> None:
 
 def _loaded(file: Path) -> PipelineFile:
     """The file's pipelines; exits with status 2 when it is wrong."""
-    from moldau.spark_connector.pipelines.errors import PipelineFileError
+    from moldau.spark_connector.errors import PipelineFileError
 
     try:
-        from moldau.spark_connector.pipelines.model import load_pipelines
+        from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
 
         return load_pipelines(file)
     except ImportError as error:
@@ -172,7 +186,7 @@ def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> 
 
 def _check_functions(file: PipelineFile) -> None:
     """Python transforms are there. Raises: PipelineFailed."""
-    from moldau.spark_connector.pipelines.jobs.transforms import load_function
+    from moldau.spark_connector.pipelines.jobs.rows import load_function
 
     for each in file.pipelines:
         if each.transform is not None and each.transform.python is not None:
@@ -201,3 +215,124 @@ def _described(pipeline: Pipeline) -> dict[str, str]:
         "trigger": every,
         "checkpoint": pipeline.checkpoint,
     }
+
+
+@sinks.command("list")
+def list_all(
+    ledger_topic: LedgerTopic = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the sinks with the newest batch of each."""
+    options = _options(bootstrap_server, command_config, ledger_topic)
+    with _told():
+        from moldau.spark_connector import list_sinks
+
+        rows = [
+            {
+                "sink": each.sink_id,
+                "query": each.batch and each.batch.query_id,
+                "batch": each.batch and each.batch.batch_id,
+                "state": each.batch and each.batch.state.value,
+                "rows": each.batch and each.batch.rows,
+                "other_queries": each.other_queries,
+            }
+            for each in list_sinks(options)
+        ]
+    columns = ("sink", "query", "batch", "state", "rows", "other queries")
+    print_rows(columns, rows, as_json=as_json)
+
+
+@sinks.command("move")
+def move_one(
+    sink_id: SinkId,
+    new_id: Annotated[str, typer.Argument(help="The id under which its query goes on.")],
+    ledger_topic: LedgerTopic = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Take what is known of a sink to another id, after its query's checkpoint has moved.
+
+    The query must not run. What it has left open is ended as by settle.
+    """
+    options = _options(bootstrap_server, command_config, ledger_topic)
+    with _told():
+        from moldau.spark_connector import move_sink
+
+        move_sink({**options, "sinkId": sink_id}, new_id)
+    typer.echo(f"{sink_id}: moved to {new_id}")
+
+
+@sinks.command("settle")
+def settle_one(
+    sink_id: SinkId,
+    ledger_topic: LedgerTopic = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Commit what a sink has decided to commit, and abort whatever else it has open.
+
+    Each start of its query does the same; a query that runs fails.
+    """
+    options = _options(bootstrap_server, command_config, ledger_topic)
+    with _told():
+        from moldau.spark_connector import list_sinks, settle_sink
+
+        if sink_id not in {each.sink_id for each in list_sinks(options)}:
+            fail(f"there is no sink {sink_id}: `moldau pipeline sinks list` shows them")
+        settle_sink({**options, "sinkId": sink_id})
+    typer.echo(f"{sink_id}: settled")
+
+
+@sinks.command("forget")
+def forget_one(
+    sink_id: SinkId,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this query, as `list` and errors name it.  [default: all of the sink]",
+            show_default=False,
+        ),
+    ] = None,
+    ledger_topic: LedgerTopic = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Forget what is known of a sink, which is settled first as far as that is possible.
+
+    A batch of its that comes again is then written again, in full.
+    """
+    options = _options(bootstrap_server, command_config, ledger_topic)
+    with _told():
+        from moldau.spark_connector import forget_sink
+
+        forget_sink({**options, "sinkId": sink_id}, query)
+    what = sink_id if query is None else f"query {query} in {sink_id}"
+    typer.echo(f"{what}: forgotten")
+
+
+def _options(
+    bootstrap_server: str | None, command_config: str | None, ledger_topic: str | None
+) -> dict[str, str]:
+    """The options of the connector; exits with status 2 when the file cannot be read."""
+    properties = client_properties(bootstrap_server, command_config, None, defaults={}, options={})
+    options = {f"kafka.{key}": str(value) for key, value in properties.items()}
+    if ledger_topic is not None:
+        options["ledgerTopic"] = ledger_topic
+    return options
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """An error is one line: status 2 for options, 1 for everything else."""
+    try:
+        from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
+
+        yield
+    except ImportError as error:
+        fail(f"{error.name} is not installed: pip install 'moldau[spark]'")
+    except InvalidOption as error:
+        fail(str(error), status=2)
+    except SparkConnectorError as error:
+        fail(str(error))

@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
-from moldau.cli.client_properties import Properties, client_properties, unused_settings_told
-from moldau.cli.cluster_options import BootstrapServer, CommandConfig
-from moldau.cli.output import fail, print_json
-from moldau.cli.rate_line import RateLine, rate_line
-from moldau.cli.record_input import (
+from moldau.cli.options import (
+    BootstrapServer,
+    CommandConfig,
+    Properties,
+    client_properties,
+    unused_settings_told,
+)
+from moldau.cli.output import RateLine, fail, print_json, rate_line
+from moldau.cli.record_formats import (
     InputProblem,
     InputRecord,
     JsonFormat,
@@ -41,28 +45,10 @@ STANDARD_INPUT: Final = "-"
 DEFAULT_MAX_REQUEST_BYTES: Final = 1_048_576
 LOOK_EVERY_COUNT: Final = 1_024
 DEFAULTS: Final = {"client.id": "moldau-produce"}
-
-
-class InputFormat(StrEnum):
-    """How records are told apart in the input."""
-
-    TEXT = "text"
-    JSON = "json"
-    RAW = "raw"
-
-
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Files = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FILE]…", help="Read these; - or none: the standard input."),
-]
-Format = Annotated[
-    InputFormat,
-    typer.Option(
-        "--format",
-        help="text: a value per line; json: an object per line with value, key, headers, "
-        "partition, timestamp; raw: each file is one value.",
-    ),
 ]
 KeySeparator = Annotated[
     str | None,
@@ -91,6 +77,24 @@ TransactionRecords = Annotated[
 ]
 AsJsonSummary = Annotated[
     bool, typer.Option("--json", help="At the end print counts and seconds as JSON.")
+]
+
+
+class InputFormat(StrEnum):
+    """How records are told apart in the input."""
+
+    TEXT = "text"
+    JSON = "json"
+    RAW = "raw"
+
+
+Format = Annotated[
+    InputFormat,
+    typer.Option(
+        "--format",
+        help="text: a value per line; json: an object per line with value, key, headers, "
+        "partition, timestamp; raw: each file is one value.",
+    ),
 ]
 
 
@@ -279,7 +283,6 @@ class _Reader:
         self._limit_bytes = limit_bytes
 
     def records(self, names: list[str]) -> Iterator[InputRecord]:
-        """All records, in order. Raises: InputProblem"""
         for name in names:
             shown = "standard input" if name == STANDARD_INPUT else name
             try:

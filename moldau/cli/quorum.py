@@ -14,17 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapController,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    with_admin,
-)
+from moldau.cli.local_nodes import bootstrap
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table
-from moldau.cli.quorum_bootstrap import bootstrap
 from moldau.client import Admin, QuorumDescription, QuorumEndpoint, QuorumReplica
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 
@@ -35,11 +27,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be 
 
 
 @app.command("status")
+@asks_cluster(controllers=True)
 def status(
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
+    access: ClusterAccess,
     as_json: AsJson = False,
 ) -> None:
     """Show leader, epoch, high watermark, lag, voters and observers."""
@@ -48,9 +38,7 @@ def status(
         quorum = await admin.describe_metadata_quorum()
         return (await admin.describe_cluster()).cluster_id, quorum
 
-    cluster_id, quorum = with_admin(
-        bootstrap_server, command_config, timeout_ms, work, bootstrap_controller
-    )
+    cluster_id, quorum = access.run(work)
     lag, lag_time_ms = follower_lag(quorum)
     voters = [_node(quorum, voter) for voter in quorum.voters]
     observers = [_node(quorum, observer) for observer in quorum.observers]
@@ -82,22 +70,17 @@ def status(
 
 
 @app.command("replication")
+@asks_cluster(controllers=True)
 def replication(
+    access: ClusterAccess,
     human_readable: Annotated[
         bool, typer.Option("--human-readable", help="Times as ages instead of milliseconds.")
     ] = False,
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show how far each controller and broker has come in the metadata log."""
 
-    async def work(admin: Admin) -> QuorumDescription:
-        return await admin.describe_metadata_quorum()
-
-    quorum = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    quorum = access.run(lambda admin: admin.describe_metadata_quorum())
     rows = replication_rows(quorum)
     if as_json:
         print_json(rows)
@@ -124,16 +107,14 @@ def replication(
 
 
 @app.command("add-controller")
+@asks_cluster(controllers=True)
 def add_controller(
+    access: ClusterAccess,
     config: Annotated[
         Path,
         typer.Option("--config", "-c", help="The new controller's server.properties."),
     ],
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Make a controller that runs and follows the log a voter."""
     voter_id, directory_id, cluster_id, endpoints = _new_voter(config)
@@ -145,15 +126,16 @@ def add_controller(
         typer.echo(f"would add {shown}")
         return
 
-    async def work(admin: Admin) -> None:
-        await admin.add_raft_voter(voter_id, directory_id, endpoints, cluster_id=cluster_id)
-
-    with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    access.run(
+        lambda admin: admin.add_raft_voter(voter_id, directory_id, endpoints, cluster_id=cluster_id)
+    )
     typer.echo(f"added {shown}")
 
 
 @app.command("remove-controller")
+@asks_cluster(controllers=True)
 def remove_controller(
+    access: ClusterAccess,
     controller_id: Annotated[int, typer.Option("--controller-id", "-i", min=0)],
     directory_id: Annotated[
         str | None,
@@ -164,10 +146,6 @@ def remove_controller(
         ),
     ] = None,
     dry_run: DryRun = False,
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Take a voter out of the quorum; the node goes on as an observer until it is stopped."""
     wanted = None if directory_id is None else _directory_id(directory_id)
@@ -189,25 +167,20 @@ def remove_controller(
             await admin.remove_raft_voter(controller_id, removed)
         return removed
 
-    removed = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    removed = access.run(work)
     done = "would remove" if dry_run else "removed"
     typer.echo(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
 
 
 @app.command("transfer-leader")
+@asks_cluster(controllers=True)
 def transfer_leader(
+    access: ClusterAccess,
     node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that shall lead.")],
-    bootstrap_server: BootstrapServer = None,
-    bootstrap_controller: BootstrapController = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Let the leader resign and name a successor, for instance before its machine is stopped."""
 
-    async def work(admin: Admin) -> QuorumDescription:
-        return await admin.transfer_quorum_leader(node_id)
-
-    quorum = with_admin(bootstrap_server, command_config, timeout_ms, work, bootstrap_controller)
+    quorum = access.run(lambda admin: admin.transfer_quorum_leader(node_id))
     told = f"controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     if quorum.leader_id != node_id:
         fail(f"another voter was elected: {told}")
@@ -272,7 +245,7 @@ def _time_text(timestamp_ms: int | None, now_ms: int, human_readable: bool) -> s
         return "-1"
     if not human_readable:
         return str(timestamp_ms)
-    if timestamp_ms > now_ms:  # the leader's clock is ahead of ours
+    if timestamp_ms > now_ms:  # the leader's clock is ahead of this one
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return f"{now_ms - timestamp_ms} ms ago"
 

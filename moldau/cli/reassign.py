@@ -1,53 +1,56 @@
-"""`moldau topics reassign`: plan and execute; what follows them is in `reassign_follow`.
+"""`moldau topics reassign`: plan, execute, verify, cancel, list.
 
-Must not talk to a cluster except through `moldau.client`. Invariant: what cannot work is refused
-before anything is changed, the throttle included.
+Must not talk to a cluster except through `moldau.client`. Invariants: what cannot work is refused
+before anything is changed, the throttle included; throttles are taken away only when no partition
+of the cluster is being moved any more, since moves share the brokers' rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    with_admin,
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.output import fail, live_view, print_json, print_table, size_text
+from moldau.cli.reassign_progress import (
+    COLUMNS,
+    ReplicaProgress,
+    look,
+    progress_cells,
+    wait_for_moves,
 )
-from moldau.cli.output import fail, print_json, print_table, size_text
-from moldau.cli.partition_targets import (
+from moldau.cli.reassignment_plan import (
+    Move,
+    Plan,
+    Wish,
+    assignment_document,
+    clear_throttles,
+    make_plan,
+    partition_sizes,
+    read_assignment,
+    set_throttle,
+    write_assignment,
+)
+from moldau.cli.targets import (
+    Target,
     Targets,
+    describe_targets,
     ids_text,
     parse_ids,
     parse_targets,
 )
-from moldau.cli.reassign_files import assignment_document, read_assignment, write_assignment
-from moldau.cli.reassign_follow import (
-    Interval,
-    WaitTimeoutMs,
-    cancel,
-    finish,
-    list_moves,
-    until_done,
-    verify,
-)
-from moldau.cli.reassign_plan import Plan, Wish, make_plan, partition_sizes
-from moldau.cli.reassign_throttle import Move, set_throttle
-from moldau.client import Admin, TopicPartition
+from moldau.client import Admin, Reassignment, TopicPartition
 
 app = typer.Typer(
     help="Move partitions to other brokers: plan, execute, verify, cancel, list.",
     no_args_is_help=True,
 )
-app.command("verify")(verify)
-app.command("cancel")(cancel)
-app.command("list")(list_moves)
 
 Brokers = Annotated[
     str | None,
@@ -74,10 +77,150 @@ Rollback = Annotated[
     Path | None,
     typer.Option(help="Write the replicas as they are now to this file, to go back with it."),
 ]
+MIN_INTERVAL_S = 0.1
+SETTLE_S = 3.0
+ExecutedJson = Annotated[
+    Path | None, typer.Option("--from-json", help="The file that `execute` was given.")
+]
+PreserveThrottles = Annotated[
+    bool, typer.Option("--preserve-throttles", help="Leave throttles as they are.")
+]
+Interval = Annotated[
+    float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two looks while waiting.")
+]
+WaitTimeoutMs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Wait no longer than this; the moves go on.", show_default=False),
+]
+
+
+@app.command("verify")
+@asks_cluster()
+def verify(
+    access: ClusterAccess,
+    targets: Targets = None,
+    from_json: ExecutedJson = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show how it goes until nothing is being moved.")
+    ] = False,
+    interval: Interval = 1.0,
+    wait_timeout_ms: WaitTimeoutMs = None,
+    preserve_throttles: PreserveThrottles = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether moves are complete; when nothing is being moved any more, take throttles away.
+
+    Status 1 when something is still being moved, or is not where the file says.
+    """
+    wanted, planned = _wanted(targets, from_json)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        _, partitions = await describe_targets(admin, wanted)
+        if wait:
+            with live_view(plain=as_json) as view:
+                await wait_for_moves(
+                    admin,
+                    partitions,
+                    view,
+                    interval_s=interval,
+                    limit_s=None if wait_timeout_ms is None else wait_timeout_ms / 1000,
+                    quiet=as_json,
+                )
+        return await _verified(admin, partitions, planned, as_json, not preserve_throttles)
+
+    with until_done():
+        rows = access.run(work)
+    if as_json:
+        print_json(rows)
+    _refuse_incomplete(rows)
+
+
+@app.command("cancel")
+@asks_cluster()
+def cancel(
+    access: ClusterAccess,
+    targets: Targets = None,
+    from_json: ExecutedJson = None,
+    everything: Annotated[bool, typer.Option("--all", help="All moves there are.")] = False,
+    preserve_throttles: PreserveThrottles = False,
+) -> None:
+    """Give moves up: partitions stay on the brokers that had them before."""
+    if sum((bool(targets), from_json is not None, everything)) != 1:
+        fail("say which: TOPIC[:PARTITION]…, --from-json or --all", status=2)
+    wanted, _ = _wanted(targets, from_json)
+
+    async def work(admin: Admin) -> None:
+        topics, partitions = await describe_targets(admin, wanted)
+        moves = await admin.list_partition_reassignments(None if everything else partitions)
+        if not moves:
+            what = "no partition" if everything else "none of these partitions"
+            fail(f"{what} is being moved")
+        outcome = await admin.try_partition_reassignments(dict.fromkeys(moves))
+        refused = [error for error in outcome.values() if error is not None]
+        for partition in sorted(outcome):
+            if outcome[partition] is None:
+                typer.echo(f"{partition} stays on {ids_text(moves[partition].original_replicas)}")
+        if refused:
+            fail(f"{len(refused)} of {len(outcome)} moves could not be cancelled: {refused[0]}")
+        if not preserve_throttles:
+            await _clear(admin, topics)
+
+    access.run(work)
+
+
+@app.command("list")
+@asks_cluster()
+def list_moves(
+    access: ClusterAccess,
+    targets: Targets = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the moves that are going on, and how far each new replica is."""
+    wanted = parse_targets(targets)
+
+    async def work(
+        admin: Admin,
+    ) -> tuple[dict[TopicPartition, Reassignment], list[ReplicaProgress]]:
+        partitions = (await describe_targets(admin, wanted))[1] if wanted else None
+        return await look(admin, partitions)
+
+    moves, rows = access.run(work)
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "replicas": list(move.replicas),
+                    "adding_replicas": list(move.adding_replicas),
+                    "removing_replicas": list(move.removing_replicas),
+                    "progress": [row.document() for row in rows if row.partition == partition],
+                }
+                for partition, move in sorted(moves.items())
+            ]
+        )
+    elif not moves:
+        typer.echo("no partition is being moved")
+    else:
+        print_table(
+            ("topic", "partition", "replicas", "adding", "removing"),
+            (
+                (
+                    *partition,
+                    ids_text(move.replicas),
+                    ids_text(move.adding_replicas),
+                    ids_text(move.removing_replicas),
+                )
+                for partition, move in sorted(moves.items())
+            ),
+        )
+        print_table(COLUMNS, map(progress_cells, rows))
 
 
 @app.command("plan")
+@asks_cluster()
 def plan(
+    access: ClusterAccess,
     targets: Targets = None,
     brokers: Brokers = None,
     without: Without = None,
@@ -89,9 +232,6 @@ def plan(
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")
     ] = None,
     rollback: Rollback = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Say what would move, and how much; nothing is changed.
@@ -108,7 +248,7 @@ def plan(
         made = await make_plan(admin, wish)
         return made, await partition_sizes(admin, made)
 
-    made, sizes = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    made, sizes = access.run(work)
     if output is not None:
         write_assignment(output, made.after)
     if rollback is not None:
@@ -120,7 +260,9 @@ def plan(
 
 
 @app.command("execute")
+@asks_cluster()
 def execute(
+    access: ClusterAccess,
     targets: Targets = None,
     replicas: Annotated[
         str | None,
@@ -151,9 +293,6 @@ def execute(
     ] = False,
     interval: Interval = 1.0,
     wait_timeout_ms: WaitTimeoutMs = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Move partitions: to --replicas, as a file says, or as `plan` with the same options would.
 
@@ -184,7 +323,7 @@ def execute(
             await finish(admin, made.wanted, interval, wait_timeout_ms, clear=throttle is not None)
 
     with until_done():
-        with_admin(bootstrap_server, command_config, timeout_ms, work)
+        access.run(work)
 
 
 async def _begin(
@@ -217,7 +356,9 @@ async def _begin(
 
 
 async def _throttle(admin: Admin, made: Plan, bytes_per_second: int) -> None:
-    """Throttle what begins and, anew, what is on its way: a topic's list has to name them all."""
+    """Throttle the moves that begin, and again those that are on their way: a topic's list has to
+    name them all.
+    """
     moving = {
         partition: Move(move.original_replicas, move.target_replicas)
         for partition, move in made.ongoing.items()
@@ -297,3 +438,131 @@ def _show(made: Plan, sizes: Mapping[TopicPartition, int | None]) -> None:
         f"{len(made.moves)} partitions change, {copies} replicas are copied, "
         f"{at_least}{size_text(known)}"
     )
+
+
+async def finish(
+    admin: Admin,
+    after: Mapping[TopicPartition, Sequence[int]],
+    interval_s: float,
+    wait_timeout_ms: int | None,
+    *,
+    clear: bool,
+) -> None:
+    """Wait for moves that have just begun; exits with status 1 when they do not end as planned."""
+    limit_s = None if wait_timeout_ms is None else wait_timeout_ms / 1000
+    with live_view() as view:
+        done = await wait_for_moves(admin, after, view, interval_s=interval_s, limit_s=limit_s)
+    if not done:
+        fail(f"not done within {wait_timeout_ms} ms; the moves go on")
+    await _settle(admin, after)
+    rows = await _verified(admin, list(after), after, False, clear)
+    _refuse_incomplete(rows)
+
+
+async def _settle(admin: Admin, after: Mapping[TopicPartition, Sequence[int]]) -> None:
+    """Wait for a short time until the brokers have the metadata of the controllers."""
+    names = {partition.topic for partition in after}
+    deadline_s = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline_s:
+        topics = await admin.describe_topics(names)
+        told = {
+            TopicPartition(name, each.partition): each.replicas
+            for name, topic in topics.items()
+            for each in topic.partitions
+        }
+        if all(told.get(partition) == tuple(after[partition]) for partition in after):
+            return
+        await asyncio.sleep(MIN_INTERVAL_S)
+
+
+@contextmanager
+def until_done() -> Iterator[None]:
+    """Ctrl-C while waiting: moves are the cluster's work and go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail("interrupted; moves that have begun go on (`moldau topics reassign list`)", status=130)
+
+
+async def _verified(
+    admin: Admin,
+    partitions: Collection[TopicPartition],
+    planned: Mapping[TopicPartition, Sequence[int]],
+    quiet: bool,
+    clear: bool,
+) -> list[dict[str, Any]]:
+    """Print and return the state of each partition; with `clear`, take throttles away when no move
+    is left.
+    """
+    # Moves first: one that ends between the two questions is then seen as it was, not as wrong.
+    moves = await admin.list_partition_reassignments()
+    topics, _ = await describe_targets(admin, [(each.topic, each.partition) for each in partitions])
+    replicas = {
+        TopicPartition(name, each.partition): each.replicas
+        for name, topic in topics.items()
+        for each in topic.partitions
+    }
+    rows = [_state(each, moves.get(each), replicas[each], planned.get(each)) for each in partitions]
+    if not quiet:
+        for row in rows:
+            name = TopicPartition(row["topic"], row["partition"])
+            typer.echo(f"{name} {_state_text(row)}")
+    if clear and not moves:
+        await _clear(admin, topics, quiet)
+    return rows
+
+
+async def _clear(admin: Admin, topics: Collection[str], quiet: bool = False) -> None:
+    """Take throttles away, unless others of the cluster's moves still need them."""
+    if await admin.list_partition_reassignments():
+        return
+    cleared = await clear_throttles(admin, topics)
+    if cleared and not quiet:
+        typer.echo(f"throttles are taken from {', '.join(cleared)}")
+
+
+def _refuse_incomplete(rows: Collection[Mapping[str, Any]]) -> None:
+    incomplete = [row for row in rows if row["state"] != "complete"]
+    if incomplete:
+        fail(f"{len(incomplete)} of {len(rows)} partitions are not where they should be")
+
+
+def _state(
+    partition: TopicPartition,
+    move: Reassignment | None,
+    replicas: Sequence[int],
+    planned: Sequence[int] | None,
+) -> dict[str, Any]:
+    if move is not None:
+        state = "in progress"
+    elif planned is not None and tuple(planned) != tuple(replicas):
+        state = "different"
+    else:
+        state = "complete"
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "state": state,
+        "replicas": list(replicas),
+        "planned_replicas": None if planned is None else list(planned),
+    }
+
+
+def _state_text(row: Mapping[str, Any]) -> str:
+    if row["state"] == "in progress":
+        return "is being moved"
+    if row["state"] == "different":
+        return f"is on {ids_text(row['replicas'])}, not on {ids_text(row['planned_replicas'])}"
+    return f"is on {ids_text(row['replicas'])}"
+
+
+def _wanted(
+    targets: list[str] | None, from_json: Path | None
+) -> tuple[list[Target], dict[TopicPartition, list[int]]]:
+    """The partitions that are meant, and the replicas that a file plans for them."""
+    if from_json is None:
+        return parse_targets(targets), {}
+    if targets:
+        fail("--from-json and TOPIC exclude each other", status=2)
+    planned = read_assignment(from_json)
+    return [(each.topic, each.partition) for each in planned], planned

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moldau.cli.live_view import SUMMARY, Block, LiveView
-from moldau.cli.output import size_text
+from moldau.cli.output import SUMMARY, Block, LiveView, size_text
 from moldau.client import (
     Admin,
     KafkaError,
@@ -113,7 +112,7 @@ async def look(
 
     rows = []
     for partition, move in sorted(moves.items()):
-        if partition not in described:  # the broker that was asked has not heard of it yet
+        if partition not in described:  # the broker that was asked does not know it yet
             continue
         leader = TopicPartitionReplica(*partition, described[partition].leader)
         for broker_id in move.adding_replicas:
@@ -147,7 +146,7 @@ class Estimate:
 
     @property
     def missing_bytes(self) -> int | None:
-        """What there is still to be copied, None when nobody knows."""
+        """What there is still to be copied; None when it is not known."""
         return self._looks[-1][1] if self._looks else None
 
     @property
@@ -177,7 +176,7 @@ class Estimate:
 
 
 def duration_text(seconds: float) -> str:
-    """A time as people read it."""
+    """A duration with its units."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

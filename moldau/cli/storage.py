@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moldau.cli.cluster_options import key_values
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.options import key_values
+from moldau.cli.output import fail, print_rows
 from moldau.config import ConfigError, NodeConfig
 from moldau.metadata.features import (
     KRAFT_VERSION,
@@ -202,10 +202,7 @@ def info(
     if len(cluster_ids) > 1:
         for row in rows:
             row["problem"] = row["problem"] or "the directories belong to different clusters"
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(list(rows[0]), (row.values() for row in rows))
+    print_rows(list(rows[0]), rows, as_json=as_json)
     if any(row["problem"] for row in rows):
         raise typer.Exit(1)
 

@@ -1,61 +1,463 @@
-"""`moldau topics`: list, create, alter and delete; what has a module of its own is added here.
+"""`moldau topics`: describe, reassign (in a module of its own), elect-leaders, list, create, alter,
+delete.
 
-Must not talk to a cluster except through `moldau.client`.
+Must not talk to a cluster except through `moldau.client`. Invariants: a figure that no broker
+reported is None, never a guess; Ctrl-C ends `--watch` with status 0 and leaves the terminal as it
+was; an election that can lose records is requested only after the user said yes to exactly that.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from enum import Enum, StrEnum
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    key_values,
-    with_admin,
-)
-from moldau.cli.output import fail, print_json
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
+from moldau.cli.output import Block, fail, live_view, print_json, print_table
 from moldau.cli.reassign import app as reassign
-from moldau.cli.topic_describe import describe
-from moldau.cli.topic_elections import elect_leaders
+from moldau.cli.targets import Targets, describe_targets, ids_text, parse_targets, resolve_names
 from moldau.client import (
     Admin,
+    AuthorizationFailed,
+    BrokerError,
     ConfigChange,
     ConfigOperation,
     ConfigResource,
     ConfigResourceType,
+    ConfigSource,
+    ElectionType,
+    KafkaError,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
+    PartitionDescription,
+    Reassignment,
+    RequestTimeout,
     TopicAlreadyExists,
+    TopicDescription,
+    TopicPartition,
+    TopicPartitionReplica,
     UnknownTopicOrPartition,
 )
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.types import uuid_to_base64
 
+MIN_ISR = "min.insync.replicas"
+PARTITION_COLUMNS = (
+    *("partition", "leader", "epoch", "replicas", "isr", "out-of-sync", "elr", "last-elr"),
+    *("offline", "low", "high", "end", "behind"),
+)
+
+Offsets = Mapping[TopicPartitionReplica, int | KafkaError]
+DEFAULT_INTERVAL_S = 2.0
+MIN_INTERVAL_S = 0.1
+OFFSETS_TIMEOUT_MS = 5_000
+"""For each broker's offsets: the description is worth having while one of them does not answer."""
+Document = dict[str, Any]
+UNCLEAN_WARNING = (
+    "an unclean election may make a replica the leader that lacks acknowledged records: "
+    "these are then lost on all replicas"
+)
 app = typer.Typer(help="Topics: list, create, describe, alter, delete, move.", no_args_is_help=True)
-app.command("describe")(describe)
-app.add_typer(reassign, name="reassign")
-app.command("elect-leaders")(elect_leaders)
-
 Name = Annotated[str, typer.Argument(help="The topic's name.")]
 
 
+class Only(Enum):
+    """The filters of kafka-topics; a partition under its replication factor, and so on."""
+
+    UNDER_REPLICATED = "--under-replicated-partitions"
+    UNAVAILABLE = "--unavailable-partitions"
+    UNDER_MIN_ISR = "--under-min-isr-partitions"
+    AT_MIN_ISR = "--at-min-isr-partitions"
+    OVERRIDES = "--topics-with-overrides"
+
+
+class Snapshot(NamedTuple):
+    """Everything of some topics at about one moment."""
+
+    topics: Mapping[str, TopicDescription]
+    overrides: Mapping[str, Mapping[str, str | None]]
+    min_isr: Mapping[str, int | None]
+    moves: Mapping[TopicPartition, Reassignment]
+    live_broker_ids: frozenset[int]
+    low: Offsets
+    high: Offsets
+    ends: Offsets
+
+
+async def gather(
+    admin: Admin, names: Collection[str], only: Only | None, *, timeout_ms: float | None = None
+) -> list[dict[str, Any]]:
+    """The documents of topics, without the partitions that `only` leaves out. Raises: KafkaError
+
+    Args:
+        timeout_ms: how long to wait for each broker's offsets, which may stay unknown.
+    """
+    topics = await admin.describe_topics(names)
+    overrides, min_isr = await _configurations(admin, topics)
+    moves = await _moves(admin)
+    brokers = (await admin.describe_cluster()).brokers
+    snapshot = Snapshot(
+        topics, overrides, min_isr, moves, frozenset(each.node_id for each in brokers), {}, {}, {}
+    )
+    chosen = {name: list(_chosen(snapshot, name, only)) for name in sorted(topics)}
+    leaders = [
+        TopicPartitionReplica(name, each.partition, each.leader)
+        for name, partitions in chosen.items()
+        for each in partitions
+        if each.leader >= 0
+    ]
+    replicas = [
+        TopicPartitionReplica(name, each.partition, broker_id)
+        for name, partitions in chosen.items()
+        for each in partitions
+        for broker_id in each.replicas
+        if broker_id in snapshot.live_broker_ids
+    ]
+    offsets = admin.list_replica_offsets
+    snapshot = snapshot._replace(
+        low=await offsets(leaders, OffsetSpec.EARLIEST, as_consumer=True, timeout_ms=timeout_ms),
+        high=await offsets(leaders, OffsetSpec.LATEST, as_consumer=True, timeout_ms=timeout_ms),
+        ends=await offsets(replicas, OffsetSpec.LATEST, timeout_ms=timeout_ms),
+    )
+    return [
+        _document(snapshot, name, partitions)
+        for name, partitions in chosen.items()
+        if partitions or only is None or (only is Only.OVERRIDES and overrides[name])
+    ]
+
+
+def cells(row: Mapping[str, Any]) -> tuple[object, ...]:
+    """One partition as a row of `PARTITION_COLUMNS`."""
+    return (
+        row["partition"],
+        row["leader"] if row["leader"] >= 0 else "none",
+        row["leader_epoch"],
+        _replicas_text(row),
+        ids_text(row["isr"]),
+        ids_text(row["out_of_sync_replicas"]),
+        ids_text(row["eligible_leader_replicas"]),
+        ids_text(row["last_known_eligible_leader_replicas"]),
+        ids_text(row["offline_replicas"]),
+        row["low_watermark"],
+        row["high_watermark"],
+        row["log_end_offset"],
+        _behind_text(row["replica_logs"]),
+    )
+
+
+def line(name: str, row: Mapping[str, Any]) -> str:
+    """One partition as one line."""
+    shown = ("-" if cell is None else str(cell) for cell in cells(row)[1:])
+    told = " ".join(
+        f"{column} {cell}" for column, cell in zip(PARTITION_COLUMNS[1:], shown, strict=True)
+    )
+    return f"{name}-{row['partition']} {told}"
+
+
+def _replicas_text(row: Mapping[str, Any]) -> str:
+    """The replicas; a plus marks one that is being added, a minus one that is being removed."""
+    marks = {
+        **dict.fromkeys(row["adding_replicas"], "+"),
+        **dict.fromkeys(row["removing_replicas"], "-"),
+    }
+    return ",".join(f"{marks.get(each, '')}{each}" for each in row["replicas"]) or "-"
+
+
+def _behind_text(replica_logs: Iterable[Mapping[str, Any]]) -> str:
+    """The replicas that lack records, each with how many."""
+    return (
+        " ".join(f"{each['broker_id']}:{each['behind']}" for each in replica_logs if each["behind"])
+        or "-"
+    )
+
+
+def _chosen(snapshot: Snapshot, name: str, only: Only | None) -> Iterable[PartitionDescription]:
+    min_isr = snapshot.min_isr.get(name)
+    for partition in snapshot.topics[name].partitions:
+        in_sync_count = len(partition.isr)
+        move = snapshot.moves.get(TopicPartition(name, partition.partition))
+        # Replicas that are still being added do not count as missing.
+        factor = len(partition.replicas) - (len(move.adding_replicas) if move else 0)
+        if only is None:
+            shown = True
+        elif only is Only.UNDER_REPLICATED:
+            shown = in_sync_count < factor
+        elif only is Only.UNAVAILABLE:
+            shown = partition.leader not in snapshot.live_broker_ids
+        elif only is Only.UNDER_MIN_ISR:
+            shown = min_isr is not None and in_sync_count < min_isr
+        elif only is Only.AT_MIN_ISR:
+            shown = in_sync_count == min_isr
+        else:
+            shown = bool(snapshot.overrides.get(name))
+        if shown:
+            yield partition
+
+
+def _document(
+    snapshot: Snapshot, name: str, partitions: Iterable[PartitionDescription]
+) -> dict[str, Any]:
+    topic = snapshot.topics[name]
+    return {
+        "name": name,
+        "topic_id": uuid_to_base64(topic.topic_id),
+        "internal": topic.is_internal,
+        "partition_count": len(topic.partitions),
+        "configs": dict(snapshot.overrides.get(name, {})),
+        "min_insync_replicas": snapshot.min_isr.get(name),
+        "partitions": [_row(snapshot, name, partition) for partition in partitions],
+    }
+
+
+def _row(snapshot: Snapshot, name: str, partition: PartitionDescription) -> dict[str, Any]:
+    def of(offsets: Offsets, broker_id: int) -> int | None:
+        found = offsets.get(TopicPartitionReplica(name, partition.partition, broker_id))
+        return found if isinstance(found, int) and found >= 0 else None
+
+    end = of(snapshot.ends, partition.leader)
+    high = of(snapshot.high, partition.leader)
+    move = snapshot.moves.get(TopicPartition(name, partition.partition))
+    logs = []
+    for broker_id in partition.replicas:
+        own_end = of(snapshot.ends, broker_id)
+        # Asked one after the other: a follower may have got more in the meantime.
+        behind = None if own_end is None or end is None else max(0, end - own_end)
+        logs.append({"broker_id": broker_id, "log_end_offset": own_end, "behind": behind})
+    return {
+        **asdict(partition),
+        "out_of_sync_replicas": [each for each in partition.replicas if each not in partition.isr],
+        "adding_replicas": list(move.adding_replicas) if move else [],
+        "removing_replicas": list(move.removing_replicas) if move else [],
+        "low_watermark": of(snapshot.low, partition.leader),
+        "high_watermark": high,
+        "log_end_offset": end,
+        "replica_logs": logs,
+    }
+
+
+async def _configurations(
+    admin: Admin, names: Collection[str]
+) -> tuple[dict[str, dict[str, str | None]], dict[str, int | None]]:
+    """What is set on each topic itself, and its min.insync.replicas wherever that comes from."""
+    resources = {name: ConfigResource(ConfigResourceType.TOPIC, name) for name in names}
+    configs = await admin.describe_configs(resources.values()) if resources else {}
+    overrides, min_isr = {}, {}
+    for name, resource in resources.items():
+        entries = configs[resource]
+        overrides[name] = {
+            key: entry.value
+            for key, entry in sorted(entries.items())
+            if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+        }
+        value = entries[MIN_ISR].value if MIN_ISR in entries else None
+        min_isr[name] = None if value is None else int(value)
+    return overrides, min_isr
+
+
+async def _moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
+    """Moves in progress; none for a principal that may not see them, as with Kafka's tool."""
+    try:
+        return await admin.list_partition_reassignments()
+    except AuthorizationFailed:
+        return {}
+
+
+@app.command("describe")
+@asks_cluster()
+def describe(
+    access: ClusterAccess,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Topics, or regular expressions of names; all when none is named."),
+    ] = None,
+    under_replicated: Annotated[
+        bool,
+        typer.Option(Only.UNDER_REPLICATED.value, help="Only with fewer in sync than replicas."),
+    ] = False,
+    unavailable: Annotated[
+        bool, typer.Option(Only.UNAVAILABLE.value, help="Only those without a leader.")
+    ] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option(Only.UNDER_MIN_ISR.value, help="Only below min.insync.replicas.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option(Only.AT_MIN_ISR.value, help="Only exactly at min.insync.replicas.")
+    ] = False,
+    overrides: Annotated[
+        bool,
+        typer.Option(Only.OVERRIDES.value, help="Only topics with a configuration of their own."),
+    ] = False,
+    exclude_internal: Annotated[
+        bool, typer.Option("--exclude-internal", help="Leave internal topics out.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two looks with --watch.")
+    ] = DEFAULT_INTERVAL_S,
+    as_json: AsJson = False,
+) -> None:
+    """Show leaders, replicas, who is in sync or behind, watermarks and changed configuration.
+
+    Of replicas, + marks one that is being added and - one that is being removed. "end" is the
+    leader's log end, "behind" how many records each replica lacks to it; "-" is not known, or none.
+    """
+    flags = (under_replicated, unavailable, under_min_isr, at_min_isr, overrides)
+    chosen = [each for each, given in zip(Only, flags, strict=True) if given]
+    if len(chosen) > 1:
+        fail(f"{' and '.join(each.value for each in chosen)} exclude each other", status=2)
+    only = chosen[0] if chosen else None
+    offsets_timeout_ms = min(access.timeout_ms, OFFSETS_TIMEOUT_MS)
+
+    async def look(admin: Admin) -> list[Document]:
+        wanted = await resolve_names(admin, names, with_internal=not exclude_internal)
+        return await gather(admin, wanted, only, timeout_ms=offsets_timeout_ms)
+
+    async def follow(admin: Admin) -> None:
+        await _follow(admin, look, interval, as_json)
+
+    if watch:
+        try:
+            access.run(follow)
+        except KeyboardInterrupt:
+            return
+    documents = access.run(look)
+    if as_json:
+        print_json(documents)
+        return
+    for document in documents:
+        typer.echo(_title(document))
+        print_table(PARTITION_COLUMNS, (cells(row) for row in document["partitions"]))
+
+
+async def _follow(admin: Admin, look: Any, interval_s: float, as_json: bool) -> None:
+    """Look again and again until Ctrl-C; an error that passes is reported once, and waited for."""
+    with live_view(plain=as_json) as view:
+        while True:
+            try:
+                documents = await look(admin)
+            except KafkaError as error:
+                if not error.retriable and not isinstance(error, RequestTimeout):
+                    raise
+                view.say(str(error))
+            else:
+                if as_json:
+                    print_json(documents, one_line=True)
+                else:
+                    view.show([_block(document) for document in documents])
+            await asyncio.sleep(interval_s)
+
+
+def _title(document: Document) -> str:
+    shown = ", ".join(f"{key}={value}" for key, value in document["configs"].items())
+    return (
+        f"{document['name']}  id {document['topic_id']}  "
+        f"{document['partition_count']} partitions  {shown}".rstrip()
+    )
+
+
+def _block(document: Document) -> Block:
+    rows = document["partitions"]
+    return Block(
+        _title(document),
+        PARTITION_COLUMNS,
+        [cells(row) for row in rows],
+        {f"{document['name']}-{row['partition']}": line(document["name"], row) for row in rows},
+    )
+
+
+class Election(StrEnum):
+    """Who may be elected."""
+
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+@app.command("elect-leaders")
+@asks_cluster()
+def elect_leaders(
+    access: ClusterAccess,
+    targets: Targets = None,
+    election: Annotated[
+        Election, typer.Option(help="unclean elects a replica that may lack records.")
+    ] = Election.PREFERRED,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All partitions of all topics.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before an unclean election.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give partitions back to their preferred leader, or a leader at all."""
+    if everything == bool(targets):
+        fail("say which: TOPIC[:PARTITION]… or --all", status=2)
+    wanted = parse_targets(targets)
+    if election is Election.UNCLEAN and not yes:
+        _ask()
+    kind = ElectionType.PREFERRED if election is Election.PREFERRED else ElectionType.UNCLEAN
+
+    async def work(admin: Admin) -> dict[TopicPartition, BrokerError | None]:
+        partitions = (await describe_targets(admin, wanted))[1] if wanted else None
+        return await admin.elect_leaders(kind, partitions)
+
+    outcome = access.run(work)
+    failed = {
+        partition: error
+        for partition, error in outcome.items()
+        if error is not None and error.code is not ErrorCode.ELECTION_NOT_NEEDED
+    }
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "elected": error is None,
+                    "error": None if error is None else error.code.name,
+                }
+                for partition, error in sorted(outcome.items())
+            ]
+        )
+    else:
+        for partition, error in sorted(outcome.items()):
+            if partition not in failed:
+                typer.echo(f"{partition} {'elected' if error is None else 'needed no election'}")
+        if not outcome:
+            typer.echo("no partition needed an election")
+    if failed:
+        texts = "; ".join(str(error) for error in list(failed.values())[:3])
+        fail(f"{len(failed)} of {len(outcome)} elections failed: {texts}")
+
+
+def _ask() -> None:
+    if not sys.stdin.isatty():
+        fail(f"{UNCLEAN_WARNING}; give --yes if that is what you want", status=2)
+    typer.echo(f"moldau: {UNCLEAN_WARNING}", err=True)
+    if not typer.confirm("Elect all the same?", err=True):
+        fail("nothing was elected")
+
+
+app.add_typer(reassign, name="reassign")
+
+
 @app.command("list")
+@asks_cluster()
 def list_topics(
+    access: ClusterAccess,
     internal: Annotated[bool, typer.Option(help="Show internal topics too.")] = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """List the topics."""
 
-    async def work(admin: Admin) -> list[str]:
-        return await admin.list_topics(include_internal=internal)
-
-    names = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    names = access.run(lambda admin: admin.list_topics(include_internal=internal))
     if as_json:
         print_json(names)
     else:
@@ -64,7 +466,9 @@ def list_topics(
 
 
 @app.command("create")
+@asks_cluster()
 def create(
+    access: ClusterAccess,
     name: Name,
     partitions: Annotated[
         int, typer.Option(help="How many; -1 is the brokers' default (num.partitions).")
@@ -81,9 +485,6 @@ def create(
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Check, but create nothing.")
     ] = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Create a topic."""
     topic = NewTopic(name, partitions, replication_factor, key_values(config or [], "--config"))
@@ -97,11 +498,13 @@ def create(
             return f"{name} exists"
         return f"{name} could be created" if validate_only else f"created {name}"
 
-    typer.echo(with_admin(bootstrap_server, command_config, timeout_ms, work))
+    typer.echo(access.run(work))
 
 
 @app.command("alter")
+@asks_cluster()
 def alter(
+    access: ClusterAccess,
     name: Name,
     partitions: Annotated[
         int | None, typer.Option(help="The new total number of partitions; only more are possible.")
@@ -112,9 +515,6 @@ def alter(
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", help="KEY to reset; may be repeated.")
     ] = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Change a topic's configuration or add partitions."""
     changes = [
@@ -130,19 +530,18 @@ def alter(
         if partitions is not None:
             await admin.create_partitions({name: NewPartitions(partitions)})
 
-    with_admin(bootstrap_server, command_config, timeout_ms, work)
+    access.run(work)
     typer.echo(f"altered {name}")
 
 
 @app.command("delete")
+@asks_cluster()
 def delete(
+    access: ClusterAccess,
     names: Annotated[list[str], typer.Argument(help="The topics to delete.")],
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="It is fine when a topic is not there.")
     ] = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Delete topics and everything in them."""
 
@@ -157,4 +556,4 @@ def delete(
             else:
                 typer.echo(f"deleted {name}")
 
-    with_admin(bootstrap_server, command_config, timeout_ms, work)
+    access.run(work)

@@ -1,26 +1,22 @@
-"""`moldau transactions`: list, describe, find what hangs, abort it.
+"""`moldau transactions`: list, describe, find hanging ones, abort.
 
-Must not talk to a cluster except through `moldau.client`.
+Must not talk to a cluster except through `moldau.client`. Invariant of the search for hanging
+transactions (KIP-664): what it reports was still open after its coordinator had been asked, and the
+coordinator does not count the partition to any transaction that it is going to end.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.cluster_options import (
-    DEFAULT_TIMEOUT_MS,
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    TimeoutMs,
-    with_admin,
-)
-from moldau.cli.group_targets import Topics, existing_partitions, parse_topics
-from moldau.cli.hanging_transactions import OpenTransaction, Search, find_hanging
-from moldau.cli.output import complain, fail, print_json, print_table
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.output import complain, fail, print_json, print_rows, print_table
+from moldau.cli.targets import Topics, existing_partitions, parse_topics
 from moldau.client import (
     AbortTransaction,
     Admin,
@@ -28,16 +24,14 @@ from moldau.client import (
     ProducerState,
     TopicPartition,
     TransactionDescription,
-    TransactionListing,
 )
+from moldau.protocol.errors import ErrorCode
 
 MINUTE_MS = 60_000
 MAX_PRODUCER_EPOCH = 2**15 - 1
-
 app = typer.Typer(
     help="Transactions: list, describe, find hanging ones, abort.", no_args_is_help=True
 )
-
 TransactionalIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Transactional ids.")]
 Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
 BrokerId = Annotated[
@@ -45,8 +39,106 @@ BrokerId = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open on a partition, as the partition sees it."""
+
+    partition: TopicPartition
+    producer: ProducerState
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found, and what could not be asked."""
+
+    hanging: tuple[OpenTransaction, ...]
+    errors: tuple[KafkaError, ...]
+    partition_count: int
+
+
+async def find_hanging(
+    admin: Admin,
+    partitions: Collection[TopicPartition],
+    *,
+    now_ms: int,
+    older_than_ms: int,
+    broker_id: int | None = None,
+) -> Search:
+    """Search partitions for transactions whose last record is older than any may be.
+
+    Args:
+        older_than_ms: no transaction of the cluster may last longer
+            (`transaction.max.timeout.ms`).
+        broker_id: ask this replica of each partition instead of the leader.
+
+    Raises:
+        KafkaError: the coordinators could not be asked: then nothing can be said.
+    """
+    asked = await admin.describe_partition_producers(partitions, broker_id=broker_id)
+    errors = tuple(each for each in asked.values() if isinstance(each, KafkaError))
+    candidates = [
+        each
+        for each in _open_transactions(asked)
+        if now_ms - each.producer.last_timestamp_ms > older_than_ms
+    ]
+    if not candidates:
+        return Search((), errors, len(partitions))
+    expected = await _expected(admin, {each.producer.producer_id for each in candidates})
+    suspected = [
+        each
+        for each in candidates
+        if each.partition not in expected.get(each.producer.producer_id, ())
+    ]
+    # A marker may have come between the two questions: look again at what is left.
+    again = await admin.describe_partition_producers(
+        {each.partition for each in suspected}, broker_id=broker_id
+    )
+    still_open = {_identity(each) for each in _open_transactions(again)}
+    hanging = tuple(each for each in suspected if _identity(each) in still_open)
+    return Search(hanging, errors, len(partitions))
+
+
+def _open_transactions(
+    asked: Mapping[TopicPartition, list[ProducerState] | KafkaError],
+) -> list[OpenTransaction]:
+    return [
+        OpenTransaction(partition, producer)
+        for partition, producers in asked.items()
+        if not isinstance(producers, KafkaError)
+        for producer in producers
+        if producer.current_transaction_start_offset is not None
+    ]
+
+
+def _identity(transaction: OpenTransaction) -> tuple[TopicPartition, int, int | None]:
+    producer = transaction.producer
+    return (
+        transaction.partition,
+        producer.producer_id,
+        producer.current_transaction_start_offset,
+    )
+
+
+async def _expected(
+    admin: Admin, producer_ids: Collection[int]
+) -> dict[int, frozenset[TopicPartition]]:
+    """For each producer the partitions that its coordinator is going to write a marker to."""
+    listed = await admin.list_transactions(producer_ids=sorted(producer_ids))
+    described = await admin.describe_transactions([each.transactional_id for each in listed])
+    expected: dict[int, frozenset[TopicPartition]] = {}
+    for each in listed:
+        description = described[each.transactional_id]
+        if isinstance(description, TransactionDescription):
+            expected[each.producer_id] = description.partitions
+        elif description.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise description
+    return expected
+
+
 @app.command("list")
+@asks_cluster()
 def list_transactions(
+    access: ClusterAccess,
     states: Annotated[
         list[str] | None,
         typer.Option("--state", help="Only those in this state (Ongoing, …); may be repeated."),
@@ -60,20 +152,9 @@ def list_transactions(
     pattern: Annotated[
         str | None, typer.Option(help="Only ids that match this regular expression (RE2).")
     ] = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with their state."""
-
-    async def work(admin: Admin) -> list[TransactionListing]:
-        return await admin.list_transactions(
-            states=states or (),
-            producer_ids=producer_ids or (),
-            longer_than_ms=longer_than_ms,
-            transactional_id_pattern=pattern,
-        )
 
     rows = [
         {
@@ -82,29 +163,29 @@ def list_transactions(
             "producer_id": each.producer_id,
             "state": each.state,
         }
-        for each in with_admin(bootstrap_server, command_config, timeout_ms, work)
+        for each in access.run(
+            lambda admin: admin.list_transactions(
+                states=states or (),
+                producer_ids=producer_ids or (),
+                longer_than_ms=longer_than_ms,
+                transactional_id_pattern=pattern,
+            )
+        )
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ("transactional id", "coordinator", "producer id", "state")
-        print_table(columns, (row.values() for row in rows))
+    columns = ("transactional id", "coordinator", "producer id", "state")
+    print_rows(columns, rows, as_json=as_json)
 
 
 @app.command("describe")
+@asks_cluster()
 def describe(
+    access: ClusterAccess,
     transactional_ids: TransactionalIds,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show producer, state and open partitions of transactional ids."""
 
-    async def work(admin: Admin) -> dict[str, TransactionDescription | KafkaError]:
-        return await admin.describe_transactions(transactional_ids)
-
-    outcome = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    outcome = access.run(lambda admin: admin.describe_transactions(transactional_ids))
     now_ms = time.time_ns() // 1_000_000
     rows = [
         _described(each, now_ms)
@@ -123,36 +204,29 @@ def describe(
 
 
 @app.command("describe-producers")
+@asks_cluster()
 def describe_producers(
+    access: ClusterAccess,
     partition: Partition,
     broker_id: BrokerId = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Show what a partition remembers of its producers, with their open transactions."""
     wanted = _parsed(partition)
 
-    async def work(admin: Admin) -> list[ProducerState]:
-        return await _producers(admin, wanted, broker_id)
-
-    producers = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    producers = access.run(lambda admin: _producers(admin, wanted, broker_id))
     rows = [_producer_row(each) for each in producers]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        (
-            *("producer id", "producer epoch", "coordinator epoch", "last sequence"),
-            *("last timestamp", "transaction start offset"),
-        ),
-        (row.values() for row in rows),
+    columns = (
+        *("producer id", "producer epoch", "coordinator epoch", "last sequence"),
+        *("last timestamp", "transaction start offset"),
     )
+    print_rows(columns, rows, as_json=as_json)
 
 
 @app.command("abort")
+@asks_cluster()
 def abort(
+    access: ClusterAccess,
     partition: Partition,
     start_offset: Annotated[
         int | None,
@@ -167,9 +241,6 @@ def abort(
     coordinator_epoch: Annotated[
         int | None, typer.Option(min=0, help="Of the coordinator that began the transaction.")
     ] = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Abort one transaction on one partition that its coordinator does not know any more."""
     wanted = _parsed(partition)
@@ -199,12 +270,14 @@ def abort(
         await admin.abort_transaction(transaction)
         return transaction
 
-    aborted = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    aborted = access.run(work)
     typer.echo(f"aborted the transaction of producer {aborted.producer_id} on {aborted.partition}")
 
 
 @app.command("find-hanging")
+@asks_cluster()
 def find_hanging_transactions(
+    access: ClusterAccess,
     topics: Topics = None,
     broker_id: Annotated[
         int | None,
@@ -218,9 +291,6 @@ def find_hanging_transactions(
             help="Minutes that a transaction may last (transaction.max.timeout.ms).",
         ),
     ] = 15,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
     as_json: AsJson = False,
 ) -> None:
     """Find open transactions that no coordinator is going to end."""
@@ -237,7 +307,7 @@ def find_hanging_transactions(
             broker_id=broker_id,
         )
 
-    search = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    search = access.run(work)
     rows = [_hanging_row(each, now_ms) for each in search.hanging]
     if as_json:
         print_json(rows)
@@ -255,18 +325,17 @@ def find_hanging_transactions(
 
 
 @app.command("force-terminate")
+@asks_cluster()
 def force_terminate(
+    access: ClusterAccess,
     transactional_ids: TransactionalIds,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    timeout_ms: TimeoutMs = DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Abort what transactional ids have open, prepared or not, and fence their producers."""
 
     async def work(admin: Admin) -> dict[str, Any]:
         return dict(await admin.fence_producers(transactional_ids))
 
-    outcome = with_admin(bootstrap_server, command_config, timeout_ms, work)
+    outcome = access.run(work)
     for transactional_id, answer in outcome.items():
         if not isinstance(answer, KafkaError):
             typer.echo(
@@ -305,7 +374,6 @@ async def _searched(
 
 
 def _parsed(text: str) -> TopicPartition:
-    """`TOPIC:PARTITION` as a partition; exits with status 2 for anything else."""
     topic, _, index = text.rpartition(":")
     if not topic or not (index.isascii() and index.isdigit()):
         fail(f"{text!r} is not TOPIC:PARTITION", status=2)

@@ -39,7 +39,7 @@ class MoldauDataSource(DataSource):
             InvalidOption: an option that the source does not have, or a value that it cannot take.
         """
         from moldau.spark_connector.options.source_options import SourceOptions
-        from moldau.spark_connector.source.schema import schema_for
+        from moldau.spark_connector.source.readers import schema_for
 
         return schema_for(SourceOptions.parse(self.options))
 
@@ -49,7 +49,7 @@ class MoldauDataSource(DataSource):
         Raises:
             InvalidOption, SchemaNotAllowed: what the user asks for is not possible.
         """
-        from moldau.spark_connector.source.batch_reader import make_batch_reader
+        from moldau.spark_connector.source.readers import make_batch_reader
 
         return make_batch_reader(self.options, schema)
 
@@ -59,7 +59,7 @@ class MoldauDataSource(DataSource):
         Raises:
             InvalidOption, SchemaNotAllowed: what the user asks for is not possible.
         """
-        from moldau.spark_connector.source.stream_reader import make_stream_reader
+        from moldau.spark_connector.source.readers import make_stream_reader
 
         return make_stream_reader(self.options, schema)
 
@@ -69,7 +69,7 @@ class MoldauDataSource(DataSource):
         Raises:
             InvalidOption, InvalidSchema: what the user asks for is not possible.
         """
-        from moldau.spark_connector.sink.batch_writer import make_batch_writer
+        from moldau.spark_connector.sink.writers import make_batch_writer
 
         return make_batch_writer(self.options, schema, overwrite)
 
@@ -79,6 +79,6 @@ class MoldauDataSource(DataSource):
         Raises:
             InvalidOption, InvalidSchema: what the user asks for is not possible.
         """
-        from moldau.spark_connector.sink.stream_writer import make_stream_writer
+        from moldau.spark_connector.sink.writers import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)

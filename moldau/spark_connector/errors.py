@@ -1,13 +1,15 @@
-"""The errors a user of the connector meets in Spark.
+"""The errors that a user of the connector meets in Spark, in pipelines and in results stores.
 
-Owns the classes of source and sink alike. Must not import Spark or a client's internals. Invariant:
-every text says what was wrong, with which topic, partition or option, and what can be done.
-
+Owns the classes of all three. Must not import Spark or a client's internals. Invariant: every text
+says what was wrong, with which topic, partition, option or key of a file, and what can be done.
 Spark shows the text inside an exception of its own; only the text and the class's name get there,
-so whatever matters is in the text.
+so everything that matters is in the text. What cannot be exactly once fails before it writes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class SparkConnectorError(Exception):
@@ -79,8 +81,8 @@ class TransactionLost(SparkConnectorError):
 
 
 class RowsLost(SparkConnectorError):
-    """Rows that were decided to be committed are not there, or nobody can tell, and only the user
-    can say what now.
+    """Rows that were decided to be committed are not there, or that cannot be known, and only the
+    user can decide what to do.
     """
 
 
@@ -108,3 +110,64 @@ class LedgerUnusable(SparkConnectorError):
 
 class LedgerBusy(SparkConnectorError):
     """The ledger could not be read to its end, or written, in time."""
+
+
+# -- pipelines ----------------------------------------------------------------------------------
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a file: line numbers count from 1, `key` is dotted."""
+
+    file: str
+    line: int
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}"
+        return f"{where}: {self.key}: {self.text}" if self.key else f"{where}: {self.text}"
+
+
+class PipelineError(SparkConnectorError):
+    """Base of what a pipeline raises."""
+
+
+class PipelineFileError(PipelineError, ValueError):
+    """A file that is no pipeline: everything that was found wrong with it, in `problems`."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(each) for each in problems))
+        self.problems = tuple(problems)
+
+
+class PipelineFailed(PipelineError):
+    """A pipeline that could not start, or has ended by an error."""
+
+
+class JavaNotFound(PipelineError):
+    """Spark needs a Java virtual machine, and there is none that it can use."""
+
+
+# -- results outside of Kafka --------------------------------------------------------------------
+
+
+class ResultsError(SparkConnectorError):
+    """Base of what the helpers raise."""
+
+
+class InvalidResults(ResultsError, ValueError):
+    """Rows or a table that the helper cannot work with."""
+
+
+class ResultsBehind(ResultsError):
+    """Batches are missing in the store: it has lost what it had acknowledged."""
+
+
+class RowsOutOfOrder(ResultsError):
+    """A batch that was never written has rows that lie before those of the query's own batches:
+    of a topic that was deleted and created again, or in no order.
+    """
+
+
+class ForeignResults(ResultsError):
+    """The store's results are those of another query, whose batches are numbered for themselves."""

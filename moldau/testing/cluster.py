@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from moldau.testing.layout import (
@@ -22,10 +21,11 @@ from moldau.testing.layout import (
     PROPERTIES,
     ClusterLayout,
     LayoutError,
+    NoFreePort,
+    PortHolder,
     check_counts,
 )
 from moldau.testing.node_process import NodeFailed, NodeProcess, wait_ready_together
-from moldau.testing.ports import NoFreePort, PortHolder
 from moldau.testing.watchdog import Watchdog
 
 __all__ = ["Cluster", "NodeFailed"]
@@ -103,7 +103,7 @@ class Cluster:
         return [node.node_id for node in self._planned.controllers]
 
     def active_controller_id(self) -> int:
-        """Who leads the quorum, by DescribeQuorum at the controllers.
+        """The leader of the quorum, by DescribeQuorum at the controllers.
 
         Raises:
             KafkaError: no leader is known within the client's time limit.
@@ -212,23 +212,13 @@ class Cluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.start)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
     # -- how -------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class NodeProcess:
     Args:
         log_path: what the node writes to stderr is appended here.
         arguments: further options of `python -m moldau.broker`.
-        watchdog: told of every start and end, None when nobody watches.
+        watchdog: learns of every start and end; None for none.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class NodeProcess:
         return process.returncode
 
     def _collect(self) -> None:
-        """Take in the end of a process that has been told to end, or did so by itself."""
+        """Collect the exit status of a process that has ended or was told to."""
         process = self._process
         if process is None or process.stdout is None or process.stdout.closed:
             return

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 from moldau.testing.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
@@ -31,7 +31,7 @@ LONGEST_WAIT_S: Final = 1.0
 class RestartPolicy:
     """How long to wait before a node is started again; times in milliseconds.
 
-    The pause doubles from `first_ms` to `most_ms`, give or take `jitter`, and begins anew after a
+    The pause doubles from `first_ms` to `most_ms`, give or take `jitter`, and starts over after a
     run that served for `stable_ms`.
     """
 
@@ -57,7 +57,7 @@ class _State(Enum):
 
 
 class _Supervised:
-    """One node and what became of it."""
+    """One node and its state."""
 
     def __init__(self, name: str, process: NodeProcess) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Supervisor:
         groups: nodes by name; groups are stopped one after the other (brokers, then controllers,
             which a broker needs for its controlled shutdown), and started all at once.
         say: gets one line per event.
-        policy, source: back-off and its dice.
+        policy, source: back-off and its random numbers.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Supervisor:
     # -- stopping --------------------------------------------------------------------------------
 
     def _stop_all(self, signals: _Signals) -> bool:
-        """Group by group; True when every node that ran ended with status 0."""
+        """Stop group by group; True when every node that ran ended with status 0."""
         is_orderly = True
         for group in self._groups:
             running = [node for node in group if node.process.running]
@@ -237,12 +237,7 @@ class _Signals:
             self._old_handlers[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_descriptor)

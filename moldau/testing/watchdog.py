@@ -50,7 +50,7 @@ class Watchdog:
         self._tell(f"{ENDED}{process_id}\n")
 
     def close(self) -> None:
-        """End the helper; idempotent. It is told to end: a process that the test has forked may
+        """End the helper; idempotent. A message ends it: a process that the test has forked may
         hold the pipe open for as long as it likes.
         """
         assert self._process.stdin is not None, "stdin is a pipe"
@@ -61,7 +61,8 @@ class Watchdog:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None, "stdin is a pipe"
-        # Somebody may have killed the helper: then there is nobody to clean up, and no harm done.
+        # The helper may have been killed: then nothing cleans up after a crash, and no harm is
+        # done.
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()

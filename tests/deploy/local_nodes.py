@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from moldau.testing import wait_until
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import PortHolder
 from moldau.testing.watchdog import Watchdog
 from tests.deploy.files import DEPLOY, compose
 

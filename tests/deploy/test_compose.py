@@ -186,7 +186,8 @@ def test_spark_addresses_agree(services: dict[str, Any]):
 
 
 def test_the_pipeline_is_one_and_its_script_is_there(services: dict[str, Any]):
-    from moldau.spark_connector.pipelines.model import ParquetSink, load_pipelines
+    from moldau.spark_connector.pipelines.model import ParquetSink
+    from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
 
     *_, script, mounted = services["pipeline"]["command"]
     assert (ROOT / script.removeprefix(SITE_PACKAGES)).exists()

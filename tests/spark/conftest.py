@@ -21,7 +21,7 @@ import pytest
 
 from moldau.client import NewTopic
 from moldau.client.sync import Admin
-from moldau.spark_connector.pipelines.spark_home import lean_spark_home
+from moldau.spark_connector.pipelines.embedded_spark import lean_spark_home
 from moldau.testing import Cluster
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """How far the next micro-batch goes: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, AvailableNow.
 
 Owns the shares of partitions and the time of the last batch. Must not ask the cluster, nor read a
-clock. Invariants: an end lies between its partition's start and what is there; every partition that
-has something gets on; with a target nothing behind it is ever read, and it is reached.
+clock. Invariants: an end lies between its partition's start and what is there; every partition with
+records advances; with a target nothing behind it is ever read, and it is reached.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def admit(
 ) -> Offsets:
     """At most `limit` offsets, shared out in proportion to what each partition has.
 
-    Everybody who has something gets one at least; the largest shares pay for that. Remainders go to
-    the largest fractions, of equal ones to the first by name.
+    Every partition that has something gets one at least; the largest shares pay for that.
+    Remainders go to the largest fractions, of equal ones to the first by name.
     """
     backlog = _backlog(start, ends)
     total = sum(backlog.values())

@@ -1,16 +1,19 @@
-"""The exactly-once protocol of one sink: plan, commit and abort of a batch, without I/O.
+"""The exactly-once protocol of one sink, without I/O: plan, commit and abort of a batch.
 
-Owns the order of things. Each procedure is a generator: it yields a step (`commit_steps`), is sent
-the answer, and ends with its result or with `Refused`. Stopping anywhere, for ever, is a crash, and
-the next `planning` goes on from what the ledger says. Must not know how a step is carried out.
+Owns the order of the steps, and the role of each task. Each procedure is a generator: it yields a
+step, is sent the answer, and ends with its result or with `Refused`. A crash is a procedure that
+stops anywhere for ever; the next `planning` goes on from what the ledger says. Must not know how a
+step is carried out (`sink.recovery` does it, in tests a simulated cluster). Invariants:
 
-Invariants:
-- A batch is decided by one record of the ledger, once; from then on nobody aborts what it names.
-- The ledger changes by compare and set: taking it shuts out every other writer, so between the
-  taking and the write nobody else has written; a driver whose token is no longer in the record
-  writes nothing.
-- What is aborted was listed before a successful write under one's own token, and is aborted under
-  the producer epoch it was listed with. So it belongs to nobody who came later.
+- Every step can be carried out again after a crash in the middle of it, with the same or no further
+  effect.
+- A task writes only rows of which the ledger does not say that they are, or may become, visible.
+- A batch is decided by one record of the ledger, once; from then on no driver aborts what it names.
+- The ledger changes by compare and set: taking it shuts out every other writer, so no other driver
+  writes between the taking and the write; a driver whose token is no longer in the record writes
+  nothing.
+- What is aborted was listed before a successful write under the driver's own token, and is aborted
+  under the producer epoch it was listed with. So it does not belong to a later driver.
 
     (1) old driver lists open transactions          (2) new driver plans: its token is in the record
     (3) the old one's write fails: it aborts nothing, whatever it has listed
@@ -20,7 +23,6 @@ Invariants:
   One abort has no token: that of a batch of which no task has reported. What killed executors have
   left open would hold back readers, so it is aborted; if a successor is at work already, its batch
   is lost, before the decision or after, and that is found like any other loss.
-
 - An open prepared transaction of a task whose driver was overtaken is aborted: by the new driver,
   which lists what is open after its token is written, or by the task, which looks at the ledger
   after the opening.
@@ -28,26 +30,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
-from moldau.spark_connector.core.commit_steps import (
-    AbortOpen,
-    CheckOpen,
-    CommitSlots,
-    FindElsewhere,
-    FindOpen,
-    LedgerView,
-    LookAtRows,
-    Producer,
-    RefusalKind,
-    Refused,
-    Sight,
-    Step,
-    TakeLedger,
-    WriteLedger,
-)
 from moldau.spark_connector.core.ledger import (
     MAX_SLOTS,
     ONCE_PREFIX,
@@ -60,17 +47,271 @@ from moldau.spark_connector.core.ledger import (
     is_streaming,
     total_checksum,
 )
-from moldau.spark_connector.core.task_roles import (
-    Plan,
-    TaskReport,
-    check_nothing_is_lost,
-    names_of,
-)
 
+Producer: TypeAlias = tuple[str, int, int]
+"""Transactional id, producer id, producer epoch: one opening of one id."""
 MAX_ROUNDS: Final = 8
 """How often the ledger is taken again after a write that came to nothing."""
-
 Result = TypeVar("Result")
+
+
+# -- steps --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLedger:
+    """Shut out every other writer of this sink's ledger id, then read what the ledger says.
+
+    Answer: `LedgerView`. What another writer had under way has by then happened or never will.
+
+    Attributes:
+        is_fencing: False: only read, without shutting out other writers.
+    """
+
+    is_fencing: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WriteLedger:
+    """Write under the fence of the last `TakeLedger`, in one transaction of the ledger id.
+
+    Answer: True when it is committed; False when another writer came between, or that is not known.
+
+    Attributes:
+        record: the sink's new record.
+        finished: the batch that leaves the record, to be remembered under its query.
+        is_tombstone: forget the sink instead; nothing will ever ask for it again.
+    """
+
+    record: SinkRecord
+    finished: Batch | None = None
+    is_tombstone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindElsewhere:
+    """Look for a streaming query under other sinks, in what the ledger had at the last taking.
+
+    Answer: tuple of sink id and `Batch`, the last one of the query there.
+    """
+
+    query_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOpen:
+    """Ask which of the slots' transactions are no longer open under their producers.
+
+    Answer: frozenset of `Producer`; empty too where the brokers cannot be asked.
+    """
+
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSlots:
+    """Commit the slots' transactions. Done before is done.
+
+    Answer: frozenset of the `Producer`s that the coordinator refused: not open under this epoch.
+    """
+
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtRows:
+    """Read where the slots' rows are said to lie. Answer: dict of `Sight` by `Producer`."""
+
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindOpen:
+    """List the open transactions of the sink's slots. Answer: tuple of `Producer`.
+
+    Attributes:
+        tasks, attempts: numbers to try where brokers cannot list transactions.
+    """
+
+    tasks: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortOpen:
+    """Abort exactly these openings, not those of a producer that has gone on. Answer: None."""
+
+    producers: tuple[Producer, ...]
+
+
+Step: TypeAlias = (
+    TakeLedger
+    | WriteLedger
+    | FindElsewhere
+    | CheckOpen
+    | CommitSlots
+    | LookAtRows
+    | FindOpen
+    | AbortOpen
+)
+
+
+# -- answers ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What the ledger says: the sink's record, and the last batch of other queries by query id.
+
+    `is_whole`: whether these are all; of very many streaming queries only the newest are there.
+    """
+
+    record: SinkRecord | None = None
+    finished: Mapping[str, Batch] = field(default_factory=dict)
+    is_whole: bool = True
+
+
+class Sight(Enum):
+    """What is to be seen of a transaction that can no longer be committed."""
+
+    VISIBLE = "visible"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+class RefusalKind(Enum):
+    """Why a batch does not go on. None of them leaves anything wrong behind."""
+
+    FENCED = "another driver is in charge of the sink"
+    REPLAY_DIFFERS = "the same batch came with other rows"
+    REWOUND = "the checkpoint is older than the ledger"
+    ELSEWHERE = "the query has written under another sink id"
+    NEW_QUERY = "another query has written under the sink id"
+    LOST_BEFORE_DECISION = "a transaction ended before the decision"
+    LOST_AFTER_DECISION = "a transaction was aborted after the decision"
+    LOST_FOR_GOOD = "rows of another batch are lost"
+    OUTCOME_UNKNOWN = "nobody can tell how a transaction ended"
+    CONTENDED = "the ledger could not be written"
+    TOO_MANY_TASKS = "the batch has too many tasks"
+
+
+class Refused(Exception):
+    """The protocol stops here. The text says what was found; advice is the caller's."""
+
+    def __init__(self, kind: RefusalKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+# -- plans and roles of tasks --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a planning has found; goes to the tasks, and with their reports to the commit.
+
+    Attributes:
+        record: what the ledger says under this planning's token.
+        finished: the last batch of each query that has used the sink before the newest one.
+        is_single: a batch write that cannot come again: forgotten when it is done.
+        is_whole: whether `finished` has every other streaming query of the sink.
+    """
+
+    record: SinkRecord
+    finished: Mapping[str, Batch] = field(default_factory=dict)
+    is_single: bool = False
+    is_whole: bool = True
+
+    @property
+    def token(self) -> str:
+        """The token of the driver in charge."""
+        return self.record.driver
+
+    def newest(self, query_id: str) -> Batch | None:
+        """The last batch of the query that was decided; None when it never had one."""
+        batch = self.record.batch
+        if batch is not None and batch.query_id == query_id:
+            return batch
+        return self.finished.get(query_id)
+
+    def batch(self, query_id: str, batch_id: int) -> Batch | None:
+        """The batch as the ledger knows it; None when it was never decided."""
+        newest = self.newest(query_id)
+        return newest if newest is not None and newest.batch_id == batch_id else None
+
+
+class Role(Enum):
+    """What a task does with its rows."""
+
+    WRITE = "write"
+    """Write them in a transaction."""
+    VERIFY = "verify"
+    """Only count them: they were committed before."""
+    REWRITE = "rewrite"
+    """Write them, and only if they are what a lost transaction held."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What one task has done. `slot` is None when no transaction was needed."""
+
+    task: int
+    attempt: int
+    role: Role
+    rows: int
+    checksum: int
+    slot: Slot | None = None
+
+
+def role_of(plan: Plan, query_id: str, batch_id: int, task: int) -> tuple[Role, Slot | None]:
+    """What a task has to do, and for a REWRITE the slot that was lost.
+
+    Raises:
+        Refused: nothing may be written.
+    """
+    batch = plan.batch(query_id, batch_id)
+    if batch is not None:
+        if batch.state is BatchState.DONE:
+            return Role.VERIFY, None
+        mine = [slot for slot in batch.slots if slot.task == task]
+        if mine and mine[0].state is SlotState.LOST:
+            return Role.REWRITE, mine[0]
+        return Role.VERIFY, None
+    if plan.record.batch is not None:
+        check_nothing_is_lost(plan.record.batch)
+    newest = plan.newest(query_id)
+    if newest is not None and batch_id < newest.batch_id:
+        raise Refused(
+            RefusalKind.REWOUND,
+            f"batch {batch_id} of query {query_id} is to be written, but the ledger of sink "
+            f"{plan.record.sink_id!r} has its batch {newest.batch_id}",
+        )
+    return Role.WRITE, None
+
+
+def check_nothing_is_lost(batch: Batch) -> None:
+    """Raises Refused when rows of a batch that will not come again are lost."""
+    lost = batch.lost_slots
+    if lost:
+        raise Refused(
+            RefusalKind.LOST_FOR_GOOD,
+            f"{sum(slot.rows for slot in lost)} of {batch.rows} rows of batch {batch.batch_id} of "
+            f"query {batch.query_id} were decided to be committed, and their transactions "
+            f"{names_of(slot.producer for slot in lost)} were aborted. Only that batch can write "
+            "them again, and it does not come again",
+        )
+
+
+def names_of(producers: Iterable[Producer]) -> str:
+    """Transactional ids for a text: the first ones, and how many more there are."""
+    names = sorted(name for name, _, _ in producers)
+    shown = ", ".join(names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
+
+
 Procedure: TypeAlias = Generator[Step, Any, Result]
 
 
@@ -248,7 +489,7 @@ def aborting(
 
     Args:
         plan: None when no task has got as far as a report: then nothing was decided either, and
-            nobody is shut out for it.
+            no writer is shut out for it.
         tasks: how many there were, with those that have not reported.
     """
     attempts = max((report.attempt for report in reports), default=0) + 1
@@ -274,7 +515,7 @@ def aborting(
 
 
 def _ended(batch: Batch) -> Procedure[Batch]:
-    """Commit what is still open of a decided batch; what is refused is looked at."""
+    """Commit the open transactions of a decided batch; look at the rows of refused ones."""
     changed: dict[Producer, SlotState] = {}
     if batch.open_slots:
         refused = yield CommitSlots(batch.open_slots)
@@ -382,6 +623,6 @@ def _is_same_decision(one: Batch, other: Batch) -> bool:
 
 
 def _not_named(left: Sequence[Producer], batch: Batch | None) -> tuple[Producer, ...]:
-    """Of the open transactions those that no decision names."""
+    """The open transactions that the batch's decision does not name."""
     named = {slot.producer for slot in batch.slots} if batch is not None else set()
     return tuple(each for each in left if each not in named)

@@ -18,11 +18,18 @@ from enum import Enum
 from typing import Final
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.planning import OffsetRange
+from moldau.spark_connector.core.ranges import OffsetRange
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _MS: Final = 1_000
+_KINDS: Final[Mapping[str, type]] = {
+    "topic": str,
+    "partition": int,
+    "offset": int,
+    "timestamp": datetime,
+}
+_NEVER_NULL: Final = frozenset({*_KINDS, "timestampType"})
 
 
 class Operator(Enum):
@@ -154,15 +161,6 @@ class Narrowing:
         # Records without a timestamp have -1 in its place, and cannot be looked up.
         if first_ms > 0 and (self.first_timestamp_ms is None or first_ms > self.first_timestamp_ms):
             self.first_timestamp_ms = first_ms
-
-
-_KINDS: Final[Mapping[str, type]] = {
-    "topic": str,
-    "partition": int,
-    "offset": int,
-    "timestamp": datetime,
-}
-_NEVER_NULL: Final = frozenset({*_KINDS, "timestampType"})
 
 
 def _is_kind(value: object, kind: type) -> bool:

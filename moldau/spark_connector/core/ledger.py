@@ -1,8 +1,9 @@
-"""What the ledger topic holds about one sink: who is in charge, and how its newest batch stands.
+"""The ledger topic: for each sink the driver in charge, and the state of its newest batch.
 
-Owns the record, its JSON and which states may follow each other. Must not read or write topics.
-Invariants: a record that cannot be understood whole is an error, never an empty one; of a batch
-that was decided nothing is forgotten before every transaction of it has ended.
+Owns the record, its JSON, which states may follow each other, and which keys belong to which sink.
+Must not read or write topics. Invariants: a record that cannot be understood whole is an error,
+never an empty one; of a decided batch nothing is forgotten before all of its transactions have
+ended; the index forgets no key, and decodes a sink's values only when that sink is asked for.
 
 A value is JSON, `version` first. Version 1:
 
@@ -18,7 +19,7 @@ named batch writes that have used the sink before: the last batch of each, DONE,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -38,6 +39,9 @@ ONCE_PREFIX: Final = "once:"
 """Begins the query id of a batch write without a name: it cannot come again."""
 
 CHECKSUM_MODULUS: Final = 1 << 64
+_Kind = TypeVar("_Kind", str, int, list[Any])
+_ENTRY_BYTES: Final = 200
+"""What an entry takes beside its text, roughly."""
 
 
 class LedgerUnreadable(ValueError):
@@ -107,10 +111,6 @@ class Slot:
         """The slot in a state that may follow its own."""
         assert state in _SLOT_NEXT[self.state], f"{self.state} → {state}"
         return replace(self, state=state)
-
-    def is_same_transaction(self, other: Slot) -> bool:
-        """Whether both are of one opening of one id."""
-        return self.producer == other.producer
 
     @property
     def producer(self) -> tuple[str, int, int]:
@@ -297,9 +297,6 @@ def decode(value: bytes) -> SinkRecord:
         raise LedgerUnreadable(f"it is not of version {VERSION}'s shape: {error!r}") from None
 
 
-_Kind = TypeVar("_Kind", str, int, list[Any])
-
-
 def _get(shown: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind:
     value = shown[name]
     if not isinstance(value, kind) or isinstance(value, bool):
@@ -346,3 +343,114 @@ def _slot(shown: Mapping[str, Any]) -> Slot:
         tuple(ranges),
         SlotState(_get(shown, "state", str)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A value and where it lies in the topic; None: written by this process."""
+
+    value: bytes
+    log_offset: int | None
+
+
+class LedgerIndex:
+    """The newest values; `take` each record of the topic in its order."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, _Entry] = {}
+        self._finished: dict[str, dict[str, _Entry]] = {}
+        self.size_bytes = 0
+
+    def take(self, key: bytes, value: bytes | None, log_offset: int | None = None) -> None:
+        """Take a record of the topic; None is a tombstone. Keys that no sink has are left out."""
+        try:
+            sink_id, separator, query_id = key.decode().partition(KEY_SEPARATOR)
+        except UnicodeDecodeError:
+            return
+        if separator:
+            entries, name = self._finished.setdefault(sink_id, {}), query_id
+        else:
+            entries, name = self._records, sink_id
+        left = entries.pop(name, None)  # the newest one goes to the end
+        if left is not None:
+            self.size_bytes -= len(key) + len(left.value) + _ENTRY_BYTES
+        if value is not None:
+            entries[name] = _Entry(value, log_offset)
+            self.size_bytes += len(key) + len(value) + _ENTRY_BYTES
+        elif separator and not entries:
+            del self._finished[sink_id]
+
+    def record(self, sink_id: str) -> SinkRecord | None:
+        """The sink's own record; None for one that the ledger does not know.
+
+        Raises:
+            LedgerUnreadable
+        """
+        entry = self._records.get(sink_id)
+        return None if entry is None else _decoded(entry, sink_id)
+
+    def finished(self, sink_id: str, query_id: str) -> Batch | None:
+        """The last batch of a query that another one has followed on the sink.
+
+        Raises:
+            LedgerUnreadable
+        """
+        entry = self._finished.get(sink_id, {}).get(query_id)
+        return None if entry is None else _decoded(entry, sink_id).batch
+
+    def streams(self, sink_id: str, most: int) -> tuple[dict[str, Batch], bool]:
+        """The last batches of the sink's other streaming queries, and whether these are all.
+
+        Args:
+            most: of more than so many the newest.
+
+        Raises:
+            LedgerUnreadable
+        """
+        names = [
+            each for each in self._finished.get(sink_id, {}) if not each.startswith(NAMED_PREFIX)
+        ]
+        found = {}
+        for name in names[-most:]:
+            batch = self.finished(sink_id, name)
+            if batch is not None:
+                found[name] = batch
+        return found, len(names) <= most
+
+    def elsewhere(self, sink_id: str, query_id: str) -> list[tuple[str, Batch]]:
+        """The last batches of a query under other sinks, with these sinks' ids.
+
+        Raises:
+            LedgerUnreadable
+        """
+        found = []
+        needle = query_id.encode()
+        for other, entry in self._records.items():
+            if other != sink_id and needle in entry.value:
+                batch = _decoded(entry, other).batch
+                if batch is not None and batch.query_id == query_id:
+                    found.append((other, batch))
+        for other in self._finished:
+            batch = None if other == sink_id else self.finished(other, query_id)
+            if batch is not None:
+                found.append((other, batch))
+        return found
+
+    def sink_ids(self) -> list[str]:
+        """The sinks that the ledger knows, sorted."""
+        return sorted(self._records.keys() | self._finished.keys())
+
+    def values(self, sink_id: str) -> Iterator[tuple[str, bytes]]:
+        """Every key of a sink, its own first, with its value."""
+        if sink_id in self._records:
+            yield sink_id, self._records[sink_id].value
+        for query_id, entry in self._finished.get(sink_id, {}).items():
+            yield finished_key(sink_id, query_id), entry.value
+
+
+def _decoded(entry: _Entry, sink_id: str) -> SinkRecord:
+    try:
+        return decode(entry.value)
+    except LedgerUnreadable as error:
+        where = "" if entry.log_offset is None else f"offset {entry.log_offset}, "
+        raise LedgerUnreadable(f"{where}sink {sink_id!r}: {error}") from None

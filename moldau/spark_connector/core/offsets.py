@@ -1,22 +1,27 @@
-"""Offsets of many partitions as Spark writes them into options and checkpoints, and back.
+"""Offsets of many partitions: as Spark writes them, and as the places that a user names.
 
-Owns the JSON of Spark's Kafka source, `{"topic":{"0":23}}`, and what it has besides here: for each
-topic whose id is known, a name that no topic can have, without partitions, as in
+Owns the JSON of Spark's Kafka source, `{"topic":{"0":23}}`, with one addition: for each topic whose
+id is known, a name that no topic can have, without partitions, as in
 `{"topic":{"0":23},"topic:Zc2Gvi7kQ5GS1Dyo3jTAnw":{}}`. To Spark's own source, and to older releases
-of this one, a topic without partitions says nothing. Must not know what an offset means. Invariant:
-the same offsets and ids always make the same text, in the order of topics and partitions: Spark
-compares texts to see whether there is anything new.
+of this one, a topic without partitions says nothing. Owns also the kinds of places where reading
+starts and ends, and their resolution with the cluster's answers. Must not ask the cluster.
+
+Invariants: the same offsets and ids always make the same text, in the order of topics and
+partitions: Spark compares texts to see whether there is anything new. A resolved place has one
+offset for every partition that is read, or one error names the partition without one, and why.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_from_base64, uuid_to_base64
-from moldau.spark_connector.errors import InvalidCheckpoint
+from moldau.spark_connector.errors import InvalidCheckpoint, OffsetsNotFound
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 """The next offset to read, by partition."""
@@ -40,6 +45,7 @@ ID_SEPARATOR: Final = ":"
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1000,"1":1000}}'
 _PARTITIONS_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
+MAX_NAMES = 10
 
 
 def to_json(
@@ -81,6 +87,12 @@ def topic_ids_of(value: object) -> dict[str, UUID]:
         if separator:
             found[topic] = uuid_from_base64(text)
     return found
+
+
+def is_replaced(topic: str, seen_ids: TopicIds, topic_ids: TopicIds) -> bool:
+    """Whether a name has gone to another topic since it was seen; False where an id is unknown."""
+    seen_id, topic_id = seen_ids.get(topic, ZERO_UUID), topic_ids.get(topic, ZERO_UUID)
+    return ZERO_UUID not in (seen_id, topic_id) and seen_id != topic_id
 
 
 def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
@@ -125,13 +137,6 @@ def parse_timestamps(text: str) -> Offsets:
     return _partition_numbers(_load(text, _TIMES_EXAMPLE), lowest=0, example=_TIMES_EXAMPLE)
 
 
-def lag_of(consumed: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
-    """How many offsets there are between the two, over all partitions of `latest`."""
-    return sum(
-        max(0, end - consumed.get(partition, 0)) for partition, end in sorted(latest.items())
-    )
-
-
 def _load(text: str, expected: str) -> Any:
     try:
         return json.loads(text)
@@ -140,7 +145,6 @@ def _load(text: str, expected: str) -> Any:
 
 
 def _partition_numbers(value: object, *, lowest: int, example: str) -> Offsets:
-    """Numbers by topic and partition."""
     if not isinstance(value, dict) or not value:
         raise ValueError(f"numbers by topic and partition are expected, such as {example}")
     found: Offsets = {}
@@ -164,3 +168,144 @@ def _partition_numbers(value: object, *, lowest: int, example: str) -> Offsets:
 
 def _is_number(value: object, lowest: int, highest: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+
+
+class Place(Enum):
+    """The same place in every partition."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition; -2 is earliest, -1 latest.
+
+    Attributes:
+        topic_ids: of the topics that the offsets are in, as far as they were given.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: TopicIds = field(default_factory=dict)
+
+    def in_former_topics(self, topic_ids: TopicIds) -> frozenset[TopicPartition]:
+        """The partitions whose offset is in a topic that the name does not belong to any more."""
+        return frozenset(
+            partition
+            for partition, offset in self.offsets.items()
+            if offset >= 0 and is_replaced(partition.topic, self.topic_ids, topic_ids)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record at or after a time, in milliseconds since 1970 UTC, in every partition."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The same with a time for each partition."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+Selection: TypeAlias = Place | AtOffsets | AtTime | AtTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A place, with the option that it came from, for the errors.
+
+    Attributes:
+        latest_when_not_found: where no record is young enough, go to the end instead of failing.
+    """
+
+    selection: Selection
+    option: str
+    latest_when_not_found: bool = False
+
+    def is_volatile(self) -> bool:
+        """Whether looking it up again later gives other offsets, though nothing was lost."""
+        if isinstance(self.selection, AtOffsets):
+            return LATEST_OFFSET in self.selection.offsets.values()
+        if isinstance(self.selection, Place):
+            return self.selection is Place.LATEST
+        return self.latest_when_not_found
+
+    def times(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The times that have to be looked up, in ms, by partition.
+
+        Raises:
+            OffsetsNotFound: they are not given for exactly these partitions.
+        """
+        if isinstance(self.selection, AtTime):
+            return dict.fromkeys(partitions, self.selection.timestamp_ms)
+        if isinstance(self.selection, AtTimes):
+            self._check_same(self.selection.timestamps_ms, partitions)
+            return dict(self.selection.timestamps_ms)
+        return {}
+
+    def resolve(
+        self,
+        partitions: Collection[TopicPartition],
+        beginnings: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        first_by_time: Mapping[TopicPartition, int | None],
+    ) -> Offsets:
+        """The offset for every partition.
+
+        Args:
+            beginnings, ends: the first offset there is, and the one behind the last.
+            first_by_time: the answers for `times`; None where no record is young enough.
+
+        Raises:
+            OffsetsNotFound: some partition has none.
+        """
+        if self.selection is Place.EARLIEST:
+            return {partition: beginnings[partition] for partition in partitions}
+        if self.selection is Place.LATEST:
+            return {partition: ends[partition] for partition in partitions}
+        if isinstance(self.selection, AtOffsets):
+            self._check_same(self.selection.offsets, partitions)
+            special = {EARLIEST_OFFSET: beginnings, LATEST_OFFSET: ends}
+            return {
+                partition: special[wanted][partition] if wanted in special else wanted
+                for partition, wanted in self.selection.offsets.items()
+            }
+        times = self.times(partitions)
+        found: Offsets = {}
+        for partition in partitions:
+            first = first_by_time[partition]
+            if first is None and not self.latest_when_not_found:
+                raise OffsetsNotFound(
+                    f"{self.option}: {partition} has no record at or after {times[partition]} (ms "
+                    "since 1970 UTC); choose an earlier time, or set "
+                    "startingOffsetsByTimestampStrategy=latest to begin at the end there"
+                )
+            found[partition] = ends[partition] if first is None else first
+        return found
+
+    def _check_same(
+        self, given: Collection[TopicPartition], partitions: Collection[TopicPartition]
+    ) -> None:
+        missing = sorted(set(partitions) - set(given))
+        unknown = sorted(set(given) - set(partitions))
+        if not missing and not unknown:
+            return
+        problems = []
+        if missing:
+            problems.append(f"there is nothing for {_names(missing)}")
+        if unknown:
+            problems.append(f"{_names(unknown)} is not read, or does not exist")
+        raise OffsetsNotFound(
+            f"{self.option} must name every partition that is read, and no other: "
+            f"{'; '.join(problems)}. In offsets, -2 stands for earliest and -1 for latest"
+        )
+
+
+def _names(partitions: Collection[TopicPartition]) -> str:
+    shown = [str(partition) for partition in partitions]
+    more = len(shown) - MAX_NAMES
+    return ", ".join(shown[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

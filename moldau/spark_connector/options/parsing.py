@@ -158,10 +158,7 @@ def _unknown(name: str, spelled: Mapping[str, str], what: str) -> str:
     known: Iterable[str] = [*spelled, f"{KAFKA_PREFIX}{BOOTSTRAP_SERVERS}"]
     nearest = get_close_matches(name, known, n=1)
     if nearest:
-        return f"{name}: the {what} has no such option; did you mean {_shown(nearest[0], spelled)}?"
+        shown = spelled.get(nearest[0], nearest[0])
+        return f"{name}: the {what} has no such option; did you mean {shown}?"
     names = ", ".join(sorted(spelled.values(), key=str.lower))
     return f"{name}: the {what} has no such option; there are {names}, and kafka.*"
-
-
-def _shown(name: str, spelled: Mapping[str, str]) -> str:
-    return spelled.get(name, name)

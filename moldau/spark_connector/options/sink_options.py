@@ -1,14 +1,17 @@
 """The options of a write: Spark's own for its Kafka sink, and what exactly-once needs besides.
 
-Owns their names, defaults and refusals, and the settings of the clients that the sink makes. Must
-not connect to anything. Invariant: options that were parsed can be pickled, and are usable but for
-what only a cluster knows.
+Owns their names, defaults and refusals, the settings of the clients that the sink makes, and one
+spelling (by Hadoop's rules) for each place of a checkpoint. Must not connect to anything nor look
+at a file system. Invariant: options that were parsed can be pickled, and are usable but for what
+only a cluster knows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,14 +26,21 @@ from moldau.client import (
     UnusedSetting,
 )
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options.locations import normal_location
 from moldau.spark_connector.options.parsing import OptionReader
 
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.S)
+_DEFAULT_PORTS: Final[Mapping[str, str]] = {
+    "hdfs": "8020",
+    "webhdfs": "9870",
+    "swebhdfs": "9871",
+    "http": "80",
+    "https": "443",
+}
+_HERE: Final = ("", "localhost")
 DEFAULT_LEDGER_TOPIC: Final = "moldau-spark-ledger"
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 900_000
 """As long as brokers allow unless told otherwise (`transaction.max.timeout.ms`)."""
 MAX_SINK_ID_LENGTH: Final = 200
-
 KNOWN: Final = (
     "topic",
     "includeHeaders",
@@ -45,7 +55,6 @@ KNOWN: Final = (
     "checkpointLocation",
     "queryName",
 )
-
 _READING: Final = "it says what is read; a write takes rows from the DataFrame"
 ELSEWHERE: Final[Mapping[str, str]] = dict.fromkeys(
     (
@@ -69,7 +78,6 @@ ELSEWHERE: Final[Mapping[str, str]] = dict.fromkeys(
     ),
     _READING,
 )
-
 _BYTES_ONLY: Final = "rows are written as the bytes that they are; cast or serialize the columns"
 REFUSED_KAFKA: Final[Mapping[str, str]] = {
     "key.serializer": _BYTES_ONLY,
@@ -80,6 +88,30 @@ REFUSED_KAFKA: Final[Mapping[str, str]] = {
     ),
     "transaction.two.phase.commit.enable": "use transactions=prepared, standard or auto",
 }
+
+
+def normal_location(location: str, working_directory: str) -> str:
+    """The normal spelling of a path or URL.
+
+    Args:
+        working_directory: where relative paths begin, absolute.
+    """
+    text = location.strip()
+    url = _URL.fullmatch(text)
+    if url is None:
+        return _normal_path(posixpath.join(working_directory, text))
+    scheme, authority, path = url[1].lower(), url[2] or "", _normal_path(url[3] or "/")
+    if scheme == "file" and authority.lower() in _HERE:
+        return path
+    user, at, host = authority.rpartition("@")
+    host = host.lower()
+    if scheme in _DEFAULT_PORTS:
+        host = host.removesuffix(f":{_DEFAULT_PORTS[scheme]}")
+    return f"{scheme}://{user}{at}{host}{path}".rstrip("/")
+
+
+def _normal_path(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))
 
 
 class Semantics(Enum):
@@ -105,7 +137,7 @@ class SinkOptions:
         topic: for all rows; None: the column `topic` says it.
         include_timestamp: the column `timestamp` becomes the records'; without it they get the
             time of writing, as in Spark's own sink.
-        sink_id: who writes, across all restarts; None where it can only be derived.
+        sink_id: names the writer across all restarts; None where it can only be derived.
         txn_id: names a batch write, which is then made once however often it is tried.
         may_differ: a batch that was committed before may come again with other rows.
         may_follow: a query may be new to a sink that another one has written.
@@ -187,10 +219,10 @@ class SinkOptions:
         except ConfigurationError as error:
             raise InvalidOption(f"kafka.{error}") from error
 
-    # -- who writes ------------------------------------------------------------------------------
+    # -- the sink's id ---------------------------------------------------------------------------
 
     def stream_sink_id(self) -> str:
-        """Who writes, for a streaming query.
+        """The sink's id for a streaming query.
 
         A relative location is meant from this process's directory, as Spark's local file system
         means it: the process that plans is started in the driver's.
@@ -209,7 +241,7 @@ class SinkOptions:
         return f"moldau-{_digest(normal_location(self.checkpoint_location, os.getcwd()))}"
 
     def batch_sink_id(self, query_id: str) -> str:
-        """Who writes, for a batch write: by `sinkId`, else one of its own for each query id."""
+        """The sink's id for a batch write: `sinkId`, else one derived from the query id."""
         return self.sink_id or f"moldau-batch-{_digest(query_id)}"
 
     # -- clients ---------------------------------------------------------------------------------

@@ -19,20 +19,18 @@ from moldau.spark_connector.core.admission import DEFAULT_MAX_TRIGGER_DELAY_MS, 
 from moldau.spark_connector.core.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    parse_offsets,
-    parse_partitions,
-    parse_timestamps,
-    parse_topic_ids,
-)
-from moldau.spark_connector.core.planning import MAX_INPUT_PARTITIONS
-from moldau.spark_connector.core.selection import (
     AtOffsets,
     AtTime,
     AtTimes,
     Place,
     Selection,
     Wanted,
+    parse_offsets,
+    parse_partitions,
+    parse_timestamps,
+    parse_topic_ids,
 )
+from moldau.spark_connector.core.ranges import MAX_INPUT_PARTITIONS
 from moldau.spark_connector.errors import InvalidOption
 from moldau.spark_connector.options.parsing import (
     KAFKA_PREFIX,
@@ -253,7 +251,7 @@ def _check_offsets(wanted: Wanted, refused: int, reason: str) -> None:
 
 
 def _check_order(starting: Wanted, ending: Wanted) -> None:
-    """What can be seen without the cluster: a start behind its end."""
+    """Refuse a start behind its end, as far as that can be seen without the cluster."""
     first, last = starting.selection, ending.selection
     if isinstance(first, AtOffsets) and isinstance(last, AtOffsets):
         starts, ends = first.offsets, last.offsets
@@ -301,7 +299,7 @@ def _subscription(reader: OptionReader) -> Subscription:
 
 
 def _place(reader: OptionReader, which: str) -> Wanted | None:
-    """Of several options, the one that counts: one time, times, offsets."""
+    """The place, from the first option that is given: one time, times, offsets."""
     # Where there is no record that young, an end is the log's end anyway.
     strategy = reader.choice("startingOffsetsByTimestampStrategy", "error", "error", "latest")
     goes_on = which == "ending" or strategy == "latest"

@@ -14,13 +14,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from moldau.spark_connector.pipelines.errors import (
+    from moldau.spark_connector.errors import (
         JavaNotFound,
         PipelineError,
         PipelineFailed,
         PipelineFileError,
     )
-    from moldau.spark_connector.pipelines.model import Pipeline, load_pipelines
+    from moldau.spark_connector.pipelines.model import Pipeline
+    from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
     from moldau.spark_connector.pipelines.runner import run_pipelines
 
 __all__ = [
@@ -33,15 +34,14 @@ __all__ = [
     "run_pipelines",
 ]
 
-_PACKAGE: Final = "moldau.spark_connector.pipelines"
 _MODULES: Final = {
-    "JavaNotFound": "errors",
-    "Pipeline": "model",
-    "PipelineError": "errors",
-    "PipelineFailed": "errors",
-    "PipelineFileError": "errors",
-    "load_pipelines": "model",
-    "run_pipelines": "runner",
+    "JavaNotFound": "moldau.spark_connector.errors",
+    "Pipeline": "moldau.spark_connector.pipelines.model",
+    "PipelineError": "moldau.spark_connector.errors",
+    "PipelineFailed": "moldau.spark_connector.errors",
+    "PipelineFileError": "moldau.spark_connector.errors",
+    "load_pipelines": "moldau.spark_connector.pipelines.pipeline_file",
+    "run_pipelines": "moldau.spark_connector.pipelines.runner",
 }
 
 
@@ -49,4 +49,4 @@ def __getattr__(name: str) -> Any:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    return getattr(importlib.import_module(module), name)

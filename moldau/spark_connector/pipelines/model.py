@@ -1,8 +1,8 @@
-"""What a pipeline is: the values a YAML file is read into, and the order in which it is read.
+"""What a pipeline is: the jobs that ship, and the values that a YAML file is read into.
 
-Owns the dataclasses that jobs work with, and the checks between sections. Must not import Spark nor
-connect to anything: a file can be checked anywhere. Invariant: what `load_pipelines` returns is
-complete and consistent; the only things it cannot know are the cluster's and the data's.
+Owns the dataclasses that jobs work with, and the table of the jobs: what each is for, and which
+parts of a file it takes. Must not import Spark or YAML, nor connect to anything: `moldau pipeline
+list` needs no more than this. Invariant: every job here has a start function in `jobs`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal
 
 from moldau.spark_connector.options.sink_options import DEFAULT_LEDGER_TOPIC
-from moldau.spark_connector.pipelines.errors import PipelineFileError, Problem
 
 AVAILABLE_NOW: Final = "available-now"
 DEFAULT_EVERY_MS: Final = 1_000
@@ -59,7 +57,7 @@ class TopicSource:
         try:
             return re.fullmatch(pattern, topic) is not None
         except re.error:
-            return False  # which is told where the options are checked
+            return False  # the check of the options reports it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,10 @@ class ArchiveSource:
 class TopicSink:
     """A topic to write. `topic` may hold `{topic}`, where the job takes it from the record.
 
-    `sink_id` names this writer for the exactly-once protocol: who starts with the same one takes
-    over from whoever has it. `key` and `value` are SQL expressions; `value` may be `json`: all
-    columns as one object. `partition_count` is how many partitions the topic has: it is made when
-    it is missing, and refused when it has another number.
+    `sink_id` names this writer for the exactly-once protocol: a query that starts with the same id
+    takes over from the one that has it. `key` and `value` are SQL expressions; `value` may be
+    `json`: all columns as one object. `partition_count` is how many partitions the topic has: it is
+    made when it is missing, and refused when it has another number.
     """
 
     options: Mapping[str, str]
@@ -111,7 +109,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class ParquetSink:
-    """A directory of Parquet files, written exactly once for whoever reads it through Spark."""
+    """A directory of Parquet files, written exactly once for readers that go through Spark."""
 
     path: str
     partition_by: tuple[str, ...] = ()
@@ -177,80 +175,6 @@ class PipelineFile:
     spark: Mapping[str, str]
 
 
-def load_pipelines(path: str | Path, variables: Mapping[str, str] | None = None) -> PipelineFile:
-    """Read and check a file.
-
-    Args:
-        variables: what `${NAME}` stands for; the environment when None.
-
-    Raises:
-        PipelineFileError: with every problem that was found, each with line and key.
-    """
-    given = Path(path)
-    try:
-        text = given.read_text(encoding="utf-8")
-    except OSError as error:
-        raise PipelineFileError([Problem(str(path), 1, "", error.strerror or str(error))]) from None
-    except UnicodeDecodeError as error:
-        text = f"byte {error.start} is not UTF-8 text"
-        raise PipelineFileError([Problem(str(path), 1, "", text)]) from None
-    return parse_pipelines(text, str(path), str(given.absolute().parent), variables)
-
-
-def parse_pipelines(
-    text: str,
-    file_name: str,
-    directory: str = ".",
-    variables: Mapping[str, str] | None = None,
-) -> PipelineFile:
-    """Like `load_pipelines`, from text. Relative paths are meant from `directory`."""
-    from moldau.spark_connector.pipelines.file_parts import parse_pipeline
-    from moldau.spark_connector.pipelines.yaml_reader import Reading, read_documents
-
-    reading = Reading(file_name, os.environ if variables is None else variables)
-    pipelines: list[Pipeline] = []
-    spark: dict[str, str] = {}
-    lines: dict[str, int] = {}
-    for section in read_documents(text, reading):
-        settings = section.mapping("spark")
-        for key, value in settings.items():
-            if not key.startswith("spark."):
-                section.complain("spark", f"{key} is no setting of Spark: they begin with spark.")
-            elif spark.setdefault(key, value) != value:
-                section.complain("spark", f"{key} has another value in an earlier pipeline")
-        pipeline = parse_pipeline(section, directory)
-        section.finish()
-        if pipeline is None:
-            continue
-        if pipeline.name in lines:
-            section.complain("name", f"is that of the pipeline on line {lines[pipeline.name]}")
-        lines[pipeline.name] = section.line_of("name")
-        pipelines.append(pipeline)
-    _check_together(pipelines, lines, file_name, reading.problems)
-    if not pipelines and not reading.problems:
-        reading.note(1, "", "there is no pipeline in this file")
-    reading.refuse_problems()
-    return PipelineFile(file_name, tuple(pipelines), spark)
-
-
-def _check_together(
-    pipelines: list[Pipeline], lines: Mapping[str, int], file_name: str, problems: list[Problem]
-) -> None:
-    """Two pipelines of one file must not share what belongs to one alone."""
-    owners: dict[tuple[str, str], str] = {}
-    for pipeline in pipelines:
-        claims = [("checkpoint", pipeline.checkpoint)]
-        if isinstance(pipeline.sink, TopicSink):
-            claims.append(("sink.id", pipeline.sink.sink_id))
-        else:
-            claims.append(("sink.path", pipeline.sink.path))
-        for key, value in claims:
-            owner = owners.setdefault((key, value), pipeline.name)
-            if owner != pipeline.name and value:
-                text = f"{value} is already that of {owner}: each pipeline needs its own"
-                problems.append(Problem(file_name, lines[pipeline.name], key, text))
-
-
 def is_remote(path: str) -> bool:
     """Whether a path names its file system, as s3a://bucket/path does."""
     return "://" in path
@@ -263,20 +187,67 @@ def resolved(path: str, directory: str) -> str:
     return os.path.normpath(os.path.join(directory, os.path.expanduser(path)))
 
 
-__all__ = [
-    "AVAILABLE_NOW",
-    "DEFAULT_EVERY_MS",
-    "Aggregate",
-    "ArchiveSource",
-    "ParquetSink",
-    "Pipeline",
-    "PipelineFile",
-    "Semantics",
-    "Table",
-    "TopicSink",
-    "TopicSource",
-    "Transform",
-    "load_pipelines",
-    "parse_pipelines",
-    "resolved",
-]
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """One kind of job.
+
+    `keeps_records`: keys and values go on byte for byte. `keeps_order`: records of one partition
+    must stay with one task. `keeps_topic`: the topic's name may be the record's own.
+    """
+
+    job: str
+    summary: str
+    reads_archive: bool = False
+    writes: Literal["topic", "parquet", "either"] = "topic"
+    transforms: bool = False
+    keeps_records: bool = False
+    keeps_order: bool = False
+    keeps_topic: bool = False
+    one_topic: bool = False
+
+
+JOBS: Final[dict[str, JobKind]] = {
+    each.job: each
+    for each in (
+        JobKind(
+            "archive",
+            "topics into Parquet files: whole records, or what a transform makes of them",
+            writes="parquet",
+            transforms=True,
+        ),
+        JobKind(
+            "replay",
+            "an archive back into topics, in the order of each partition",
+            reads_archive=True,
+            keeps_records=True,
+            keeps_order=True,
+            keeps_topic=True,
+        ),
+        JobKind(
+            "transform",
+            "topics into a topic (or Parquet), through SQL or a Python function",
+            writes="either",
+            transforms=True,
+        ),
+        JobKind(
+            "aggregate",
+            "windows of event time, by keys, into a topic (or Parquet)",
+            writes="either",
+            transforms=True,
+        ),
+        JobKind(
+            "mirror",
+            "topics into another cluster: records, partitions and timestamps as they are",
+            keeps_records=True,
+            keeps_order=True,
+            keeps_topic=True,
+        ),
+        JobKind(
+            "repartition",
+            "a topic into one with fewer (or more) partitions, in the order of each key",
+            keeps_records=True,
+            keeps_order=True,
+            one_topic=True,
+        ),
+    )
+}

@@ -1,4 +1,4 @@
-"""Who writes a Parquet output: one query, known by its checkpoint, and one driver at a time.
+"""The claim on a Parquet output: one query, known by its checkpoint, and one driver at a time.
 
 Owns the claim: a small file in the output with the query that writes it and its newest run, the
 list of runs beside the checkpoint's own files, and, where the output lies on this machine, a lock
@@ -28,7 +28,7 @@ from moldau.spark_connector.core.file_output import (
     last_batch,
     mismatch_of,
 )
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import ParquetSink, Pipeline
 from moldau.spark_connector.pipelines.small_files import HadoopFiles, SmallFiles
 

@@ -1,4 +1,4 @@
-"""How a pipeline gets on: one value for each batch, and how it is shown.
+"""The progress of a pipeline: one value for each batch, and how it is shown.
 
 Owns the reading of Spark's progress (rows, time, offsets, lag) and the two ways to show it: a table
 on a terminal, a line per batch elsewhere. Must not ask Spark by itself. Invariant: stdout is left

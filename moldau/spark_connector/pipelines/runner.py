@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import Pipeline, PipelineFile
 from moldau.spark_connector.pipelines.progress import ProgressObserver
 from moldau.spark_connector.pipelines.running import Running, failure_line
@@ -57,7 +57,7 @@ class StopRequest:
         self._happened.set()
 
     def wait(self, seconds: float) -> None:
-        """Return after so long, or as soon as somebody asks to stop."""
+        """Return after so long, or as soon as a stop is requested."""
         if self._happened.wait(seconds):
             self._happened.clear()
 
@@ -144,13 +144,12 @@ def _run(
 def _follow(
     running: Sequence[Running], options: RunOptions, request: StopRequest, failures: list[str]
 ) -> None:
-    """Look again and again until all have ended."""
     say = options.say or (lambda _text: None)
     waiting = list(running)
     is_told = False
     while waiting:
         for each in list(waiting):
-            is_over = each.is_over()  # asked first: what it has done until then is told below
+            is_over = each.is_over()  # asked first: its last batches are reported below
             for progress in each.new_progress():
                 if options.observer is not None:
                     options.observer(progress)

@@ -1,7 +1,25 @@
-"""What runs: a streaming query, or a job that goes from chunk to chunk by itself.
+"""A pipeline at work: a streaming query, or a job that goes from chunk to chunk by itself.
 
-Owns the common face of both. Must not decide when to stop. Invariants: each batch is told of once;
-what has failed says so in one line, with the cause that the connector itself gave when it did.
+Owns the common interface of both, and the way to tell a query that the batch at work is its last.
+Must not decide when to stop, nor interrupt that batch. Invariants: each batch is reported once; a
+failure is one line, with the cause that the connector itself gave when it did; after the mark no
+task of a further batch begins, and a batch whose tasks were at work is committed.
+
+Spark's own `stop()` interrupts whatever runs. Nothing is lost by that, since the batch is done
+again after a restart, but minutes of work may be. The stream's thread asks after each batch whether
+the query is still active, so marking it as ended, without the interrupt, ends it there:
+
+1. the batch's tasks run; the mark is set from here; nothing reads it yet.
+2. the batch commits; the trigger asks, sees the mark, and leaves its loop.
+
+It also asks before it starts a batch's first task: one that was only planned by then is given up,
+and is done after a restart.
+
+From 1 on Spark calls the query inactive, so its thread has to be asked whether it has ended. When
+the query waits for its next trigger or for data there is no batch to wait for: `stop()` ends the
+waiting. A trigger that fires between the look and the `stop()` sees the mark and does nothing; but
+one that has looked for the mark just before it was set is not called active yet. So a query counts
+as waiting only when it was seen to wait twice, some time apart.
 """
 
 from __future__ import annotations
@@ -13,15 +31,51 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from moldau.spark_connector.pipelines.output_claims import OutputClaim
 from moldau.spark_connector.pipelines.progress import BatchProgress, batch_progress
-from moldau.spark_connector.pipelines.stopping import has_ended, is_between_batches, mark_as_last
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
+_PACKAGES = (
+    "org.apache.spark.sql.execution.streaming.runtime",  # since 4.1
+    "org.apache.spark.sql.execution.streaming",
+)
 MAX_MESSAGE_CHARACTERS: Final = 1_000
 _OURS: Final = re.compile(
     r"moldau\.spark_connector\.[\w.]*?(\w+): (.+?)(?=\n\s*at |\n\S*Traceback|\n\n|\Z)", re.S
 )
+
+
+def mark_as_last(query: StreamingQuery) -> bool:
+    """Let the batch at work be the last one; False when this Spark cannot be told so."""
+    from py4j.protocol import Py4JError
+
+    handle: Any = getattr(query, "_jsq", None)
+    if handle is None:  # Spark Connect: the query lives elsewhere
+        return False
+    from pyspark import SparkContext
+
+    machine: Any = SparkContext._jvm
+    for package in _PACKAGES:
+        try:
+            found = machine.java.lang.Class.forName(f"{package}.TERMINATED$")
+            handle.streamingQuery().state().set(found.getField("MODULE$").get(None))
+        except Py4JError:
+            continue
+        return True
+    return False
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    """Whether the query does nothing any more; a marked one may be at its last batch still."""
+    if query.isActive:
+        return False
+    handle: Any = getattr(query, "_jsq", None)
+    return handle is None or not handle.streamingQuery().queryExecutionThread().isAlive()
+
+
+def is_between_batches(query: StreamingQuery) -> bool:
+    """Whether the query waits for its next trigger or has ended."""
+    return has_ended(query) or not query.status["isTriggerActive"]
 
 
 class Running(Protocol):
@@ -106,8 +160,8 @@ class RunningQuery:
 def failure_line(text: str) -> str:
     """The one line that matters in what Spark says about a failed query.
 
-    Spark wraps an error of the connector in its own text and a Python traceback; the last one of
-    ours in there is the cause.
+    Spark wraps an error of the connector in its own text and a Python traceback; the last such
+    error in there is the cause.
     """
     ours = list(_OURS.finditer(text))
     if ours:

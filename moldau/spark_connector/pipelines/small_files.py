@@ -3,7 +3,7 @@
 Owns reading one as a whole, making one, and putting a new one in its place. Must not know what is
 in them.
 Invariant: a reader finds the old file or the new one, never a part. (Object stores know no rename
-over a file: who dies in the middle of one leaves no file there, which reads as one never written.)
+over a file: a process that dies in the middle of one leaves no file, which reads as never written.)
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the pipelines of a file; the exit status."""
     from rich.console import Console
 
-    from moldau.spark_connector.pipelines.errors import PipelineError, PipelineFileError
-    from moldau.spark_connector.pipelines.model import load_pipelines
+    from moldau.spark_connector.errors import PipelineError, PipelineFileError
+    from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
     from moldau.spark_connector.pipelines.progress import ProgressView
     from moldau.spark_connector.pipelines.runner import RunOptions, run_pipelines
 

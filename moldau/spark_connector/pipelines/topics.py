@@ -20,7 +20,7 @@ from moldau.client import (
     UnusedSetting,
 )
 from moldau.client.sync import Admin
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import Pipeline, TopicSink, TopicSource
 
 KAFKA_PREFIX: Final = "kafka."
@@ -31,7 +31,7 @@ def prepare_topics(pipeline: Pipeline) -> None:
 
     Raises:
         PipelineFailed: a topic is missing or has the wrong number of partitions, the pipeline would
-            read what it writes, or nobody answers.
+            read what it writes, or no broker answers.
     """
     sink, source = pipeline.sink, pipeline.source
     try:
@@ -60,7 +60,9 @@ def _cluster_id(admin: Admin) -> str | None:
 
 
 def _refuse_own_output(name: str, source: TopicSource, wanted: Iterable[str]) -> None:
-    """Different addresses may be of one cluster: only now that is known."""
+    """Refuse a pipeline that would feed itself: only the cluster ids show that two addresses are of
+    one cluster.
+    """
     own = sorted(each for each in wanted if source.reads(each))
     if own:
         raise PipelineFailed(
@@ -78,7 +80,7 @@ def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
         if name.startswith(KAFKA_PREFIX)
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnusedSetting)  # a producer's or consumer's, not ours
+        warnings.simplefilter("ignore", UnusedSetting)  # a producer's or consumer's
         admin = Admin(config=settings)
     with admin:
         yield admin
@@ -144,7 +146,7 @@ def _prepare(
         new = NewTopic(topic, count, sink.replication_factor, dict(sink.topic_config))
         try:
             admin.create_topics([new])
-        except TopicAlreadyExists:  # somebody else was faster; does theirs fit?
+        except TopicAlreadyExists:  # created since the look; does it fit?
             found = partition_count(admin, topic)
     if found is not None and count is not None and found != count:
         raise PipelineFailed(

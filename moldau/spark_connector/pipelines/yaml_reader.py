@@ -3,7 +3,7 @@
 Owns the reading of mappings by declared keys: types, ranges, unknown keys with the nearest known
 one, duplicates, `${VARIABLE}`. Must not know what a pipeline is. Invariant: reading never stops at
 the first problem; every problem is noted with file, line and dotted key, and a value that could not
-be read is replaced by one that nobody uses, because a file with problems is refused as a whole.
+be read is replaced by one that is never used, because a file with problems is refused as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import yaml
 
-from moldau.spark_connector.pipelines.errors import PipelineFileError, Problem
+from moldau.spark_connector.errors import PipelineFileError, Problem
 
 MAX_FILE_BYTES: Final = 1 << 20
 MAX_NODES: Final = 10_000
@@ -168,7 +168,7 @@ class Section:
     def optional_text(self, name: str) -> str | None:
         """One value as text; None when it is not there."""
         if not self.has(name):
-            self._absent(name)
+            self.leave(name)
             return None
         return self.text(name)
 
@@ -186,7 +186,7 @@ class Section:
     ) -> int | None:
         """A whole number in the range, both ends included."""
         if not self.has(name):
-            self._absent(name)
+            self.leave(name)
             return default
         given = self.text(name).replace("_", "")
         if not re.fullmatch(r"-?\d{1,18}", given) or not lowest <= int(given) <= highest:
@@ -236,7 +236,7 @@ class Section:
     def made(self, name: str, make: Callable[[str], Made], default: Made) -> Made:
         """What `make` makes of the text; its ValueError is the problem's text."""
         if not self.has(name):
-            self._absent(name)
+            self.leave(name)
             return default
         try:
             return make(self.text(name))
@@ -245,7 +245,7 @@ class Section:
             return default
 
     def finish(self, elsewhere: Mapping[str, str] | None = None) -> None:
-        """Complain about every key that nobody asked for.
+        """Complain about every key that was not asked for.
 
         Args:
             elsewhere: keys that exist in other places, and what to say about them.
@@ -268,9 +268,6 @@ class Section:
     def _node(self, name: str) -> yaml.Node | None:
         self._asked.add(name)
         return self._values[name] if self.has(name) else None
-
-    def _absent(self, name: str) -> None:
-        self._asked.add(name)
 
     def _missing(self, name: str) -> None:
         line = self._lines.get(name)

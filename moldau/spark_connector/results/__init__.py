@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from moldau.spark_connector.results.errors import (
+    from moldau.spark_connector.errors import (
         ForeignResults,
         InvalidResults,
         ResultsBehind,
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
         RowsOutOfOrder,
     )
     from moldau.spark_connector.results.redis_offsets import RedisOffsets, RedisResults
-    from moldau.spark_connector.results.sql_results import SqlResults
-    from moldau.spark_connector.results.unique_rows import UniqueRows
+    from moldau.spark_connector.results.sql_results import SqlResults, UniqueRows
 
 __all__ = [
     "ForeignResults",
@@ -38,17 +37,16 @@ __all__ = [
 ]
 
 _EXTRA: Final = ("sqlalchemy", "redis")
-_PACKAGE: Final = "moldau.spark_connector.results"
 _MODULES: Final = {
-    "ForeignResults": "errors",
-    "InvalidResults": "errors",
-    "RedisOffsets": "redis_offsets",
-    "RedisResults": "redis_offsets",
-    "ResultsBehind": "errors",
-    "ResultsError": "errors",
-    "RowsOutOfOrder": "errors",
-    "SqlResults": "sql_results",
-    "UniqueRows": "unique_rows",
+    "ForeignResults": "moldau.spark_connector.errors",
+    "InvalidResults": "moldau.spark_connector.errors",
+    "RedisOffsets": "moldau.spark_connector.results.redis_offsets",
+    "RedisResults": "moldau.spark_connector.results.redis_offsets",
+    "ResultsBehind": "moldau.spark_connector.errors",
+    "ResultsError": "moldau.spark_connector.errors",
+    "RowsOutOfOrder": "moldau.spark_connector.errors",
+    "SqlResults": "moldau.spark_connector.results.sql_results",
+    "UniqueRows": "moldau.spark_connector.results.sql_results",
 }
 
 
@@ -57,7 +55,7 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+        return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         if error.name not in _EXTRA:
             raise

@@ -1,9 +1,9 @@
 """Which rows of a batch are new, and how far the store is when they are in it.
 
-Owns the comparison of rows with stored offsets, and what is told of rows that are left out. Must
+Owns the comparison of rows with stored offsets, and the reports about rows that are left out. Must
 not do I/O. Invariants: a row is new exactly when its offset is at or after the stored one of its
 partition of its topic, so that a batch that comes again, with the same rows or cut in another way,
-adds nothing twice; and a row that is left out was written before, or that is told.
+adds nothing twice; and a row that is left out was written before, or is reported.
 
 Rows of a partition must come in the order of their offsets from batch to batch; within a batch they
 may come in any. Whatever Spark computes from records one by one keeps that order; joins of streams
@@ -11,7 +11,7 @@ do not. A row that lies before the stored offset is
 
 1. a repetition, where the store has the batch already: it is left out and counted;
 2. of another topic of the same name, where rows say their topic's id (`topicId`) and it is one that
-   the store has not heard of: it is new, and positions of the new topic begin at 0;
+   the store does not know: it is new, and positions of the new topic begin at 0;
 3. a row that would be lost, where the same query has moved the offset in a batch before this one:
    `RowsOutOfOrder`, and nothing of the batch is written;
 4. for the store alone not to judge, where another query has moved the offset, or a release that did
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from moldau.client import TopicPartition
 from moldau.spark_connector.core.offsets import ID_SEPARATOR
+from moldau.spark_connector.errors import InvalidResults, RowsOutOfOrder
 from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
-from moldau.spark_connector.results.errors import InvalidResults, RowsOutOfOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ class StoredPosition:
 
     Attributes:
         next_offset: of the first row that it does not have.
-        generation: which topic of the name, numbered as the store has heard of them.
+        generation: which topic of the name, numbered in the order in which the store has seen them.
         query_id, batch_id: whose batch has moved it last; None and NOTHING_YET where that is not
             known, or the query was taken back before it.
         skipped_count: how many rows were left out since they lay before `next_offset`.
@@ -143,7 +143,7 @@ class Positions:
     def place_of(self, topic: str, topic_id: str | None, partition: int, last_offset: int) -> Place:
         """Where a record lies, or several of one partition, as far as `last_offset`.
 
-        Rows without an id are of the topic that was heard of last. The first id that is heard of is
+        Rows without an id are of the topic that was seen last. The first id that is seen is
         that of the topic whose positions are stored without one, if its rows go on behind them.
         """
         known = self._generations.setdefault(topic, {})
@@ -251,7 +251,7 @@ class Positions:
         )
 
     def _name(self, topic: str, topic_id: str) -> None:
-        """The topic whose positions are stored without an id has this one."""
+        """Give an id to the topic whose positions are stored without one."""
         known = self._generations[topic]
         known[topic_id] = known.pop(UNKNOWN_ID)
         for held in (self._stored, self._moved, self._reached, self._skipped, self._first_skipped):
@@ -271,7 +271,7 @@ class Positions:
 
 
 def newest_of(stored: Mapping[Place, StoredPosition]) -> dict[Place, StoredPosition]:
-    """Of each topic's name, the positions of the topic that was heard of last."""
+    """Of each topic's name, the positions of the topic that was seen last."""
     newest: dict[str, int] = {}
     for place, position in stored.items():
         newest[place.topic] = max(position.generation, newest.get(place.topic, 0))
@@ -283,7 +283,7 @@ def newest_of(stored: Mapping[Place, StoredPosition]) -> dict[Place, StoredPosit
 
 
 def offsets_of(stored: Mapping[Place, StoredPosition]) -> dict[TopicPartition, int]:
-    """The next offset of each partition, of the topic that was heard of last."""
+    """The next offset of each partition, of the topic that was seen last."""
     return {
         TopicPartition(place.topic, place.partition): position.next_offset
         for place, position in newest_of(stored).items()
@@ -379,7 +379,9 @@ def plain_row(row: dict[str, Any], timed: Iterable[str]) -> dict[str, Any]:
 
 
 def query_id_of(frame: DataFrame) -> str | None:
-    """The id of the streaming query that calls; None outside of one, or where nobody knows it."""
+    """The id of the streaming query that calls; None outside of one, or where Spark does not tell
+    it.
+    """
     from pyspark.errors import PySparkException
 
     try:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 import redis
 
 from moldau.client import TopicPartition
+from moldau.spark_connector.errors import InvalidResults, ResultsBehind, ResultsError
 from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
-from moldau.spark_connector.results.errors import InvalidResults, ResultsBehind, ResultsError
 from moldau.spark_connector.results.positions import (
     NOTHING_YET,
     UNKNOWN_ID,
@@ -144,13 +144,13 @@ class RedisOffsets:
             pipe.hset(self.key, f"{_BATCH_OF}{query_id}", batch.batch_id)
 
     def change(self, queue: Callable[[Any, Mapping[bytes, bytes]], None]) -> None:
-        """Run commands in one transaction, as long as nobody else changes the offsets meanwhile.
+        """Run commands in one transaction, repeated when another process has changed the offsets.
 
         Args:
             queue: gets the transaction and the hash as it is, and may be called several times.
 
         Raises:
-            ResultsError: somebody else changes them all the time.
+            ResultsError: other processes change them all the time.
         """
         for _ in range(MAX_ATTEMPTS):
             opened: Any = self.client.pipeline(transaction=True)
@@ -333,6 +333,5 @@ def positions_in(stored: Mapping[bytes, bytes]) -> dict[Place, StoredPosition]:
 
 
 def _values(position: StoredPosition) -> tuple[int, str]:
-    """The values of `fields_of`."""
     moved = (position.generation, position.batch_id, position.skipped_count)
     return position.next_offset, " ".join([*map(str, moved), position.query_id or ""])

@@ -16,12 +16,13 @@ from typing import Final
 from moldau.client import KafkaError
 from moldau.spark_connector.core.commit_protocol import (
     AbortOutcome,
+    Plan,
+    TaskReport,
     aborting,
     committing,
     planning,
 )
 from moldau.spark_connector.core.ledger import Batch
-from moldau.spark_connector.core.task_roles import Plan, TaskReport
 from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
 from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
 from moldau.spark_connector.sink.failures import explained
@@ -154,8 +155,8 @@ def planned_for(options: SinkOptions, planned: PlannedBatch, query_id: str) -> P
 
 
 def _may_prepare(options: SinkOptions, *, is_single: bool) -> bool:
-    """Nobody comes again for what a single write leaves open: that has to end by a time limit. And
-    who sets a limit wants one.
+    """No later start ends what a single write leaves open: that has to end by a time limit. And a
+    limit that the user has set is wanted.
     """
     if options.transactions is Transactions.AUTO:
         return not is_single and "transaction.timeout.ms" not in options.kafka

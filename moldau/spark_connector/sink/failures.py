@@ -6,7 +6,7 @@ found, whether anything wrong or missing can be seen by readers, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,7 +23,7 @@ from moldau.client import (
     UnknownTopicOrPartition,
 )
 from moldau.spark_connector import errors
-from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.core.commit_protocol import RefusalKind, Refused
 from moldau.spark_connector.core.ledger import LedgerUnreadable
 from moldau.spark_connector.errors import SparkConnectorError
 
@@ -100,6 +100,40 @@ _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
     ),
 }
 
+#: The client's errors, the connector's, and what is added to the client's own words.
+_CLIENT_ADVICE: Final[
+    Sequence[tuple[tuple[type[KafkaError], ...], type[SparkConnectorError], str]]
+] = (
+    (
+        (AuthorizationFailed,),
+        errors.AccessDenied,
+        ". The sink's principal needs WRITE and DESCRIBE on the transactional ids that begin with "
+        "its sinkId, READ, WRITE and DESCRIBE on the ledger topic (CREATE where it is to be made), "
+        "WRITE and DESCRIBE on the topics that it writes, and READ on them to look for lost rows",
+    ),
+    ((AuthenticationFailed, TlsFailed), errors.AccessDenied, ""),
+    (
+        (NoBrokerAvailable, RequestTimeout),
+        errors.ClusterUnreachable,
+        ". Nothing that was not decided is visible, and what was decided is finished by the next "
+        "start (kafka.bootstrap.servers, kafka.default.api.timeout.ms)",
+    ),
+    (
+        (ProducerFenced, TransactionAbortable),
+        errors.TransactionLost,
+        ". Nothing of this attempt is visible: Spark tries the task again. It took longer than "
+        "kafka.transaction.timeout.ms, or another task has used its id: one of an earlier run that "
+        "still goes on, or of another query with the same sinkId",
+    ),
+    ((SerializationError,), errors.InvalidSchema, ""),
+    (
+        (UnknownTopicOrPartition,),
+        errors.TopicsNotFound,
+        ". Make the topic first, with as many partitions as are written to; brokers with "
+        "auto.create.topics.enable make topics, but no partitions of theirs",
+    ),
+)
+
 
 def refusal(refused: Refused) -> SparkConnectorError:
     """The error for a refusal of the protocol."""
@@ -113,33 +147,9 @@ def failure(error: KafkaError, what: str) -> SparkConnectorError:
     Args:
         what: what was being done, to begin the text with.
     """
-    if isinstance(error, AuthorizationFailed):
-        return errors.AccessDenied(
-            f"{what}: {error}. The sink's principal needs WRITE and DESCRIBE on the transactional "
-            "ids that begin with its sinkId, READ, WRITE and DESCRIBE on the ledger topic (CREATE "
-            "where it is to be made), WRITE and DESCRIBE on the topics that it writes, and READ on "
-            "them to look for lost rows"
-        )
-    if isinstance(error, AuthenticationFailed | TlsFailed):
-        return errors.AccessDenied(f"{what}: {error}")
-    if isinstance(error, NoBrokerAvailable | RequestTimeout):
-        return errors.ClusterUnreachable(
-            f"{what}: {error}. Nothing that was not decided is visible, and what was decided is "
-            "finished by the next start (kafka.bootstrap.servers, kafka.default.api.timeout.ms)"
-        )
-    if isinstance(error, ProducerFenced | TransactionAbortable):
-        return errors.TransactionLost(
-            f"{what}: {error}. Nothing of this attempt is visible: Spark tries the task again. It "
-            "took longer than kafka.transaction.timeout.ms, or another task has used its id: one "
-            "of an earlier run that still goes on, or of another query with the same sinkId"
-        )
-    if isinstance(error, SerializationError):
-        return errors.InvalidSchema(f"{what}: {error}")
-    if isinstance(error, UnknownTopicOrPartition):
-        return errors.TopicsNotFound(
-            f"{what}: {error}. Make the topic first, with as many partitions as are written to; "
-            "brokers with auto.create.topics.enable make topics, but no partitions of theirs"
-        )
+    for theirs, ours, advice in _CLIENT_ADVICE:
+        if isinstance(error, theirs):
+            return ours(f"{what}: {error}{advice}")
     if error.code.name == INVALID_TRANSACTION_TIMEOUT:
         return errors.InvalidOption(
             f"{what}: {error}. Set kafka.transaction.timeout.ms to at most that"

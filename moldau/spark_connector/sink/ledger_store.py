@@ -41,9 +41,8 @@ from moldau.client import (
     UnknownTopicOrPartition,
     sync,
 )
-from moldau.spark_connector.core.commit_steps import LedgerView, WriteLedger
-from moldau.spark_connector.core.ledger import Batch, SinkRecord, encode, finished_key
-from moldau.spark_connector.core.ledger_index import LedgerIndex
+from moldau.spark_connector.core.commit_protocol import LedgerView, WriteLedger
+from moldau.spark_connector.core.ledger import Batch, LedgerIndex, SinkRecord, encode, finished_key
 from moldau.spark_connector.errors import LedgerBusy, LedgerUnusable
 from moldau.spark_connector.options.sink_options import SinkOptions
 
@@ -53,12 +52,13 @@ TRANSACTION_TIMEOUT_MS: Final = 10_000
 """A dead driver's ledger transaction holds back other sinks' for so long at most."""
 CLOSE_MS: Final = 1_000
 SPREAD_MS: Final = 10_000
-"""How long a broker may not have heard of a topic that others know."""
+"""How long it may take until every broker knows a new topic."""
 SPREAD_PAUSE_S: Final = 0.1
 POLL_MS: Final = 200
 MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 MAX_TOLD: Final = 1_000
-"""Of so many other streaming queries of a sink tasks are told; for further ones they ask."""
+"""A plan names so many other streaming queries of a sink; for further ones tasks read the ledger.
+"""
 
 TOPIC_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
@@ -275,7 +275,7 @@ class LedgerStore:
     # -- writing ---------------------------------------------------------------------------------
 
     def write(self, step: WriteLedger) -> bool:
-        """Whether the record is committed; False when it is not, or nobody knows.
+        """Whether the record is committed; False when it is not, or that is not known.
 
         Raises:
             KafkaError: what no other attempt helps against.
@@ -389,8 +389,8 @@ def _read_on(
 
 
 def newest_record(options: SinkOptions, sink_id: str, known: KnownLedger) -> SinkRecord | None:
-    """The sink's newest record, also one whose transaction has not ended or was aborted: who writes
-    it has taken the ledger. One client and four requests, for tasks.
+    """The sink's newest record, also one whose transaction has not ended or was aborted: its writer
+    has taken the ledger. One client and four requests, for tasks.
 
     Raises:
         LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `LedgerStore.take`.

@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from moldau.client import sync
+from moldau.spark_connector.core.commit_protocol import check_nothing_is_lost
 from moldau.spark_connector.core.ledger import (
     KEY_SEPARATOR,
     Batch,
     BatchState,
+    LedgerIndex,
     decode,
     encode,
     finished_key,
 )
-from moldau.spark_connector.core.ledger_index import LedgerIndex
-from moldau.spark_connector.core.task_roles import check_nothing_is_lost
 from moldau.spark_connector.errors import InvalidOption, LedgerBusy, RowsLost
 from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.batch_plan import plan_batch
@@ -53,7 +53,7 @@ def settle_sink(options: Mapping[str, str]) -> None:
     """Commit what a sink has decided to commit, and abort whatever else it has open.
 
     Each start of a query does the same. Standard transactions also end by their time limit;
-    prepared ones have none, and hold back readers until somebody does this.
+    prepared ones have none, and hold back readers until this call.
 
     Args:
         options: those of the write that matter: `kafka.*`, `sinkId` (or `checkpointLocation`), and
@@ -168,7 +168,7 @@ def _forgotten(index: LedgerIndex, sink_id: str, query_id: str | None) -> dict[s
 
 
 def _check_known(options: Mapping[str, str], sink_id: str) -> None:
-    """Other sinks' records need not be understood for that: newer releases may share the ledger."""
+    """Refuse an unknown sink. Decodes no records of others: newer releases may share the ledger."""
     parsed = SinkOptions.parse(options)
     with explained(f"looking for sink {sink_id!r}"):
         is_known = sink_id in _whole_ledger(parsed).sink_ids()
@@ -224,7 +224,9 @@ def _renamed(value: bytes, sink_id: str) -> bytes:
 
 
 def _check_free(index: LedgerIndex, new_id: str, old_id: str) -> None:
-    """A start that was refused leaves a record without a batch; a move that died, the same ones."""
+    """Refuse an id with batches of its own. A refused start leaves a record without a batch there,
+    and a move that died the same batches.
+    """
     batches = _batches(index, new_id)
     if any(batches.values()) and batches != _batches(index, old_id):
         raise InvalidOption(

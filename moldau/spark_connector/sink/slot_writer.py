@@ -16,20 +16,24 @@ from typing import Any, Final
 import pyarrow as pa
 
 from moldau.client import ProducerConfig, TopicPartition, sync
-from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.core.commit_protocol import (
+    RefusalKind,
+    Refused,
+    Role,
+    TaskReport,
+    role_of,
+)
 from moldau.spark_connector.core.ledger import (
     CHECKSUM_MODULUS,
     MAX_RANGES_PER_SLOT,
     Range,
     Slot,
 )
-from moldau.spark_connector.core.task_roles import Role, TaskReport, role_of
 from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.batch_plan import PlannedBatch
 from moldau.spark_connector.sink.ledger_store import newest_record
 from moldau.spark_connector.sink.recovery import slot_id
-from moldau.spark_connector.sink.row_checksum import checksum_of
-from moldau.spark_connector.sink.row_columns import RowColumns
+from moldau.spark_connector.sink.rows import RowColumns, checksum_of
 
 SEND_BYTES: Final = 8 * 1024 * 1024
 """Rows are gathered up to so many bytes before they are sent, and before the first of them opens a

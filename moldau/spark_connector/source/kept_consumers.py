@@ -1,6 +1,6 @@
 """Consumers that a worker's process keeps from task to task: connecting takes longer than reading.
 
-Owns them: one per configuration, at most `MAX_KEPT`, closed when nobody has used them for
+Owns them: one per configuration, at most `MAX_KEPT`, closed when they have not been used for
 `IDLE_S`, and when anything went wrong in a task. Must not read. Invariants: a consumer is lent to
 one task at a time; a kept one is paused and fetches nothing.
 """
@@ -115,7 +115,7 @@ class KeptConsumers:
 
 
 def _close(consumer: Consumer) -> None:
-    # It holds nothing that anybody needs: no group, no commits.
+    # It holds nothing that is still needed: no group, no commits.
     with suppress(KafkaError, OSError):
         consumer.close(CLOSE_TIMEOUT_MS)
 
@@ -129,7 +129,7 @@ def point_to(
     have been deleted and created again since, and these would be records of the old one.
 
     Args:
-        topic_id: of the topic that is to be read, whatever the consumer has heard of its name;
+        topic_id: of the topic that is to be read, whatever topic the consumer knows by its name;
             ZERO_UUID for the one that there is.
     """
     if consumer.assignment() != {partition}:

@@ -10,13 +10,12 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 from moldau.client import ConsumerConfig, OffsetSpec, TopicDescription, UnknownTopicOrPartition
 from moldau.client.sync import Admin
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.cluster_errors import cluster_errors
 from moldau.spark_connector.core.offsets import Offsets
 from moldau.spark_connector.errors import ClusterError
 from moldau.spark_connector.options.source_options import (
@@ -25,6 +24,7 @@ from moldau.spark_connector.options.source_options import (
     NamedTopics,
     SourceOptions,
 )
+from moldau.spark_connector.source.failures import cluster_errors
 
 PATTERN_FRESH_S: Final = 1.0
 """How long the topics that match a pattern may be taken for the same."""
@@ -54,37 +54,10 @@ class Topology:
     missing: tuple[str, ...] = ()
 
 
-class OffsetsSource(Protocol):
-    """Who answers the planners' questions."""
-
-    def topology(self, *, patient: bool = False) -> Topology:
-        """What the subscription finds now.
-
-        Args:
-            patient: look again for a second before something is said to be missing.
-        """
-
-    def beginnings(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The first offset of each; those that do not exist (any more) are left out."""
-
-    def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The offset behind the last record that may be read (with read_committed: behind the last
-        stable one); those that do not exist (any more) are left out.
-        """
-
-    def first_by_time(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int | None]:
-        """The first offset at or after each time (ms since 1970 UTC); None where there is none."""
-
-    def close(self) -> None:
-        """No more questions; twice is fine."""
-
-
 class OffsetsReader:
-    """Asks the brokers. States: unused → connected → closed.
+    """Asks the brokers the planners' questions. States: unused → connected → closed.
 
-    Every question raises ClusterUnreachable when nobody answers within `default.api.timeout.ms`,
+    Every question raises ClusterUnreachable when no broker answers within `default.api.timeout.ms`,
     AccessDenied, or ClusterError.
     """
 
@@ -95,6 +68,11 @@ class OffsetsReader:
         self._matched_at_s = 0.0
 
     def topology(self, *, patient: bool = False) -> Topology:
+        """What the subscription finds now.
+
+        Args:
+            patient: look again for a second before something is said to be missing.
+        """
         for _ in range(PATIENT_TRIES if patient else 0):
             found = self._topology()
             if not found.missing:
@@ -121,14 +99,19 @@ class OffsetsReader:
         return Topology(frozenset(there), _ids(found), missing)
 
     def beginnings(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The first offset of each; those that do not exist (any more) are left out."""
         return self._list(dict.fromkeys(partitions, int(OffsetSpec.EARLIEST)))
 
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset behind the last record that may be read (with read_committed: behind the last
+        stable one); those that do not exist (any more) are left out.
+        """
         return self._list(dict.fromkeys(partitions, int(OffsetSpec.LATEST)))
 
     def first_by_time(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
+        """The first offset at or after each time (ms since 1970 UTC); None where there is none."""
         found = self._list(times)
         return {
             partition: None if found.get(partition, -1) < 0 else found[partition]
@@ -136,6 +119,7 @@ class OffsetsReader:
         }
 
     def close(self) -> None:
+        """Close the client; twice is fine."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()

@@ -10,9 +10,9 @@ longer than `kafkaConsumer.pollTimeoutMs` without getting on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.client import (
@@ -26,13 +26,11 @@ from moldau.client import (
 )
 from moldau.client.sync import Consumer
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
-from moldau.spark_connector.cluster_errors import cluster_errors
-from moldau.spark_connector.core.continuity import Loss, Missing
-from moldau.spark_connector.core.planning import OffsetRange
+from moldau.spark_connector.core.ranges import Loss, Missing, OffsetRange
 from moldau.spark_connector.errors import ReadStalled
 from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN, SourceOptions
+from moldau.spark_connector.source.failures import cluster_errors, report
 from moldau.spark_connector.source.kept_consumers import KeptConsumers, kept_consumers, point_to
-from moldau.spark_connector.source.losses import report
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,15 +105,6 @@ def with_topic_id(batch: pa.RecordBatch, topic_id: UUID) -> pa.RecordBatch:
     text = None if topic_id == ZERO_UUID else uuid_to_base64(topic_id)
     column = pa.repeat(pa.scalar(text, pa.string()), batch.num_rows)
     return batch.append_column(pa.field(TOPIC_ID_COLUMN, pa.string()), column)
-
-
-class LookUp(Protocol):
-    """The consumer's calls that look up ends of logs."""
-
-    def __call__(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
-    ) -> Mapping[TopicPartition, int]:
-        """The ends, by partition."""
 
 
 class _Reading:
@@ -202,7 +191,7 @@ class _Reading:
         return self._position if found is None else found.offset
 
     def _pass_lost_records(self) -> None:
-        """The position is not in the log any more: go on at what is left, or not at all."""
+        """Go on where the log still has records, when it does not have the position any more."""
         beginning = self._bound(self._consumer.beginning_offsets)
         if beginning is None:
             self._lose(Missing.GONE, None, self._end_offset)
@@ -216,7 +205,7 @@ class _Reading:
             self._seek()
 
     def _look(self, waited_ms: float) -> None:
-        """Nothing has come for a while: is there anything to wait for?"""
+        """Ask the cluster, after a while without records, whether there is anything to wait for."""
         if waited_ms < min(LOOK_MS, self._options.poll_timeout_ms):
             return
         if self._partition not in self._consumer.positions():
@@ -239,7 +228,9 @@ class _Reading:
                 "workers, and serves fetches"
             )
 
-    def _bound(self, look_up: LookUp, timeout_ms: float | None = None) -> int | None:
+    def _bound(
+        self, look_up: Callable[..., Mapping[TopicPartition, int]], timeout_ms: float | None = None
+    ) -> int | None:
         """The log's first or last offset; None when there is no log."""
         try:
             return look_up([self._partition], timeout_ms=timeout_ms)[self._partition]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from moldau.testing import wait_until
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import PortHolder
 from tests.interop.java.tools import CLASS_PATH, JAVA, JavaTools
 
 START_DEADLINE_S = 60.0

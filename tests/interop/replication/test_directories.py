@@ -19,8 +19,7 @@ from confluent_kafka.admin import AdminClient
 from moldau.client import ProducerState
 from moldau.protocol.types import TopicPartition
 from moldau.testing import wait_until
-from moldau.testing.layout import ClusterLayout
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.interop.drivers import DRIVERS
 from tests.interop.java.tools import JavaTools, missing
 from tests.interop.replication.kafka_nodes import KafkaNodes

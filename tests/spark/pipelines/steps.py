@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from moldau.client import OffsetSpec, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
-from moldau.spark_connector.pipelines.model import parse_pipelines
+from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
 from tests.spark.sink.plain_sink import wait_for_markers

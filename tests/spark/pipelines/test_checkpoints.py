@@ -20,8 +20,8 @@ import pytest
 
 from moldau.client import NewTopic
 from moldau.client.sync import Admin
-from moldau.spark_connector.pipelines.errors import PipelineFailed
-from moldau.spark_connector.pipelines.model import parse_pipelines
+from moldau.spark_connector.errors import PipelineFailed
+from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
 from moldau.testing import Cluster

@@ -13,10 +13,11 @@ import pytest
 
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Producer
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs import mirror
-from moldau.spark_connector.pipelines.jobs.repartition import repartitioned
-from moldau.spark_connector.pipelines.model import TopicSink, parse_pipelines
+from moldau.spark_connector.pipelines.jobs.streams import repartitioned
+from moldau.spark_connector.pipelines.model import TopicSink
+from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
 from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
 from moldau.testing import Cluster, wait_until

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from moldau.client.sync import Admin
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.testing import Cluster
 from tests.spark.conftest import make_topic
 from tests.spark.pipelines.steps import run, send

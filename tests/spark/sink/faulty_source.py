@@ -19,12 +19,12 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from moldau.client import sync
-from moldau.spark_connector.core import commit_steps as steps
-from moldau.spark_connector.core.commit_steps import Producer, Step
+from moldau.spark_connector.core import commit_protocol as steps
+from moldau.spark_connector.core.commit_protocol import Producer, Step
 from moldau.spark_connector.core.ledger import BatchState
 from moldau.spark_connector.data_source import MoldauDataSource
 from moldau.spark_connector.sink.recovery import StepCarrier
-from moldau.spark_connector.sink.stream_writer import (
+from moldau.spark_connector.sink.writers import (
     MoldauStreamWriter,
     SinkMessage,
     make_stream_writer,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moldau.client import OffsetSpec, TopicPartition, sync
-from moldau.spark_connector.pipelines.spark_home import lean_spark_home
+from moldau.spark_connector.pipelines.embedded_spark import lean_spark_home
 from moldau.testing import Cluster, wait_until
 from tests.spark.sink.faulty_source import FORMAT, Fault, FaultySource
 from tests.spark.sink.plain_sink import wait_for_markers

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from moldau.client import OffsetSpec, TopicPartition, sync
 from moldau.client.sync import Admin
-from moldau.spark_connector.core.task_roles import TaskReport
+from moldau.spark_connector.core.commit_protocol import TaskReport
 from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.batch_plan import PlannedBatch, commit_batch, plan_batch
-from moldau.spark_connector.sink.row_columns import RowColumns
+from moldau.spark_connector.sink.rows import RowColumns
 from moldau.spark_connector.sink.slot_writer import TaskPlace, write_slot
 from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import options_for

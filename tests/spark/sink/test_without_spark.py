@@ -17,11 +17,11 @@ from moldau.client import BrokerError, NewTopic, TopicPartition, UnknownTopicOrP
 from moldau.client.sync import Admin
 from moldau.protocol.errors import ErrorCode
 from moldau.spark_connector import errors, forget_sink, move_sink, settle_sink
-from moldau.spark_connector.core import commit_steps as steps
+from moldau.spark_connector.core import commit_protocol as steps
+from moldau.spark_connector.core.commit_protocol import Role
 from moldau.spark_connector.core.ledger import SinkRecord, decode
-from moldau.spark_connector.core.task_roles import Role
 from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
-from moldau.spark_connector.sink import batch_plan, ledger_store, lost_rows, stream_writer
+from moldau.spark_connector.sink import batch_plan, ledger_store, recovery, writers
 from moldau.spark_connector.sink.batch_plan import (
     abort_batch,
     commit_batch,
@@ -226,8 +226,8 @@ def test_rows_behind_an_open_transaction_are_waited_for(
         }
 
     monkeypatch.setattr(sync.Admin, "list_offsets", list_offsets)
-    monkeypatch.setattr(lost_rows, "POLL_MS", 1)
-    (sight,) = lost_rows.look_at(sink.options, (slot,), admin, limit_ms).values()
+    monkeypatch.setattr(recovery, "LOOK_AGAIN_MS", 1)
+    (sight,) = recovery.look_at(sink.options, (slot,), admin, limit_ms).values()
     assert sight is (steps.Sight.VISIBLE if limit_ms else steps.Sight.UNKNOWN)
 
 
@@ -643,11 +643,11 @@ def test_a_query_that_many_others_have_followed_is_known(
     queries = [str(uuid.uuid4()) for _ in range(5)]
     for query_id in [*queries, queries[0], queries[4]]:
         place = TaskPlace(query_id, 0, 0, 0)
-        monkeypatch.setattr(stream_writer, "_place", lambda place=place: place)
-        writer = stream_writer.make_stream_writer(given, rows, False)
+        monkeypatch.setattr(writers, "_place", lambda place=place: place)
+        writer = writers.make_stream_writer(given, rows, False)
         writer = pickle.loads(pickle.dumps(writer))
         message = writer.write(batches([query_id.encode()]))
-        stream_writer.make_stream_writer(given, rows, False).commit([message], 0)
+        writers.make_stream_writer(given, rows, False).commit([message], 0)
     assert visible(cluster.bootstrap_server, topic) == sorted(each.encode() for each in queries)
 
 

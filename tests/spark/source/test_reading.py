@@ -10,7 +10,7 @@ import pytest
 from moldau.client import ConsumerConfig, NewTopic, OffsetSpec
 from moldau.client.sync import Consumer, Producer
 from moldau.protocol.types import ZERO_UUID, TopicPartition
-from moldau.spark_connector.core.planning import OffsetRange
+from moldau.spark_connector.core.ranges import OffsetRange
 from moldau.spark_connector.errors import DataLoss, ReadStalled
 from moldau.spark_connector.options.source_options import SourceOptions
 from moldau.spark_connector.source.kept_consumers import KeptConsumers

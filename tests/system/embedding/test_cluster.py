@@ -14,7 +14,7 @@ import pytest
 
 from moldau.client import Admin, KafkaError
 from moldau.testing import Cluster, NodeFailed, wait_until
-from moldau.testing.ports import ephemeral_range
+from moldau.testing.layout import ephemeral_range
 
 EMBEDDING = """
 import os, signal, sys

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from moldau.testing import Cluster, wait_until
+from moldau.testing.layout import PortHolder
 from moldau.testing.node_process import NodeProcess
-from moldau.testing.ports import PortHolder
 from tests.system.processes import Ended, run_cli
 from tests.system.quorum.conftest import (
     create_topic,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from moldau.testing import wait_until
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import PortHolder
 from tests.system.processes import run_cli
 
 

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.wire import Wire
 from moldau.protocol.types import uuid_to_base64
 from moldau.testing import Cluster, wait_until
+from moldau.testing.layout import PortHolder
 from moldau.testing.node_process import NodeProcess
-from moldau.testing.ports import PortHolder
 from tests.system.processes import run_cli
 from tests.system.quorum.conftest import described, quorum, wait_for_topics, wait_until_caught_up
 from tests.system.quorum.topic_load import TopicLoad

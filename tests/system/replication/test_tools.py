@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from moldau.testing import wait_until
-from moldau.testing.layout import ClusterLayout
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.interop.topics import TopicMaker
 from tests.system.processes import Writer, read_all
 from tests.system.replication.chaos_cluster import BROKER_IDS, CONTROLLER_IDS

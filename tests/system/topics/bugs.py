@@ -13,8 +13,8 @@ from uuid import UUID
 
 from moldau.client.consumer import positions
 from moldau.client.consumer.core.partition_state import PartitionState
-from moldau.spark_connector.core import continuity
-from moldau.spark_connector.source import stream_planner
+from moldau.spark_connector.core import ranges
+from moldau.spark_connector.source import planners
 
 BUG_VARIABLE: Final = "MOLDAU_SOAK_TOPICS_BUG"
 TELLING: Final = (positions.logger, logging.getLogger("moldau.spark_connector"))
@@ -28,7 +28,7 @@ def _ignore_topic_ids() -> None:
         return False
 
     PartitionState.topic_seen = topic_seen  # type: ignore[method-assign]
-    for module in (continuity, stream_planner):
+    for module in (ranges, planners):
         vars(module)["is_replaced"] = lambda *_: False
 
 

@@ -27,8 +27,8 @@ from typing import Final, NamedTuple
 
 from demo.transactions_check import read_messages
 from moldau.client import Admin
+from moldau.spark_connector.errors import JavaNotFound
 from moldau.spark_connector.pipelines.embedded_spark import java_home
-from moldau.spark_connector.pipelines.errors import JavaNotFound
 from moldau.testing import Cluster, wait_until_async
 from tests.spark.results.databases import postgres_programs
 from tests.system.topics.account import Account, Fate, Promise, Reader, Reports

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from moldau.spark_connector.data_source import MoldauDataSource
 from moldau.spark_connector.options.source_options import SourceOptions
-from moldau.spark_connector.source import losses
-from moldau.spark_connector.source.stream_reader import StreamReader
+from moldau.spark_connector.source import failures
+from moldau.spark_connector.source.readers import StreamReader
 from tests.system.topics.account import LossReport
 from tests.system.topics.bugs import BUG_VARIABLE, inject
 
@@ -77,7 +77,7 @@ def observe() -> None:
     if _is_observed:
         return
     _is_observed = True
-    losses.MAX_SHOWN = 1_000  # type: ignore[misc]  # each is to be seen
+    failures.MAX_SHOWN = 1_000  # type: ignore[misc]  # each is to be seen
     if bug := os.environ.get(BUG_VARIABLE):
         inject(bug)
     logging.getLogger("moldau").addHandler(Appender(Path(os.environ[FILE_VARIABLE])))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from moldau.spark_connector.errors import JavaNotFound
 from moldau.spark_connector.pipelines.embedded_spark import java_home
-from moldau.spark_connector.pipelines.errors import JavaNotFound
 from tests.system.topics.bugs import BUGS
 from tests.system.topics.soak import soak
 

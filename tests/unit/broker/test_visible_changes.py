@@ -68,8 +68,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from moldau.testing import wait_until_async
-from moldau.testing.layout import ClusterLayout
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.unit.metadata.builders import registration
 
 HOST = "127.0.0.1"

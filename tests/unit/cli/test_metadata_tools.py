@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from moldau.cli.metadata_files import read_metadata
-from moldau.cli.metadata_shell import Shell, ShellError
-from moldau.cli.metadata_tree import metadata_tree
+from moldau.cli.metadata_shell import Shell, ShellError, metadata_tree
 from moldau.raft import MetadataLogError
 from moldau.runtime.filesystem import OsFilesystem
 

@@ -75,12 +75,12 @@ def test_run_takes_settings_of_spark_only(file: Path):
 
 
 def test_list_names_every_job_and_the_script_for_spark_submit():
-    from moldau.spark_connector.pipelines.jobs import MODULES
+    from moldau.spark_connector.pipelines.jobs import STARTS
 
     status, out, _ = moldau("list", "--json")
     listed = orjson.loads(out)
     assert status == 0
-    assert [each["job"] for each in listed["jobs"]] == list(MODULES)
+    assert [each["job"] for each in listed["jobs"]] == list(STARTS)
     assert Path(listed["submit_script"]).exists()
     assert "spark-submit" in moldau("list")[1]
 

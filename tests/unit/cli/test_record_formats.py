@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cli.record_input import (
+from moldau.cli.record_formats import (
+    Formatter,
     InputProblem,
     InputRecord,
     JsonFormat,
     TextFormat,
+    json_formatter,
     lines,
+    raw_value,
+    text_formatter,
     unescaped,
     whole,
 )
-from moldau.cli.record_output import Formatter, json_formatter, raw_value, text_formatter
 from moldau.client.records import ConsumerRecord, TimestampType
 
 LIMIT = 1_000

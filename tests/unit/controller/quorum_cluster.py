@@ -14,7 +14,7 @@ from moldau.node.quorum_link import ControllerRouter, LeaderRelay
 from moldau.node.quorum_node import QuorumNode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import PortHolder
 from tests.unit.controller.test_quorum_node import Consumer
 from tests.unit.metadata.builders import CLUSTER_ID, node_config
 

@@ -25,9 +25,9 @@ with warnings.catch_warnings():
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector import MoldauDataSource
-from moldau.spark_connector.core.planning import OffsetRange
-from moldau.spark_connector.source import batch_reader, stream_reader
-from moldau.spark_connector.source.input_partition import OffsetRangePartition
+from moldau.spark_connector.core.ranges import OffsetRange
+from moldau.spark_connector.source import readers
+from moldau.spark_connector.source.readers import OffsetRangePartition
 
 ROOT = Path(__file__).parents[3]
 
@@ -91,7 +91,7 @@ def test_filters_are_offered_only_when_spark_wants_them(monkeypatch):
     source = data_source()
     plain = source.reader(source.schema())
     assert plain.pushFilters.__func__ is DataSourceReader.pushFilters
-    monkeypatch.setitem(sys.modules, batch_reader.PUSHDOWN_WORKER, sys)
+    monkeypatch.setitem(sys.modules, readers.PUSHDOWN_WORKER, sys)
     pushing = source.reader(source.schema())
     taken = spark_filters.EqualTo(("partition",), 1)
     partly = spark_filters.GreaterThan(("offset",), "x")
@@ -115,7 +115,7 @@ def test_filters_are_offered_only_when_spark_wants_them(monkeypatch):
     ],
 )
 def test_filters_in_our_terms(given, expected):
-    assert batch_reader.condition_of(given) == expected
+    assert readers.condition_of(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ class RecordingPlanner:
 
 
 def test_spark_4_1_is_served_without_being_told_where_batches_begin(monkeypatch):
-    monkeypatch.setattr(stream_reader, "HAS_ADMISSION_CONTROL", False)
+    monkeypatch.setattr(readers, "HAS_ADMISSION_CONTROL", False)
     source = data_source()
     reader = source.streamReader(source.schema())
     planner = reader._planner = RecordingPlanner()
@@ -168,7 +168,7 @@ def test_spark_4_1_is_served_without_being_told_where_batches_begin(monkeypatch)
 
 def test_the_first_batch_of_a_run_has_no_limit_in_spark_4_1(monkeypatch):
     """It ends a query with AvailableNow after that one, and may plan a batch before it."""
-    monkeypatch.setattr(stream_reader, "HAS_ADMISSION_CONTROL", False)
+    monkeypatch.setattr(readers, "HAS_ADMISSION_CONTROL", False)
     source = data_source()
     reader = source.streamReader(source.schema())
     planner = reader._planner = RecordingPlanner()

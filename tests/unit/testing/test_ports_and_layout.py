@@ -12,8 +12,15 @@ from moldau.raft import VoterSet
 from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, snapshot_path
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import MetaProperties, read_meta_properties
-from moldau.testing.layout import ClusterLayout, LayoutError, counting_from
-from moldau.testing.ports import NoFreePort, PortHolder, candidates, ephemeral_range
+from moldau.testing.layout import (
+    ClusterLayout,
+    LayoutError,
+    NoFreePort,
+    PortHolder,
+    candidates,
+    counting_from,
+    ephemeral_range,
+)
 
 HOST = "127.0.0.1"
 

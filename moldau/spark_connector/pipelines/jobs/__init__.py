@@ -1,6 +1,6 @@
-"""What each job does with Spark: one module per job, each with one `start`.
+"""What each job does with Spark, and the way from a job's name to the function that starts it.
 
-Owns the way from a job's name to its module. Must not be imported to check a file: it needs Spark.
+Must not be imported to check a file: it needs Spark.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from moldau.spark_connector.pipelines.model import Pipeline
     from moldau.spark_connector.pipelines.running import Running
 
-MODULES: Final = {
-    "archive": "archive",
-    "replay": "replay",
-    "transform": "transform",
-    "aggregate": "aggregate",
-    "mirror": "mirror",
-    "repartition": "repartition",
+#: Job → module and function.
+STARTS: Final = {
+    "archive": ("streams", "start_rows"),
+    "replay": ("replay", "start"),
+    "transform": ("streams", "start_rows"),
+    "aggregate": ("streams", "start_rows"),
+    "mirror": ("mirror", "start"),
+    "repartition": ("streams", "start_repartition"),
 }
 
 
@@ -34,11 +35,12 @@ def start_job(spark: SparkSession, pipeline: Pipeline) -> Running:
     """
     from pyspark.errors import PySparkException
 
-    from moldau.spark_connector.pipelines.errors import PipelineFailed
+    from moldau.spark_connector.errors import PipelineFailed
     from moldau.spark_connector.pipelines.running import failure_line
 
-    module = importlib.import_module(f"{__name__}.{MODULES[pipeline.job]}")
-    start = cast("Callable[[SparkSession, Pipeline], Running]", module.start)
+    module_name, function_name = STARTS[pipeline.job]
+    module = importlib.import_module(f"{__name__}.{module_name}")
+    start = cast("Callable[[SparkSession, Pipeline], Running]", getattr(module, function_name))
     try:
         return start(spark, pipeline)
     except PySparkException as error:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from moldau.client import KafkaError
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs.streams import (
     record_time,
     records,
@@ -69,7 +69,6 @@ def _query(spark: SparkSession, pipeline: Pipeline) -> RunningQuery:
 
 
 def _naming(pipeline: Pipeline, names: Collection[str]) -> Pipeline:
-    """The same pipeline for named topics."""
     source = topic_source(pipeline)
     options = dict(source.options)
     del options["subscribePattern"]
@@ -81,7 +80,7 @@ class MatchingMirror:
     """A mirror of whatever matches a pattern.
 
     The query itself reads topics by their names, since a topic that only the pattern found would be
-    written to a topic that nobody has made: brokers would make it up, with their own number of
+    written to a topic that does not exist: brokers would create it, with their own number of
     partitions. When more topics match, the query ends after its batch, their targets are made, and
     it goes on with all of them from its checkpoint. Without any topic there is no query yet.
 
@@ -177,7 +176,7 @@ class MatchingMirror:
             try:
                 self._found = frozenset(self._find())
             except KafkaError:
-                continue  # nobody answers: the query is the one to say so
+                continue  # no broker answers: the query reports that
 
 
 def mirrored(frame: DataFrame, sink: TopicSink) -> DataFrame:

@@ -14,8 +14,7 @@ from moldau.node.quorum_node import QuorumNode
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import MetaProperties, read_meta_properties
 from moldau.testing import wait_until_async
-from moldau.testing.layout import ClusterLayout, NodeSpec
-from moldau.testing.ports import PortHolder
+from moldau.testing.layout import ClusterLayout, NodeSpec, PortHolder
 
 HOST = "127.0.0.1"
 QUICK = {

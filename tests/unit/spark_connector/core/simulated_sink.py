@@ -11,12 +11,28 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from moldau.spark_connector.core import commit_steps as steps
-from moldau.spark_connector.core.commit_protocol import aborting, committing, planning
-from moldau.spark_connector.core.commit_steps import LedgerView, Producer, Refused, Sight
-from moldau.spark_connector.core.ledger import Range, SinkRecord, Slot, encode, finished_key
-from moldau.spark_connector.core.ledger_index import LedgerIndex
-from moldau.spark_connector.core.task_roles import Plan, Role, TaskReport, role_of
+from moldau.spark_connector.core import commit_protocol as steps
+from moldau.spark_connector.core.commit_protocol import (
+    LedgerView,
+    Plan,
+    Producer,
+    Refused,
+    Role,
+    Sight,
+    TaskReport,
+    aborting,
+    committing,
+    planning,
+    role_of,
+)
+from moldau.spark_connector.core.ledger import (
+    LedgerIndex,
+    Range,
+    SinkRecord,
+    Slot,
+    encode,
+    finished_key,
+)
 
 SINK = "sink"
 TASKS = 2

@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moldau.spark_connector.core import commit_protocol
-from moldau.spark_connector.core.commit_protocol import committing, planning
-from moldau.spark_connector.core.commit_steps import (
+from moldau.spark_connector.core.commit_protocol import (
     FindOpen,
     LedgerView,
+    Plan,
     RefusalKind,
     Refused,
+    Role,
     TakeLedger,
+    TaskReport,
     WriteLedger,
+    committing,
+    planning,
 )
 from moldau.spark_connector.core.ledger import SinkRecord, Slot, decided
-from moldau.spark_connector.core.task_roles import Plan, Role, TaskReport
 
 from .simulated_sink import SINK, TASKS, Driver, Query, SimulatedCluster
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.core.filters import Condition, Narrowing, Operator
-from moldau.spark_connector.core.planning import OffsetRange
+from moldau.spark_connector.core.ranges import OffsetRange
 
 HOLDS = {
     Operator.EQUAL: lambda value, values: value == values[0],

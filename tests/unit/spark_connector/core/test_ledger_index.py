@@ -7,12 +7,12 @@ import pytest
 from moldau.spark_connector.core.ledger import (
     Batch,
     BatchState,
+    LedgerIndex,
     LedgerUnreadable,
     SinkRecord,
     encode,
     finished_key,
 )
-from moldau.spark_connector.core.ledger_index import LedgerIndex
 
 
 def batch(query_id: str, number: int = 0) -> Batch:

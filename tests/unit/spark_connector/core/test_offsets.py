@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.core.offsets import (
     from_json,
-    lag_of,
     parse_offsets,
     parse_partitions,
     parse_timestamps,
@@ -130,8 +129,3 @@ def test_times_are_not_negative():
     assert parse_timestamps('{"t":{"0":1000}}') == {TopicPartition("t", 0): 1000}
     with pytest.raises(ValueError, match="from 0 on"):
         parse_timestamps('{"t":{"0":-1}}')
-
-
-def test_the_lag_counts_new_partitions_and_nothing_backwards():
-    a, b, c = (TopicPartition("t", number) for number in range(3))
-    assert lag_of({a: 5, b: 9}, {a: 7, b: 4, c: 3}) == 2 + 0 + 3

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.core.commit_protocol import (
+    Plan,
+    RefusalKind,
+    Refused,
+    Role,
+    names_of,
+    role_of,
+)
 from moldau.spark_connector.core.ledger import Batch, Range, SinkRecord, Slot, SlotState, decided
-from moldau.spark_connector.core.task_roles import Plan, Role, names_of, role_of
 
 SLOTS = [Slot(task, f"s.w.{task}.0", task, 1, 5, task, (Range("t", 0, 0, 5),)) for task in (0, 1)]
 DECIDED = decided("query", 7, SLOTS, 3, 1)

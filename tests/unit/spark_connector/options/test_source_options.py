@@ -8,7 +8,7 @@ import pytest
 
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.core.admission import AdmissionLimits
-from moldau.spark_connector.core.selection import AtOffsets, AtTime, AtTimes, Place
+from moldau.spark_connector.core.offsets import AtOffsets, AtTime, AtTimes, Place
 from moldau.spark_connector.errors import InvalidOption
 from moldau.spark_connector.options.source_options import (
     AssignedPartitions,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from moldau.spark_connector.pipelines.errors import PipelineFileError
-from moldau.spark_connector.pipelines.job_table import JOBS
-from moldau.spark_connector.pipelines.model import parse_pipelines
+from moldau.spark_connector.errors import PipelineFileError
+from moldau.spark_connector.pipelines.model import JOBS
+from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
 
 PAGE = Path(__file__).parents[4] / "docs" / "spark.md"
 SECTIONS = ("source", "sink", "transform", "aggregate", "trigger")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from moldau.spark_connector.pipelines import embedded_spark, spark_home
-from moldau.spark_connector.pipelines.errors import JavaNotFound
+from moldau.spark_connector.errors import JavaNotFound
+from moldau.spark_connector.pipelines import embedded_spark
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -176,13 +176,13 @@ def test_workers_import_the_installed_pyspark_and_not_the_zipped_one(
 
 
 def test_a_home_that_is_not_whole_is_not_used(bare: Path, monkeypatch: pytest.MonkeyPatch):
-    home = spark_home.lean_spark_home(bare)
+    home = embedded_spark.lean_spark_home(bare)
     assert home is not None
     (home / "jars").unlink()
     (home / "jars").symlink_to(bare)
-    assert spark_home.lean_spark_home(bare) is None
-    monkeypatch.setattr(spark_home, "find_spec", lambda _: None)
-    assert spark_home.lean_spark_home(bare) is None
+    assert embedded_spark.lean_spark_home(bare) is None
+    monkeypatch.setattr(embedded_spark, "find_spec", lambda _: None)
+    assert embedded_spark.lean_spark_home(bare) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from moldau.client import RequestTimeout
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs.mirror import MatchingMirror
 from moldau.spark_connector.pipelines.progress import BatchProgress
 

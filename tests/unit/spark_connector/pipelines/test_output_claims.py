@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.output_claims import CLAIM, OutputClaim, claim
 from moldau.spark_connector.pipelines.small_files import LocalFiles
 

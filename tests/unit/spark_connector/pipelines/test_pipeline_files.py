@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from moldau.spark_connector.pipelines.errors import PipelineFileError
+from moldau.spark_connector.errors import PipelineFileError
 from moldau.spark_connector.pipelines.model import (
     ArchiveSource,
     ParquetSink,
     PipelineFile,
     TopicSink,
     TopicSource,
-    load_pipelines,
-    parse_pipelines,
 )
+from moldau.spark_connector.pipelines.pipeline_file import load_pipelines, parse_pipelines
 
 AGGREGATE = """\
 name: delays

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from moldau.spark_connector.pipelines.errors import PipelineFailed
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.output_claims import claim
 from moldau.spark_connector.pipelines.progress import (
     BatchProgress,
     batch_progress,
+    lag_of,
     progress_line,
     progress_view,
 )
@@ -157,3 +158,8 @@ def test_a_failure_is_one_line_with_its_cause(text: str, line: str):
 
 def test_a_long_failure_is_cut():
     assert len(failure_line("x" * 5_000)) < 1_100
+
+
+def test_the_lag_counts_new_partitions_and_nothing_backwards():
+    ends = {"t": {"0": 5, "1": 9}}
+    assert lag_of(ends, {"t": {"0": 7, "1": 4, "2": 3}}) == 2 + 0 + 3

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines import jobs, runner
-from moldau.spark_connector.pipelines.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import (
     ParquetSink,
     Pipeline,

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from moldau.spark_connector.core.commit_steps import LedgerView
+from moldau.spark_connector.core.commit_protocol import LedgerView, Plan
 from moldau.spark_connector.core.ledger import SinkRecord, Slot, decided
-from moldau.spark_connector.core.task_roles import Plan
 from moldau.spark_connector.errors import ClusterUnreachable
 from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink import batch_plan

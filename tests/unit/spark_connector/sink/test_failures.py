@@ -17,7 +17,7 @@ from moldau.client import (
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.spark_connector import errors
-from moldau.spark_connector.core.commit_steps import RefusalKind, Refused
+from moldau.spark_connector.core.commit_protocol import RefusalKind, Refused
 from moldau.spark_connector.sink.failures import explained, failure, refusal
 
 

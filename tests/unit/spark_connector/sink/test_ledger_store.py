@@ -8,7 +8,7 @@ import pytest
 
 from moldau.client.sync import Admin
 from moldau.protocol import ApiKey, ErrorCode
-from moldau.spark_connector.core.commit_steps import WriteLedger
+from moldau.spark_connector.core.commit_protocol import WriteLedger
 from moldau.spark_connector.core.ledger import SinkRecord, encode
 from moldau.spark_connector.sink.ledger_store import LedgerStore
 from tests.fake_broker import AnswerError, FakeCluster, Run

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from moldau.client.sync import Admin
-from moldau.spark_connector.core.commit_steps import Sight
+from moldau.spark_connector.core.commit_protocol import Sight
 from moldau.spark_connector.core.ledger import Range, Slot
-from moldau.spark_connector.sink.lost_rows import look_at
+from moldau.spark_connector.sink.recovery import look_at
 
 from .ledger_cluster import ledger_of, options_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moldau.client.sync import Producer
-from moldau.spark_connector.core.commit_steps import CheckOpen, FindOpen
+from moldau.spark_connector.core.commit_protocol import CheckOpen, FindOpen
 from moldau.spark_connector.core.ledger import Slot
 from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.recovery import StepCarrier, serves_two_phase, slot_id

@@ -11,8 +11,7 @@ from pyspark.sql import types
 from pyspark.sql.types import StructType
 
 from moldau.spark_connector.errors import InvalidSchema
-from moldau.spark_connector.sink.row_checksum import checksum_of
-from moldau.spark_connector.sink.row_columns import RowColumns
+from moldau.spark_connector.sink.rows import RowColumns, checksum_of
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)])

@@ -19,7 +19,7 @@ from moldau.client import (
 )
 from moldau.client.arrow.to_arrow import polled_schema
 from moldau.protocol.types import ZERO_UUID, TopicPartition
-from moldau.spark_connector.core.planning import OffsetRange
+from moldau.spark_connector.core.ranges import OffsetRange
 from moldau.spark_connector.errors import ClusterUnreachable, DataLoss, ReadStalled
 from moldau.spark_connector.source import partition_reader
 from moldau.spark_connector.source.partition_reader import consumer_settings, pieces, read_range

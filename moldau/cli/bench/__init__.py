@@ -1,0 +1,1 @@
+"""`moldau bench`, and the loads that it shares with the repository's benchmarks."""

@@ -1,0 +1,560 @@
+"""Loads of groups: very many members in one group, which join, stay and leave.
+
+Owns what one member sends and when, in the classic protocol and in that of KIP-848, each over a
+connection of its own as clients have it; the book of owners; the phases, the clock and the figures.
+Must not print. Invariants: a member gives up a partition before it says so, so that no two members
+own it at any moment; every change is entered in the book, which raises when two do; a rebalance is
+over when all members are in the same round and every partition is owned by exactly one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import struct
+import time
+import uuid
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from moldau.cli.bench.figures import own_cpu_seconds
+from moldau.client import Admin, ClientConfig, KeyType, NewTopic
+from moldau.client.cluster.metadata_cache import Broker
+from moldau.client.errors import KafkaError, error_for
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p11_join_group as join
+from moldau.protocol.messages import p14_sync_group as sync
+from moldau.protocol.messages import p68_consumer_group_heartbeat as beat
+from moldau.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
+from moldau.protocol.schema import Message
+from moldau.runtime.connection import Connection
+from moldau.runtime.network import AsyncioNetwork
+
+SESSION_TIMEOUT_MS: Final = 45_000
+REBALANCE_TIMEOUT_MS: Final = 300_000
+"""Defaults of Kafka's consumers."""
+
+ANSWER_TIMEOUT_MS: Final = REBALANCE_TIMEOUT_MS + 30_000
+PROTOCOL_TYPE: Final = "consumer"
+PROTOCOL_NAME: Final = "range"
+SUBSCRIPTION_VERSION: Final = 1
+ASSIGNMENT_VERSION: Final = 1
+LEAVE_EPOCH: Final = -1
+JOIN_EPOCH: Final = 0
+_VERSION: Final = struct.Struct(">h")
+
+JOIN_AGAIN: Final = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION))
+ANOTHER_ID: Final = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH))
+CONNECTS_AT_ONCE: Final = 50
+SPARE_DESCRIPTORS: Final = 100
+SETTLE_LIMIT_S: Final = 300.0
+DEFAULT_HEARTBEAT_MS: Final = 3_000
+CpuSeconds = Callable[[], float]
+
+
+@dataclass(slots=True)
+class GroupBook:
+    """The owner of each partition, in one group.
+
+    `round` is a generation or a member epoch. Settled: every live member is in the same round, all
+    partitions are owned, and no member owns two more than another. The last is needed because the
+    coordinator may assign later than it lets join (KIP-1263): until then the first has everything.
+    The heartbeat interval is the classic protocol's; with KIP-848 the broker says.
+    """
+
+    topic: str
+    topic_id: uuid.UUID
+    partition_count: int
+    heartbeat_interval_s: float
+    rounds: dict[int, int] = field(default_factory=dict)
+    heartbeat_count: int = 0
+    _owners: dict[int, int] = field(default_factory=dict)
+    _owned: dict[int, frozenset[int]] = field(default_factory=dict)
+    _waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @property
+    def owned_count(self) -> int:
+        """How many partitions have an owner."""
+        return len(self._owners)
+
+    def own(self, member: int, partitions: Iterable[int], round_number: int) -> None:
+        """A member says what it owns from now on. Raises: KafkaError, when another one does."""
+        before, now = self._owned.get(member, frozenset()), frozenset(partitions)
+        for partition in before - now:
+            del self._owners[partition]
+        for partition in now - before:
+            owner = self._owners.setdefault(partition, member)
+            if owner != member:
+                raise KafkaError(f"partition {partition} is owned by {owner} and {member}")
+        self._owned[member] = now
+        self.rounds[member] = round_number
+        self._look()
+
+    def begin_round(self, member: int) -> None:
+        """A member of the classic protocol has given up everything and joins again."""
+        self.own(member, (), -1)
+
+    def leave(self, member: int) -> None:
+        """A member is gone."""
+        self.own(member, (), -1)
+        del self.rounds[member], self._owned[member]
+        self._look()
+
+    async def settled_after(self, round_number: int, member_count: int) -> None:
+        """Wait for a later round that all of so many members share."""
+        while not self._is_settled(round_number, member_count):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(future)
+            await future
+
+    def _is_settled(self, round_number: int, member_count: int) -> bool:
+        if len(self.rounds) != member_count or self.owned_count != self.partition_count:
+            return False
+        shared, sizes = set(self.rounds.values()), [len(each) for each in self._owned.values()]
+        return len(shared) == 1 and min(shared) > round_number and max(sizes) - min(sizes) <= 1
+
+    def _look(self) -> None:
+        if self.owned_count == self.partition_count:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+
+class Member:
+    """One member: joins, and stays until `leave`. States: made → `run` → `leave`."""
+
+    def __init__(self, number: int, group_id: str, connection: Connection, book: GroupBook) -> None:
+        self._number = number
+        self._group_id = group_id
+        self._connection = connection
+        self._book = book
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Join, and stay until `leave`. Raises: KafkaError"""
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        """Leave the group in order."""
+        raise NotImplementedError
+
+
+class ClassicMember(Member):
+    """A member of the classic protocol, eager."""
+
+    def __init__(self, number: int, group_id: str, connection: Connection, book: GroupBook) -> None:
+        super().__init__(number, group_id, connection, book)
+        self._member_id = ""
+        self._generation_id = -1
+
+    async def run(self) -> None:
+        """Join, sync and send heartbeats until `leave`; join again when told. Raises: KafkaError"""
+        while not self._leaving.is_set():
+            if not await self._join_and_sync():
+                continue
+            while await _pause(self._leaving, self._book.heartbeat_interval_s):
+                code = await self._heartbeat()
+                if code != ErrorCode.NONE:
+                    break
+
+    async def leave(self) -> None:
+        """Send LeaveGroup."""
+        self._leaving.set()
+        self._book.leave(self._number)
+        response = await self._connection.send(
+            LeaveGroupRequest(
+                group_id=self._group_id, members=[MemberIdentity(member_id=self._member_id)]
+            )
+        )
+        _check(response.error_code, "leave", ())
+
+    async def _heartbeat(self) -> int:
+        response = await self._connection.send(
+            HeartbeatRequest(
+                group_id=self._group_id,
+                generation_id=self._generation_id,
+                member_id=self._member_id,
+            )
+        )
+        self._book.heartbeat_count += 1
+        return self._checked(response.error_code, "heartbeat")
+
+    async def _join_and_sync(self) -> bool:
+        """Join the group and fetch the assignment; whether this member is in a generation now."""
+        self._book.begin_round(self._number)
+        subscription = ConsumerProtocolSubscription(topics=[self._book.topic])
+        response = await self._connection.send(
+            join.JoinGroupRequest(
+                group_id=self._group_id,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+                member_id=self._member_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=[
+                    join.JoinGroupRequestProtocol(
+                        name=PROTOCOL_NAME,
+                        metadata=_embedded(subscription, SUBSCRIPTION_VERSION),
+                    )
+                ],
+            ),
+            timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._member_id = response.member_id
+            return False
+        if self._checked(response.error_code, "join") != ErrorCode.NONE:
+            return False
+        self._member_id, self._generation_id = response.member_id, response.generation_id
+        assignments = []
+        if response.leader == self._member_id:
+            assignments = self._assignments([each.member_id for each in response.members])
+        answer = await self._connection.send(
+            sync.SyncGroupRequest(
+                group_id=self._group_id,
+                generation_id=self._generation_id,
+                member_id=self._member_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocol_name=PROTOCOL_NAME,
+                assignments=assignments,
+            ),
+            timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+        if self._checked(answer.error_code, "sync") != ErrorCode.NONE:
+            return False
+        if not self._leaving.is_set():
+            self._book.own(self._number, _assigned(answer.assignment), self._generation_id)
+        return True
+
+    def _assignments(self, member_ids: Sequence[str]) -> list[Any]:
+        """Assignments as the range assignor makes them: neighbouring partitions together."""
+        count = self._book.partition_count
+        each, more = divmod(count, len(member_ids))
+        assignments, first = [], 0
+        for index, member_id in enumerate(sorted(member_ids)):
+            end = first + each + (index < more)
+            assignment = ConsumerProtocolAssignment(
+                assigned_partitions=[
+                    TopicPartition(topic=self._book.topic, partitions=list(range(first, end)))
+                ]
+            )
+            assignments.append(
+                sync.SyncGroupRequestAssignment(
+                    member_id=member_id, assignment=_embedded(assignment, ASSIGNMENT_VERSION)
+                )
+            )
+            first = end
+        return assignments
+
+    def _checked(self, error_code: int, what: str) -> int:
+        if error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self._member_id = ""
+        return _check(error_code, what, JOIN_AGAIN | ANOTHER_ID)
+
+
+class ConsumerMember(Member):
+    """A member of the protocol of KIP-848."""
+
+    def __init__(self, number: int, group_id: str, connection: Connection, book: GroupBook) -> None:
+        super().__init__(number, group_id, connection, book)
+        self._member_id = str(uuid.uuid4())
+        self._member_epoch = JOIN_EPOCH
+        self._owned: frozenset[int] = frozenset()
+        self._told: frozenset[int] | None = None
+        self._interval_s = 0.0
+
+    async def run(self) -> None:
+        """Send heartbeats until `leave`, at once when something has changed. Raises: KafkaError"""
+        while not self._leaving.is_set():
+            response = await self._heartbeat()
+            if self._leaving.is_set():
+                return
+            if _check(response.error_code, "heartbeat", ANOTHER_ID) != ErrorCode.NONE:
+                self._member_epoch, self._owned, self._told = JOIN_EPOCH, frozenset(), None
+                self._book.own(self._number, (), JOIN_EPOCH)
+                continue
+            self._member_epoch = response.member_epoch
+            self._interval_s = response.heartbeat_interval_ms / 1000
+            if response.assignment is not None:
+                self._owned = frozenset(
+                    index
+                    for topic in response.assignment.topic_partitions
+                    for index in topic.partitions
+                )
+            self._book.own(self._number, self._owned, self._member_epoch)
+            # A change is sent at once, otherwise the heartbeat waits for its interval.
+            if self._owned == self._told:
+                await _pause(self._leaving, self._interval_s)
+
+    async def leave(self) -> None:
+        """Send the heartbeat of a member that leaves."""
+        self._leaving.set()
+        self._book.leave(self._number)
+        self._member_epoch = LEAVE_EPOCH
+        response = await self._connection.send(
+            beat.ConsumerGroupHeartbeatRequest(
+                group_id=self._group_id,
+                member_id=self._member_id,
+                member_epoch=LEAVE_EPOCH,
+            )
+        )
+        _check(response.error_code, "leave", ())
+
+    async def _heartbeat(self) -> Any:
+        """Send everything when joining, then only what has changed."""
+        is_joining = self._member_epoch == JOIN_EPOCH
+        has_changed = self._owned != self._told
+        self._told = self._owned
+        self._book.heartbeat_count += 1
+        owned = [beat.TopicPartitions(topic_id=self._book.topic_id, partitions=sorted(self._owned))]
+        return await self._connection.send(
+            beat.ConsumerGroupHeartbeatRequest(
+                group_id=self._group_id,
+                member_id=self._member_id,
+                member_epoch=self._member_epoch,
+                rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if is_joining else -1,
+                subscribed_topic_names=[self._book.topic] if is_joining else None,
+                topic_partitions=(owned if self._owned else [])
+                if is_joining or has_changed
+                else None,
+            ),
+            timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+
+
+#: By the name of the protocol, as `group.protocol` has it.
+MEMBER_KINDS: Final[Mapping[str, Callable[[int, str, Connection, GroupBook], Member]]] = {
+    "classic": ClassicMember,
+    "consumer": ConsumerMember,
+}
+
+
+def _embedded(message: Message, version: int) -> bytes:
+    parts = message.encode(version)
+    return _VERSION.pack(version) + b"".join(
+        part for part in parts if isinstance(part, bytes | bytearray | memoryview)
+    )
+
+
+def _assigned(assignment: bytes) -> list[int]:
+    if not assignment:
+        return []
+    message, _ = ConsumerProtocolAssignment.decode(assignment, ASSIGNMENT_VERSION, _VERSION.size)
+    return [index for topic in message.assigned_partitions for index in topic.partitions]
+
+
+def _check(error_code: int, what: str, expected: Collection[int]) -> int:
+    """The code, when the member can go on after it. Raises: KafkaError"""
+    if error_code != ErrorCode.NONE and error_code not in expected:
+        raise error_for(error_code, None, what)
+    return error_code
+
+
+async def _pause(leaving: asyncio.Event, seconds: float) -> bool:
+    """Wait; whether to go on. Returns early when the member shall leave."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(leaving.wait(), seconds)
+    return not leaving.is_set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsPlan:
+    """How much is measured; `protocol` is "classic" or "consumer". The heartbeat interval is for
+    the classic one: with KIP-848 the broker says.
+    """
+
+    protocol: str
+    member_count: int = 1_000
+    partition_count: int = 1_000
+    idle_seconds: float = 10.0
+    heartbeat_ms: int = DEFAULT_HEARTBEAT_MS
+    replication_factor: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one phase took; `server_cpu_seconds` is None when no process was given."""
+
+    name: str
+    seconds: float
+    server_cpu_seconds: float | None
+    client_cpu_seconds: float
+    heartbeat_count: int
+
+    def document(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        return {
+            key: round(value, 3) if isinstance(value, float) else value
+            for key, value in asdict(self).items()
+        }
+
+
+class GroupLoad:
+    """One group in one protocol. Use `await GroupLoad.measure(…)`."""
+
+    def __init__(
+        self, plan: GroupsPlan, book: GroupBook, group_id: str, server_cpu: CpuSeconds | None
+    ) -> None:
+        self._plan = plan
+        self._book = book
+        self._group_id = group_id
+        self._server_cpu = server_cpu
+        self._members: list[Member] = []
+        self._connections: list[Connection] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.phases: list[Phase] = []
+
+    @classmethod
+    async def measure(
+        cls, config: ClientConfig, plan: GroupsPlan, server_cpu: CpuSeconds | None = None
+    ) -> list[Phase]:
+        """Run all phases on a topic and in a group of their own. Raises: KafkaError, OSError"""
+        _have_descriptors(plan.member_count)
+        run_id = uuid.uuid4().hex[:12]
+        topic, group_id = f"bench-groups-{run_id}", f"bench-groups-{run_id}"
+        async with Admin(config=config) as admin:
+            ids = await admin.create_topics(
+                [NewTopic(topic, plan.partition_count, plan.replication_factor)]
+            )
+            try:
+                # Waits until the coordinator has loaded; the group is not there yet.
+                await admin.describe_groups([group_id])
+                found = (await admin.find_coordinators(KeyType.GROUP, [group_id]))[group_id]
+                if isinstance(found, KafkaError):
+                    raise found
+                book = GroupBook(topic, ids[topic], plan.partition_count, plan.heartbeat_ms / 1000)
+                load = cls(plan, book, group_id, server_cpu)
+                try:
+                    await load._connect(config, found)
+                    await load._run()
+                finally:
+                    await load._close()
+                await admin.delete_groups([group_id])
+            finally:
+                await admin.delete_topics([topic])
+        return load.phases
+
+    async def _connect(self, config: ClientConfig, broker: Broker) -> None:
+        """A connection for every member, one more for the one that comes later."""
+        network, places = AsyncioNetwork(), asyncio.Semaphore(CONNECTS_AT_ONCE)
+
+        async def connect() -> None:
+            async with places:
+                self._connections.append(
+                    await Connection.connect(
+                        network,
+                        broker.host,
+                        broker.port,
+                        client_id=config.client_id,
+                        request_timeout_ms=config.request_timeout_ms,
+                    )
+                )
+
+        await asyncio.gather(*(connect() for _ in range(self._plan.member_count + 1)))
+        kind = MEMBER_KINDS[self._plan.protocol]
+        self._members = [
+            kind(number, self._group_id, connection, self._book)
+            for number, connection in enumerate(self._connections)
+        ]
+
+    async def _run(self) -> None:
+        *first, late = self._members
+        count = len(first)
+
+        async def all_join() -> None:
+            for member in first:
+                self._start(member)
+            await self._settled(-1, count)
+
+        async def stay() -> None:
+            await asyncio.wait([self._failed], timeout=self._plan.idle_seconds)
+
+        async def one_joins() -> None:
+            self._start(late)
+            await self._settled(self._round(), count + 1)
+
+        async def one_leaves() -> None:
+            before = self._round()
+            await first[0].leave()
+            await self._settled(before, count)
+
+        await self._phase("all join", all_join())
+        await self._phase("all stay", stay())
+        await self._phase("one joins", one_joins())
+        await self._phase("one leaves", one_leaves())
+        # Not a figure: a group that is deleted afterwards has to be empty.
+        await asyncio.gather(*(member.leave() for member in self._members[1:]))
+
+    def _round(self) -> int:
+        return max(self._book.rounds.values())
+
+    def _start(self, member: Member) -> None:
+        task = asyncio.create_task(member.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and not self._failed.done():
+            self._failed.set_exception(task.exception() or KafkaError("a member ended"))
+
+    async def _settled(self, round_number: int, member_count: int) -> None:
+        """Wait for a round of all members; a member's failure ends the wait."""
+        waiting = asyncio.create_task(self._book.settled_after(round_number, member_count))
+        try:
+            done, _ = await asyncio.wait(
+                [waiting, self._failed],
+                timeout=SETTLE_LIMIT_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            waiting.cancel()
+        if self._failed in done:
+            self._failed.result()
+        if not done:
+            raise KafkaError(
+                f"{self._group_id}: not settled in {SETTLE_LIMIT_S:.0f} s: "
+                f"{len(self._book.rounds)} members, {self._book.owned_count} partitions owned"
+            )
+
+    async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        server_begin = None if self._server_cpu is None else self._server_cpu()
+        heartbeats = self._book.heartbeat_count
+        begin, cpu_begin = time.perf_counter(), own_cpu_seconds()
+        await work
+        seconds, cpu = time.perf_counter() - begin, own_cpu_seconds() - cpu_begin
+        server_cpu = None
+        if self._server_cpu is not None and server_begin is not None:
+            server_cpu = self._server_cpu() - server_begin
+        self.phases.append(
+            Phase(name, seconds, server_cpu, cpu, self._book.heartbeat_count - heartbeats)
+        )
+
+    async def _close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._failed.done():
+            self._failed.exception()  # told already
+        for connection in self._connections:
+            connection.close()
+
+
+def _have_descriptors(member_count: int) -> None:
+    """Raise the limit of open files to what the members need. Raises: KafkaError"""
+    needed = member_count + SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise KafkaError(f"{member_count} members need {needed} open files, {hard} may be")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

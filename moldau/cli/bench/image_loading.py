@@ -1,0 +1,218 @@
+"""A process of its own that opens a copy of a metadata log, builds the image and prints the cost:
+`python -m moldau.cli.bench.image_loading {broker|controller} DIRECTORY CONFIG`.
+
+Owns the measurement of a cold load, through the same steps as a node: `open_log_files`, the log's
+delivery, then the broker's loader or the controller's core. With `snapshot SOURCE TARGET` it makes
+a copy of a log into one that consists of a snapshot. Must not take part in a quorum, or touch a log
+that a node has open. Invariant: memory and time are those of the load alone; the one line on stdout
+is JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import resource
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader
+from moldau.cli.bench.figures import memory_bytes
+from moldau.cli.metadata_files import read_metadata
+from moldau.config import NodeConfig
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.state import ControllerSettings
+from moldau.metadata.image import MetadataImage, Provenance
+from moldau.metadata.log import CommittedBatch, LoadedSnapshot
+from moldau.node.quorum_link import LoaderFeed
+from moldau.raft import (
+    METADATA_DIRECTORY,
+    MetadataLogError,
+    MetadataLogSettings,
+    SnapshotId,
+    VoterSet,
+)
+from moldau.raft.delivery import Delivery
+from moldau.raft.log_files import open_log_files
+from moldau.raft.snapshot_files import snapshot_batches, snapshot_path, write_snapshot_file
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.garbage_collector import freeze_garbage_collector, pause_garbage_collector
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+SNAPSHOT: Final = "snapshot"
+LOAD_DEADLINE_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFigures:
+    """What one load took. `before_bytes` were resident before it, `peak_bytes` at most."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    before_bytes: int
+    partition_count: int
+    topic_count: int
+
+
+class _Feed:
+    """A listener of the log that ignores leader changes and reports when it has everything."""
+
+    def __init__(
+        self,
+        on_snapshot: Callable[[LoadedSnapshot], None],
+        on_commit: Callable[[CommittedBatch], None],
+        end_offset: int,
+    ) -> None:
+        self._on_snapshot = on_snapshot
+        self._on_commit = on_commit
+        self._end_offset = end_offset
+        self.has_all = asyncio.Event()
+
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        self._on_snapshot(snapshot)
+        self._look(snapshot.end_offset)
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        self._on_commit(batch)
+        self._look(batch.last_offset + 1)
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        pass
+
+    def _look(self, next_offset: int) -> None:
+        if next_offset >= self._end_offset:
+            self.has_all.set()
+
+
+class _Target:
+    """The receiver of what the log delivers: a broker's loader, or a controller's core."""
+
+    def __init__(self, role: str, config: NodeConfig) -> None:
+        if role == BROKER:
+            loader = MetadataLoader(config.node_id)
+            self.image: Callable[[], MetadataImage] = lambda: loader.image
+            feed = LoaderFeed(loader)
+            self.on_snapshot, self.on_commit = feed.on_snapshot, feed.on_commit
+            return
+        settings = ControllerSettings.from_node_config(config, cluster_id="")
+        core = ControllerCore(settings, random.Random(0))
+        self.image = lambda: core.committed_image
+
+        def on_snapshot(snapshot: LoadedSnapshot) -> None:
+            core.load_snapshot(
+                snapshot.records,
+                Provenance(
+                    snapshot.end_offset - 1,
+                    snapshot.leader_epoch,
+                    snapshot.last_contained_log_time_ms,
+                ),
+            )
+
+        def on_commit(batch: CommittedBatch) -> None:
+            core.on_committed(
+                batch.records,
+                Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms),
+            )
+
+        self.on_snapshot, self.on_commit = on_snapshot, on_commit
+
+
+def _own_peak_bytes() -> int:
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    return memory_bytes("VmHWM") or spent.ru_maxrss * unit_bytes
+
+
+async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
+    """Open the log below `directory` and deliver all of it.
+
+    Raises:
+        MetadataLogError, OSError: the log cannot be opened or read.
+        TimeoutError: that took longer than LOAD_DEADLINE_S.
+    """
+    filesystem, clock, target = OsFilesystem(), SystemClock(), _Target(role, config)
+    settings = MetadataLogSettings(directory, config.node_id, uuid.uuid4(), ())
+    gc.collect()
+    pause_garbage_collector()  # as a node that starts
+    before_bytes = memory_bytes("VmRSS")
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    files = await filesystem.offload(
+        open_log_files, filesystem, clock, directory, settings.log_config(), VoterSet()
+    )
+    failures: list[str] = []
+    delivery = Delivery(files, clock, asyncio.Lock(), failures.append)
+    # A copy does not say how far it is committed. The last batches may not be; they cost as much.
+    end_offset = files.log.log_end_offset
+    delivery.advance(end_offset)
+    feed = _Feed(target.on_snapshot, target.on_commit, end_offset)
+    delivery.add_listener(feed)
+    async with asyncio.timeout(LOAD_DEADLINE_S):
+        await feed.has_all.wait()
+    freeze_garbage_collector()
+    seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - begin_cpu
+    await delivery.close()
+    files.log.abandon()
+    filesystem.close()
+    if failures:
+        raise MetadataLogError(failures[0])
+    topics = target.image().topics.topics_by_id.values()
+    return LoadFigures(
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        peak_bytes=_own_peak_bytes(),
+        before_bytes=before_bytes,
+        partition_count=sum(len(topic.partitions) for topic in topics),
+        topic_count=len(topics),
+    )
+
+
+def write_snapshot(source: str, target: str) -> None:
+    """Write the image of the log below `source` as the only snapshot of a log below `target`.
+
+    Raises: MetadataLogError, OSError.
+    """
+    filesystem = OsFilesystem()
+    try:
+        files = read_metadata(filesystem, source)
+        directory = f"{target}/{METADATA_DIRECTORY}"
+        filesystem.mkdirs(directory)
+        reaches = files.image.provenance
+        snapshot_id = SnapshotId(reaches.last_contained_offset + 1, reaches.last_contained_epoch)
+        batches = snapshot_batches(
+            files.image.write(),
+            leader_epoch=snapshot_id.leader_epoch,
+            last_contained_log_time_ms=reaches.last_contained_log_time_ms,
+            voters=files.voters,
+            timestamp_ms=SystemClock().now_ms(),
+        )
+        write_snapshot_file(filesystem, snapshot_path(directory, snapshot_id), batches)
+    finally:
+        filesystem.close()
+
+
+def main(arguments: list[str]) -> int:
+    """Do one thing; the exit status is 1, with one line on stderr, when it cannot be done."""
+    what, source, other = arguments
+    try:
+        if what == SNAPSHOT:
+            write_snapshot(source, other)
+            return 0
+        figures = asyncio.run(load(what, source, NodeConfig.load(other)))
+    except (MetadataLogError, OSError) as error:
+        print(f"moldau: {what} {source}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(asdict(figures)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,404 @@
+"""Loads of transactions: producers that commit one transaction after the other.
+
+Owns, for each transactional id, its producer id and epoch, the sequences of its partitions, and the
+order of requests that a transaction is made of, with either version of the protocol (KIP-98,
+KIP-890); and the choice of partitions, the clock and the figures. Must not batch or print.
+Invariants: as in a client, an error that passes is retried with the same bytes, any other ends the
+load; only transactions whose commit was answered count, each from its first request to that answer;
+warming up counts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from moldau.cli.bench.figures import own_cpu_seconds, payload, percentiles
+from moldau.cli.bench.records import described_topic, produce_request
+from moldau.client import Admin, ClientConfig, NewTopic
+from moldau.client.cluster.cluster_client import ClusterClient, Versions
+from moldau.client.cluster.coordinators import Coordinators, KeyType
+from moldau.client.cluster.faults import PASSING_FAULTS
+from moldau.client.cluster.metadata_cache import Broker, TopicMetadata
+from moldau.client.errors import KafkaError, error_for
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
+from moldau.protocol.messages.p24_add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
+from moldau.protocol.messages.p26_end_txn import EndTxnRequest
+from moldau.protocol.records import Record, encode_batch
+from moldau.protocol.schema import Message
+
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+GIVE_UP_S: Final = 60.0
+RETRY_PAUSE_S: Final = 0.002
+"""Short, for the brokers' own time to show: they are what is measured."""
+
+#: The versions of requests with and without an epoch per transaction (transaction.version 2).
+PRODUCE_VERSIONS: Final[dict[int, Versions]] = {1: (3, 11), 2: (12, 13)}
+END_TXN_VERSIONS: Final[dict[int, Versions]] = {1: (0, 4), 2: (5, 5)}
+ADD_PARTITIONS_VERSIONS: Final[Versions] = (0, 3)
+INIT_PRODUCER_ID_VERSIONS: Final[Versions] = (0, 5)
+
+COORDINATOR_MOVED: Final = frozenset(
+    (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+)
+#: Of the coordinator and of leaders, which ask the coordinator.
+PASSING: Final = COORDINATOR_MOVED | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+}
+TRANSACTION_FEATURE: Final = "transaction.version"
+IMPLICIT_ADD_LEVEL: Final = 2
+PERCENTILES: Final = (50.0, 95.0, 99.0)
+
+
+class TransactionalProducer:
+    """One transactional id. States: made → `begin_session` → any number of `run`."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        transactional_id: str,
+        topic: TopicMetadata,
+        *,
+        transaction_version: int,
+        record_bytes: int,
+    ) -> None:
+        """`client` is this producer's own: its connections are not shared with others."""
+        self.retry_count = 0
+        self._client = client
+        self._coordinators = Coordinators(client)
+        self._id = transactional_id
+        self._topic = topic
+        self._version = transaction_version
+        self._value = payload(record_bytes)
+        self._coordinator: Broker | None = None
+        self._producer_id, self._producer_epoch = -1, -1
+        self._sequences: defaultdict[int, int] = defaultdict(int)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the topic has."""
+        return len(self._topic.partitions)
+
+    async def begin_session(self) -> None:
+        """Get the producer id; open transactions of the id are aborted by that."""
+        response = await self._ask_coordinator(
+            lambda: InitProducerIdRequest(
+                transactional_id=self._id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            ),
+            INIT_PRODUCER_ID_VERSIONS,
+            lambda response: response.error_code,
+            "initialise",
+        )
+        self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
+
+    async def run(self, partitions: Sequence[int]) -> float:
+        """One transaction with a record on each partition, committed; the seconds that ending it
+        took.
+        """
+        if self._version == 1:
+            await self._add(partitions)
+        await self._produce(partitions)
+        begin = time.perf_counter()
+        await self._end(committed=True)
+        return time.perf_counter() - begin
+
+    async def _add(self, partitions: Sequence[int]) -> None:
+        def worst(response: Any) -> int:
+            codes = [
+                each.partition_error_code
+                for topic in response.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            ]
+            # A partition that may not join stops the others, which have an error then, too.
+            return next((code for code in codes if code), ErrorCode.NONE)
+
+        await self._ask_coordinator(
+            lambda: AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self._id,
+                v3_and_below_producer_id=self._producer_id,
+                v3_and_below_producer_epoch=self._producer_epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnTopic(name=self._topic.name, partitions=list(partitions))
+                ],
+            ),
+            ADD_PARTITIONS_VERSIONS,
+            worst,
+            "add partitions",
+        )
+
+    async def _produce(self, partitions: Sequence[int]) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        batches = {
+            partition: encode_batch(
+                [Record(0, now_ms, None, self._value)],
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                base_sequence=self._sequences[partition],
+                is_transactional=True,
+            )
+            for partition in partitions
+        }
+        await self._retry(lambda: self._produce_once(batches), "produce")
+        for partition in partitions:
+            self._sequences[partition] = (self._sequences[partition] + 1) % 2**31
+
+    async def _produce_once(self, batches: dict[int, bytearray]) -> int:
+        """Send what is not acknowledged yet, by leader; the first error, NONE when all are."""
+        by_leader: defaultdict[int, list[int]] = defaultdict(list)
+        for partition in batches:
+            by_leader[await self._client.leader_of(self._topic.name, partition)].append(partition)
+
+        async def send(leader_id: int, partitions: list[int]) -> int:
+            request = produce_request(
+                self._topic,
+                {each: batches[each] for each in partitions},
+                acks=-1,
+                transactional_id=self._id,
+            )
+            response = await self._client.ask_node(
+                leader_id, request, versions=PRODUCE_VERSIONS[self._version]
+            )
+            code: int = ErrorCode.NONE
+            for entry in response.responses[0].partition_responses:
+                if entry.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                    batches.pop(entry.index, None)
+                else:
+                    code = entry.error_code
+            return code
+
+        codes = await asyncio.gather(*(send(*group) for group in by_leader.items()))
+        code = next((code for code in codes if code), ErrorCode.NONE)
+        if ErrorCode.of(code).invalidates_metadata:
+            self._client.metadata.forget_leader(self._topic.name)
+        return code
+
+    async def _end(self, *, committed: bool) -> None:
+        response = await self._ask_coordinator(
+            lambda: EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                committed=committed,
+            ),
+            END_TXN_VERSIONS[self._version],
+            lambda response: response.error_code,
+            "end",
+        )
+        if self._version == 2:
+            self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
+            self._sequences.clear()
+
+    async def _ask_coordinator(
+        self,
+        request: Callable[[], Message],
+        versions: Versions,
+        error_of: Callable[[Any], int],
+        what: str,
+    ) -> Any:
+        answers: list[Any] = []
+
+        async def once() -> int:
+            if self._coordinator is None:
+                found = (await self._coordinators.find(KeyType.TRANSACTION, [self._id]))[self._id]
+                if isinstance(found, KafkaError):
+                    raise found
+                self._coordinator = found
+            broker = self._coordinator
+            response = await self._client.ask_address(
+                broker.host, broker.port, request(), versions=versions
+            )
+            code = error_of(response)
+            if code in COORDINATOR_MOVED:
+                self._coordinator = None
+            answers[:] = [response]
+            return code
+
+        await self._retry(once, what)
+        return answers[0]
+
+    async def _retry(self, once: Callable[[], Awaitable[int]], what: str) -> None:
+        """Repeat until the answer is NONE. Raises: KafkaError"""
+        deadline = time.perf_counter() + GIVE_UP_S
+        while True:
+            try:
+                code = await once()
+            except PASSING_FAULTS:
+                self._coordinator = None
+                self._client.metadata.forget_leader(self._topic.name)
+                code = ErrorCode.NETWORK_EXCEPTION
+            if code == ErrorCode.NONE:
+                return
+            if code not in PASSING or time.perf_counter() > deadline:
+                raise error_for(code, None, f"{self._id}: {what}")
+            self.retry_count += 1
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsPlan:
+    """What is measured: for each of `partition_counts`, `seconds` of transactions of so many
+    partitions by `producer_count` producers at once.
+
+    `topic` None makes one for the time. `transaction_version` None takes what is finalized.
+    """
+
+    partition_counts: Sequence[int] = (1, 10, 100)
+    producer_count: int = 8
+    seconds: float = 10.0
+    warm_up_seconds: float = 3.0
+    record_bytes: int = 100
+    topic: str | None = None
+    replication_factor: int = -1
+    transaction_version: int | None = None
+
+
+@dataclass(slots=True)
+class TransactionFigures:
+    """One number of partitions; times in milliseconds."""
+
+    partition_count: int
+    seconds: float = 0.0
+    retry_count: int = 0
+    client_cpu_seconds: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list)
+    commit_latencies_ms: list[float] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON shows it."""
+        count = len(self.latencies_ms)
+        return {
+            "partitions": self.partition_count,
+            "commits": count,
+            "seconds": round(self.seconds, 3),
+            "commits_per_second": round(count / self.seconds, 1) if self.seconds else 0.0,
+            **percentiles("latency", self.latencies_ms, PERCENTILES),
+            **percentiles("commit", self.commit_latencies_ms, PERCENTILES),
+            "retries": self.retry_count,
+            "client_cpu_percent": round(self.client_cpu_seconds / self.seconds * 100, 1)
+            if self.seconds
+            else 0.0,
+        }
+
+
+async def measure_transactions(
+    config: ClientConfig, plan: TransactionsPlan
+) -> tuple[int, list[TransactionFigures]]:
+    """The transaction version in use, and the figures. Raises: KafkaError, OSError"""
+    async with Admin(config=config) as admin:
+        version = plan.transaction_version
+        if version is None:
+            level = (await admin.describe_features()).finalized.get(TRANSACTION_FEATURE, 0)
+            version = 2 if level >= IMPLICIT_ADD_LEVEL else 1
+        async with _topic(admin, plan) as topic_name, AsyncExitStack() as stack:
+            producers = await _producers(config, plan, topic_name, version, stack)
+            figures = [await _measure(producers, count, plan) for count in plan.partition_counts]
+    return version, figures
+
+
+@asynccontextmanager
+async def _topic(admin: Admin, plan: TransactionsPlan) -> AsyncIterator[str]:
+    """The topic that is given, or one that is deleted afterwards."""
+    if plan.topic is not None:
+        yield plan.topic
+        return
+    name = f"bench-transactions-{uuid.uuid4().hex[:12]}"
+    topic = NewTopic(name, max(plan.partition_counts), plan.replication_factor)
+    await admin.create_topics([topic])
+    try:
+        yield name
+    finally:
+        await admin.delete_topics([name])
+
+
+async def _producers(
+    config: ClientConfig,
+    plan: TransactionsPlan,
+    topic_name: str,
+    version: int,
+    stack: AsyncExitStack,
+) -> list[TransactionalProducer]:
+    """Producers with their ids, each with connections of its own."""
+    run_id = uuid.uuid4().hex[:12]
+    producers = []
+    for number in range(plan.producer_count):
+        client = ClusterClient(config)
+        stack.push_async_callback(client.close)
+        topic = await _described(client, topic_name, max(plan.partition_counts))
+        producers.append(
+            TransactionalProducer(
+                client,
+                f"bench-{run_id}-{number}",
+                topic,
+                transaction_version=version,
+                record_bytes=plan.record_bytes,
+            )
+        )
+    await asyncio.gather(*(each.begin_session() for each in producers))
+    return producers
+
+
+async def _described(client: ClusterClient, name: str, least: int) -> TopicMetadata:
+    async def attempt() -> TopicMetadata:
+        topic = await described_topic(client, name)
+        for partition in topic.partitions:
+            await client.leader_of(name, partition)
+        return topic
+
+    topic = await client.retry(attempt, what=f"topic {name}", timeout_ms=None)
+    if len(topic.partitions) < least:
+        raise KafkaError(f"topic {name} has {len(topic.partitions)} partitions, not {least}")
+    return topic
+
+
+async def _measure(
+    producers: list[TransactionalProducer], partition_count: int, plan: TransactionsPlan
+) -> TransactionFigures:
+    warm_up = TransactionFigures(partition_count)
+    await _commit_for(producers, warm_up, plan.warm_up_seconds)
+    figures = TransactionFigures(partition_count)
+    retries_before = sum(each.retry_count for each in producers)
+    begin, cpu_begin = time.perf_counter(), own_cpu_seconds()
+    await _commit_for(producers, figures, plan.seconds)
+    figures.seconds = time.perf_counter() - begin
+    figures.client_cpu_seconds = own_cpu_seconds() - cpu_begin
+    figures.retry_count = sum(each.retry_count for each in producers) - retries_before
+    return figures
+
+
+async def _commit_for(
+    producers: list[TransactionalProducer], figures: TransactionFigures, seconds: float
+) -> None:
+    """Every producer begins transactions until the time is over, and ends its last one."""
+    deadline = time.perf_counter() + seconds
+
+    async def work(number: int, producer: TransactionalProducer) -> None:
+        turn = 0
+        while (begin := time.perf_counter()) < deadline:
+            # Each begins elsewhere, so that few partitions are not all the same ones.
+            first = (number + turn * len(producers)) * figures.partition_count
+            every = producer.partition_count
+            partitions = [(first + index) % every for index in range(figures.partition_count)]
+            commit_seconds = await producer.run(partitions)
+            figures.latencies_ms.append((time.perf_counter() - begin) * 1000)
+            figures.commit_latencies_ms.append(commit_seconds * 1000)
+            turn += 1
+
+    await asyncio.gather(*(work(*numbered) for numbered in enumerate(producers)))

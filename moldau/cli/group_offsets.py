@@ -1,0 +1,504 @@
+"""`moldau groups reset-offsets`: where a group shall go on reading, shown first, done if asked.
+
+Owns the meaning of the scenarios (that of kafka-consumer-groups) and the CSV of offsets:
+`topic,partition,offset`, with the group in front where there are several. Must not talk to a
+cluster except through `moldau.client`. Invariants: without `--execute` nothing is changed; offsets
+of a group that has members are never touched; a new offset lies within its log, from its start to
+its end, and where the offset that was asked for does not, the row says so; a file names no
+partition twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, parse_datetime, read_small_file
+from moldau.cli.output import complain, fail, print_json, print_table
+from moldau.cli.targets import (
+    AllGroups,
+    GroupIds,
+    Topics,
+    chosen_groups,
+    existing_partitions,
+    parse_topics,
+    require_groups,
+)
+from moldau.client import (
+    Admin,
+    CommittedOffset,
+    GroupDescription,
+    KafkaError,
+    OffsetSpec,
+    PartitionOffset,
+    TopicPartition,
+)
+from moldau.protocol.errors import ErrorCode
+
+MAX_INT64: Final = 2**63 - 1
+_DURATION: Final = re.compile(
+    r"([-+]?)P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,9})?)S)?)?", re.IGNORECASE
+)
+_UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
+FORM: Final = "topic,partition,offset or group,topic,partition,offset"
+GroupOffsets = dict[str | None, dict[TopicPartition, int]]
+"""Offsets by group; None where lines name no group."""
+TopicsByName = dict[str, set[int] | None]
+AllTopics = Annotated[
+    bool, typer.Option("--all-topics", help="Every topic the group has committed for.")
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The logs' start.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="The logs' end.")]
+ToCurrent = Annotated[bool, typer.Option("--to-current", help="Where it is; useful with --export.")]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, help="This offset.")]
+ShiftBy = Annotated[
+    int | None, typer.Option("--shift-by", help="So many further; back when negative.")
+]
+ToDatetime = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime",
+        metavar="YYYY-MM-DDTHH:MM:SS.sss",
+        help="The first record of then or later; UTC unless it names a time zone.",
+    ),
+]
+ByDuration = Annotated[
+    str | None,
+    typer.Option(
+        "--by-duration", metavar="PnDTnHnMnS", help="The first record not older than that."
+    ),
+]
+FromFile = Annotated[Path | None, typer.Option("--from-file", help="The offsets of a CSV file.")]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it, instead of only showing it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it (default).")]
+Export = Annotated[bool, typer.Option("--export", help="Print CSV that --from-file takes.")]
+GONE = "there is no such partition any more"
+
+
+class Scenario(Enum):
+    """What the new offsets are taken from."""
+
+    EARLIEST = "--to-earliest"
+    LATEST = "--to-latest"
+    CURRENT = "--to-current"
+    OFFSET = "--to-offset"
+    SHIFT = "--shift-by"
+    TIMESTAMP = "--to-datetime or --by-duration"
+    FILE = "--from-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A scenario with its number: an offset, a distance, or a time in ms since 1970.
+
+    `offsets` are those of a file.
+    """
+
+    scenario: Scenario
+    number: int = 0
+    offsets: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOffset:
+    """One partition's way; `new` is None when it is left as it is, `note` says what is special."""
+
+    partition: TopicPartition
+    current: int | None
+    new: CommittedOffset | None
+    note: str = ""
+
+
+class NoPlan(Exception):
+    """The scenario cannot be carried out for a group; the text is one line."""
+
+
+async def plan_offsets(
+    admin: Admin,
+    goal: Goal,
+    partitions: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> list[PlannedOffset]:
+    """The new offsets of one group's partitions, in their order.
+
+    Raises:
+        NoPlan: a log's bounds are not known, or an offset is to be shifted that is not there.
+        KafkaError
+    """
+    if goal.scenario is Scenario.SHIFT:
+        without = next((each for each in partitions if each not in committed), None)
+        if without is not None:
+            raise NoPlan(f"{without}: nothing is committed that could be shifted")
+    earliest = await _offsets(admin, partitions, OffsetSpec.EARLIEST)
+    latest = await _offsets(admin, partitions, OffsetSpec.LATEST)
+    at_time: Mapping[TopicPartition, PartitionOffset] = {}
+    if goal.scenario is Scenario.TIMESTAMP:
+        at_time = await _offsets(admin, partitions, goal.number)
+    planned = []
+    for partition in partitions:
+        current = committed.get(partition)
+        wanted, note = _wanted(goal, partition, current, earliest, latest, at_time)
+        planned.append(
+            _within(partition, current, wanted, note, earliest[partition], latest[partition])
+        )
+    return planned
+
+
+def _wanted(
+    goal: Goal,
+    partition: TopicPartition,
+    current: CommittedOffset | None,
+    earliest: Mapping[TopicPartition, PartitionOffset],
+    latest: Mapping[TopicPartition, PartitionOffset],
+    at_time: Mapping[TopicPartition, PartitionOffset],
+) -> tuple[CommittedOffset, str]:
+    """The offset that the scenario asks for, before the log's bounds are applied."""
+    end = CommittedOffset(latest[partition].offset)
+    match goal.scenario:
+        case Scenario.EARLIEST:
+            return CommittedOffset(earliest[partition].offset), ""
+        case Scenario.LATEST:
+            return end, ""
+        case Scenario.OFFSET:
+            return CommittedOffset(goal.number), ""
+        case Scenario.FILE:
+            assert goal.offsets is not None, "the partitions are those of the file"
+            return CommittedOffset(goal.offsets[partition]), ""
+        case Scenario.SHIFT:
+            assert current is not None, "checked before"
+            return CommittedOffset(current.offset + goal.number), ""
+        case Scenario.CURRENT:
+            return (current, "") if current is not None else (end, "nothing committed: the end")
+        case Scenario.TIMESTAMP:
+            found = at_time[partition].offset
+            if found < 0:
+                return end, "no record at or after that time: the end"
+            return CommittedOffset(found), ""
+
+
+def _within(
+    partition: TopicPartition,
+    current: CommittedOffset | None,
+    wanted: CommittedOffset,
+    note: str,
+    earliest: PartitionOffset,
+    latest: PartitionOffset,
+) -> PlannedOffset:
+    if wanted.offset < earliest.offset:
+        note = f"{wanted.offset} is before the log's start"
+        wanted = CommittedOffset(earliest.offset)
+    elif wanted.offset > latest.offset:
+        note = f"{wanted.offset} is behind the log's end"
+        wanted = CommittedOffset(latest.offset)
+    return PlannedOffset(partition, current.offset if current else None, wanted, note)
+
+
+async def _offsets(
+    admin: Admin, partitions: Sequence[TopicPartition], spec: int
+) -> dict[TopicPartition, PartitionOffset]:
+    outcome = await admin.list_partition_offsets(dict.fromkeys(partitions, spec))
+    found: dict[TopicPartition, PartitionOffset] = {}
+    for partition, answer in outcome.items():
+        if isinstance(answer, KafkaError):
+            raise NoPlan(f"{partition}: its offsets are not known: {answer}") from answer
+        found[partition] = answer
+    return found
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds (`P1DT2H`).
+
+    Raises: ValueError
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()[1:]):
+        raise ValueError("not of the form PnDTnHnMnS")
+    sign, *units, seconds = match.groups()
+    total = sum(int(value or 0) * unit for value, unit in zip(units, _UNIT_MS, strict=True))
+    total += round(float(seconds or 0) * 1000)
+    if total > MAX_INT64:
+        raise ValueError("too long")
+    return -total if sign == "-" else total
+
+
+def offsets_csv(offsets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
+    """Offsets of groups as a file's text."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for group_id, partitions in offsets.items():
+        group = (group_id,) if len(offsets) > 1 else ()
+        for partition, offset in sorted(partitions.items()):
+            writer.writerow((*group, *partition, offset))
+    return file.getvalue()
+
+
+def read_offsets(path: Path) -> GroupOffsets:
+    """The offsets in a file; exits with status 2 when it cannot be read or has another form."""
+    try:
+        text = io.TextIOWrapper(io.BytesIO(read_small_file(path)), encoding="utf-8").read()
+        return parse_offsets(text)
+    except UnicodeDecodeError as error:
+        fail(f"{path}: not UTF-8: {error}", status=2)
+    except (ValueError, csv.Error) as error:
+        fail(f"{path}: {error}", status=2)
+
+
+def parse_offsets(text: str) -> GroupOffsets:
+    """The offsets in a file's text. Raises: ValueError, with one line that says what is wrong."""
+    found: GroupOffsets = {}
+    reader = csv.reader(io.StringIO(text), strict=True)
+    for row in reader:
+        cells = [cell.strip() for cell in row]
+        if not any(cells):
+            continue
+        where = f"line {reader.line_num}"
+        if len(cells) not in (3, 4):
+            raise ValueError(f"{where} has {len(cells)} columns, not {FORM}")
+        topic, index, offset = cells[-3:]
+        group_id = cells[0] if len(cells) == 4 else None
+        if not topic or not _is_number(index) or not _is_number(offset):
+            raise ValueError(f"{where} is not {FORM}")
+        partition = TopicPartition(topic, int(index))
+        offsets = found.setdefault(group_id, {})
+        if partition in offsets:
+            raise ValueError(f"{where}: {partition} is named twice")
+        if int(offset) > MAX_INT64 or partition.partition >= 2**31:
+            raise ValueError(f"{where}: a number is too big")
+        offsets[partition] = int(offset)
+    if not found:
+        raise ValueError(f"no lines of the form {FORM}")
+    if None in found and len(found) > 1:
+        raise ValueError("some lines name a group, others do not")
+    return found
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of all groups."""
+
+    plans: dict[str, list[PlannedOffset]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+
+@asks_cluster()
+def reset_offsets(
+    access: ClusterAccess,
+    group_ids: GroupIds = None,
+    all_groups: AllGroups = False,
+    topics: Topics = None,
+    all_topics: AllTopics = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_current: ToCurrent = False,
+    to_offset: ToOffset = None,
+    shift_by: ShiftBy = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
+    from_file: FromFile = None,
+    execute: Execute = False,
+    dry_run: DryRun = False,
+    export: Export = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move the offsets of groups that nobody is in."""
+    file = read_offsets(from_file) if from_file is not None else None
+    if all_groups or group_ids or file is None or None in file:
+        require_groups(group_ids, all_groups)
+    if execute and dry_run:
+        fail("give --execute or --dry-run, not both", status=2)
+    if export and as_json:
+        fail("give --export or --json, not both", status=2)
+    goal = _goal(
+        {
+            Scenario.EARLIEST: 0 if to_earliest else None,
+            Scenario.LATEST: 0 if to_latest else None,
+            Scenario.CURRENT: 0 if to_current else None,
+            Scenario.OFFSET: to_offset,
+            Scenario.SHIFT: shift_by,
+            Scenario.FILE: None if file is None else 0,
+        },
+        to_datetime,
+        by_duration,
+    )
+    wanted = parse_topics(topics)
+    if file is None and bool(wanted) == all_topics:
+        fail("give --topic or --all-topics" + (", not both" if wanted else ""), status=2)
+
+    async def work(admin: Admin) -> Outcome:
+        chosen = await chosen_groups(admin, group_ids, all_groups)
+        return await _reset(admin, chosen, goal, wanted, file, execute=execute)
+
+    outcome = access.run(work)
+    _show(outcome, executed=execute, export=export, as_json=as_json)
+    complain(outcome.errors)
+
+
+def _goal(
+    numbers: Mapping[Scenario, int | None], to_datetime: str | None, by_duration: str | None
+) -> Goal:
+    """The one scenario that is asked for; exits with status 2 for none, several or a bad one."""
+    goals = [Goal(scenario, number) for scenario, number in numbers.items() if number is not None]
+    for text, option, parse in (
+        (to_datetime, "--to-datetime", parse_datetime),
+        (by_duration, "--by-duration", _ago),
+    ):
+        if text is None:
+            continue
+        try:
+            moment_ms = parse(text)
+        except ValueError as error:
+            fail(f"{option} {text!r}: {error}", status=2)
+        # Negative numbers mean other things to a broker; nothing is older than 1970.
+        goals.append(Goal(Scenario.TIMESTAMP, max(0, moment_ms)))
+    if len(goals) != 1:
+        options = ", ".join(scenario.value for scenario in Scenario)
+        fail(f"where to? give one of {options}", status=2)
+    return goals[0]
+
+
+def _ago(text: str) -> int:
+    return time.time_ns() // 1_000_000 - parse_duration(text)
+
+
+async def _reset(
+    admin: Admin,
+    group_ids: list[str],
+    goal: Goal,
+    wanted: TopicsByName,
+    file: GroupOffsets | None,
+    *,
+    execute: bool,
+) -> Outcome:
+    """Plan each group by itself, and carry the plan out where that is asked for."""
+    outcome = Outcome()
+    if file is not None and not group_ids:
+        group_ids = [group_id for group_id in file if group_id is not None]
+    described = await admin.describe_groups(group_ids)
+    committed = await admin.list_group_offsets(group_ids)
+    partitions = await existing_partitions(admin, wanted) if wanted else []
+    for group_id in group_ids:
+        problem = refusal(group_id, described[group_id])
+        offsets = committed[group_id]
+        if isinstance(offsets, KafkaError):
+            problem = problem or str(offsets)
+        if problem is not None or isinstance(offsets, KafkaError):
+            outcome.errors.append(problem or "")
+            continue
+        own_goal, chosen = _of_group(group_id, goal, partitions, offsets, file)
+        try:
+            gone = [] if wanted else await _gone(admin, chosen)
+            present = [each for each in chosen if each not in gone]
+            plan = await plan_offsets(admin, own_goal, present, offsets)
+        except NoPlan as error:
+            outcome.errors.append(f"{group_id}: {error}")
+            continue
+        if not plan:
+            outcome.errors.append(f"{group_id}: there are no offsets to move")
+            continue
+        if execute:
+            plan = await _carry_out(admin, group_id, plan, outcome.errors)
+        outcome.plans[group_id] = plan + [
+            PlannedOffset(each, offsets[each].offset if each in offsets else None, None, GONE)
+            for each in gone
+        ]
+    return outcome
+
+
+def refusal(group_id: str, described: GroupDescription | KafkaError) -> str | None:
+    """Why a group's offsets cannot be moved, None when they can. A group that is not there yet
+    is made by the first commit.
+    """
+    if isinstance(described, KafkaError):
+        return None if described.code == ErrorCode.GROUP_ID_NOT_FOUND else str(described)
+    if described.is_empty:
+        return None
+    return (
+        f"{group_id}: offsets can only be moved while nobody is in the group; it is "
+        f"{described.state}"
+    )
+
+
+def _of_group(
+    group_id: str,
+    goal: Goal,
+    partitions: list[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    file: GroupOffsets | None,
+) -> tuple[Goal, list[TopicPartition]]:
+    """The scenario of one group, and its partitions."""
+    if file is None:
+        return goal, partitions or sorted(committed)
+    offsets = file.get(group_id, file.get(None, {}))
+    return Goal(Scenario.FILE, offsets=offsets), sorted(offsets)
+
+
+async def _gone(admin: Admin, partitions: list[TopicPartition]) -> set[TopicPartition]:
+    """The partitions that do not exist any more: offsets outlive topics for a while."""
+    names = set(await admin.list_topics(include_internal=True))
+    topics = await admin.describe_topics(sorted({each.topic for each in partitions} & names))
+    present = {
+        TopicPartition(name, each.partition)
+        for name, topic in topics.items()
+        for each in topic.partitions
+    }
+    return {each for each in partitions if each not in present}
+
+
+async def _carry_out(
+    admin: Admin, group_id: str, plan: list[PlannedOffset], errors: list[str]
+) -> list[PlannedOffset]:
+    """Commit a plan; returns the rows that were committed."""
+    news = {each.partition: each.new for each in plan if each.new is not None}
+    outcome = await admin.alter_group_offsets(group_id, news)
+    refused = {str(error) for error in outcome.values() if error is not None}
+    errors.extend(sorted(refused))
+    return [each for each in plan if outcome[each.partition] is None]
+
+
+def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> None:
+    if export:
+        sys.stdout.write(
+            offsets_csv(
+                {
+                    group_id: {each.partition: each.new.offset for each in plan if each.new}
+                    for group_id, plan in outcome.plans.items()
+                }
+            )
+        )
+        return
+    rows: list[dict[str, Any]] = [
+        {
+            "group_id": group_id,
+            "topic": each.partition.topic,
+            "partition": each.partition.partition,
+            "current_offset": each.current,
+            "new_offset": each.new.offset if each.new else None,
+            "note": each.note or None,
+        }
+        for group_id, plan in outcome.plans.items()
+        for each in plan
+    ]
+    if as_json:
+        print_json({"executed": executed, "offsets": rows})
+        return
+    if not rows:
+        return
+    print_table(
+        ("group", "topic", "partition", "current offset", "new offset", "note"),
+        (row.values() for row in rows),
+    )
+    typer.echo("done" if executed else "nothing is changed yet: --execute does it")

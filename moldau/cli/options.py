@@ -1,0 +1,230 @@
+"""The options that commands share, and the way into the client.
+
+Owns the options of a running cluster, the order of settings (an option wins over `--property`,
+which wins over `--command-config`, which wins over the command's own defaults), and the mapping
+from a `KafkaError` to one line. Must not know which settings there are: the client does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from moldau.cli.output import fail
+from moldau.client import Admin, AdminConfig, ClientConfig, ConfigurationError, KafkaError
+from moldau.config import ConfigError, parse_properties
+
+Result = TypeVar("Result")
+
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        "-b",
+        envvar="MOLDAU_BOOTSTRAP_SERVER",
+        help="HOST:PORT of one or more brokers, separated by commas.  [default: localhost:9092]",
+        show_default=False,
+    ),
+]
+BootstrapController = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-controller",
+        help="HOST:PORT of one or more controllers, to ask these instead of brokers.",
+        show_default=False,
+    ),
+]
+CommandConfig = Annotated[
+    str | None,
+    typer.Option("--command-config", help="A file with client properties, as Kafka's tools take."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+TimeoutMs = Annotated[
+    int, typer.Option("--timeout-ms", min=1, help="Give up after this many milliseconds.")
+]
+
+DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
+DEFAULT_TIMEOUT_MS = 15_000
+MAX_FILE_BYTES = 64 * 1024 * 1024
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", help="KEY=VALUE, a setting of the client; may be repeated."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """The running cluster that a command is for; `asks_cluster` makes it of the options.
+
+    Controllers, when they are given, are asked instead of brokers.
+    """
+
+    bootstrap_server: str | None
+    command_config: str | None
+    timeout_ms: int
+    bootstrap_controller: str | None = None
+
+    def config(self) -> ClientConfig:
+        """The client's configuration; exits with status 2 when it is wrong."""
+        servers, controllers = self.bootstrap_server, self.bootstrap_controller
+        try:
+            if self.command_config is not None:
+                config = AdminConfig.from_file(self.command_config, servers, controllers)
+            elif controllers is not None:
+                config = AdminConfig(bootstrap_controllers=controllers)
+            else:
+                config = AdminConfig(servers or DEFAULT_BOOTSTRAP_SERVER)
+            return AdminConfig.resolve(
+                None,
+                config,
+                {
+                    "request_timeout_ms": min(config.request_timeout_ms, self.timeout_ms),
+                    "default_api_timeout_ms": self.timeout_ms,
+                },
+            )
+        except (ConfigurationError, ConfigError) as error:
+            fail(str(error), status=2)
+
+    def run(self, work: Callable[[Admin], Awaitable[Result]]) -> Result:
+        """Run `work` with an admin client; a `KafkaError` becomes one line and status 1, settings
+        that cannot be used status 2.
+        """
+        config = self.config()
+
+        async def run() -> Result:
+            async with Admin(config=config) as admin:
+                return await work(admin)
+
+        try:
+            return asyncio.run(run())
+        except ConfigurationError as error:  # what only shows when the settings are put to use
+            fail(str(error), status=2)
+        except KafkaError as error:
+            fail(str(error))
+
+
+def asks_cluster(
+    *, controllers: bool = False, timeout_ms: int = DEFAULT_TIMEOUT_MS
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a running cluster in place of its first parameter, a
+    `ClusterAccess`. They come behind the command's own options, before `--json`.
+
+    Args:
+        controllers: whether `--bootstrap-controller` is one of them.
+        timeout_ms: the default of `--timeout-ms`.
+    """
+    options: dict[str, tuple[Any, Any]] = {
+        "bootstrap_server": (BootstrapServer, None),
+        **({"bootstrap_controller": (BootstrapController, None)} if controllers else {}),
+        "command_config": (CommandConfig, None),
+        "timeout_ms": (TimeoutMs, timeout_ms),
+    }
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            command(ClusterAccess(**{name: given.pop(name) for name in options}), **given)
+
+        _, *own = signature(command, eval_str=True).parameters.values()
+        end = len(own) - (own[-1:] != [] and own[-1].name == "as_json")
+        own[end:end] = [
+            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default)
+            for name, (kind, default) in options.items()
+        ]
+        vars(run)["__signature__"] = Signature(own)
+        run.__annotations__ = {each.name: each.annotation for each in own}
+        return run
+
+    return decorate
+
+
+def key_values(pairs: list[str], option: str) -> dict[str, str]:
+    """`k=v` arguments as a dict; exits with status 2 for one without `=`."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            fail(f"{option} {pair!r} is not KEY=VALUE", status=2)
+        values[key] = value
+    return values
+
+
+def read_small_file(path: Path) -> bytes:
+    """What is in a file; exits with status 2 when it cannot be read, or is too big."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            fail(f"{path}: over {MAX_FILE_BYTES} bytes", status=2)
+        return path.read_bytes()
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}", status=2)
+
+
+def parse_datetime(text: str) -> int:
+    """Milliseconds since 1970 of an ISO 8601 date and time, UTC unless it names a time zone.
+
+    Raises: ValueError
+    """
+    moment = datetime.fromisoformat(text)
+    if "T" not in text.upper() and ":" not in text:
+        raise ValueError("there is no time of day")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def client_properties(
+    bootstrap_server: str | None,
+    command_config: str | None,
+    properties: list[str] | None,
+    *,
+    defaults: Mapping[str, str],
+    options: Mapping[str, str | None],
+) -> dict[str, object]:
+    """Dotted keys with text values; exits with status 2 when the file cannot be read.
+
+    Args:
+        defaults: the command's own, for keys that are not given.
+        options: what the command's options say; None where they say nothing.
+    """
+    settings: dict[str, object] = dict(defaults)
+    if command_config is not None:
+        settings.update(_from_file(command_config))
+    settings.update(key_values(properties or [], "--property"))
+    settings.update({key: value for key, value in options.items() if value is not None})
+    if bootstrap_server is not None:
+        settings["bootstrap.servers"] = bootstrap_server
+    settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
+    return settings
+
+
+@contextmanager
+def unused_settings_told() -> Iterator[None]:
+    """Settings that have no effect are one line on stderr, not a Python warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for each in caught:
+        print(f"moldau: {each.message}", file=sys.stderr)
+
+
+def _from_file(path: str) -> dict[str, str]:
+    try:
+        with open(path, encoding="utf-8") as opened:
+            return dict(parse_properties(opened.read()))
+    except OSError as error:
+        fail(f"{path}: {error.strerror}", status=2)
+    except UnicodeDecodeError as error:
+        fail(f"{path}: byte {error.start} is not UTF-8 text", status=2)
+    except ConfigError as error:
+        fail(f"{path}: {error}", status=2)

@@ -1,0 +1,372 @@
+"""A plan of moves: the wish, what there is, what would become of it; its file and its throttle.
+
+Owns the JSON of kafka-reassign-partitions, and which keys a throttle sets on which brokers and
+topics (KIP-73). Must not talk to a cluster except through `moldau.client`. Invariants: every broker
+and partition of a plan exists, and partitions that stay as they are are no part of it; a file is
+consistent in itself: no partition and no broker of a partition is named twice, and it asks for
+nothing that is not done; what is taken away with a throttle is named, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from moldau.cli.options import read_small_file
+from moldau.cli.output import fail
+from moldau.cli.targets import Target, describe_targets, ids_text
+from moldau.client import (
+    Admin,
+    ClusterDescription,
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+    Reassignment,
+    ReplicaLog,
+    TopicPartition,
+    TopicPartitionReplica,
+    UnknownTopicOrPartition,
+)
+from moldau.client.admin.replica_planner import PlanImpossible, RackUnknown, plan_replicas
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+DIRECTORY_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+BROKER_KEYS = (LEADER_RATE, FOLLOWER_RATE, DIRECTORY_RATE)
+TOPIC_KEYS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+VERSION = 1
+ANY_DIRECTORY = "any"
+FORM = '{"version":1,"partitions":[{"topic":…,"partition":…,"replicas":[…]}]}'
+Assignment = Mapping[TopicPartition, Sequence[int]]
+SIZES_TIMEOUT_MS = 5_000
+
+
+class Move(NamedTuple):
+    """The replicas of one partition before and after."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """The replicas that have to be copied."""
+        return tuple(each for each in self.after if each not in self.before)
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """The replicas that are given up."""
+        return tuple(each for each in self.before if each not in self.after)
+
+
+def topic_throttles(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str]]:
+    """The lists of throttled replicas by topic: those copied from, and those copied to."""
+    throttles: dict[str, dict[str, list[str]]] = {}
+    for partition, move in sorted(moves.items()):
+        if not move.added:
+            continue
+        lists = throttles.setdefault(partition.topic, {key: [] for key in TOPIC_KEYS})
+        lists[LEADER_REPLICAS] += [f"{partition.partition}:{each}" for each in move.before]
+        lists[FOLLOWER_REPLICAS] += [f"{partition.partition}:{each}" for each in move.added]
+    return {
+        topic: {key: ",".join(values) for key, values in lists.items()}
+        for topic, lists in throttles.items()
+    }
+
+
+def throttled_brokers(moves: Mapping[TopicPartition, Move]) -> list[int]:
+    """The brokers that send or receive."""
+    ids = {each for move in moves.values() if move.added for each in (*move.before, *move.added)}
+    return sorted(ids)
+
+
+async def set_throttle(
+    admin: Admin,
+    moves: Mapping[TopicPartition, Move],
+    bytes_per_second: int,
+    live_broker_ids: Collection[int],
+) -> list[int]:
+    """Throttle moves before they begin; the brokers that could not be told, since they are down.
+
+    Lists that a topic has already are replaced, as Kafka's tool does. Raises: KafkaError
+    """
+    assert bytes_per_second > 0
+    brokers = throttled_brokers(moves)
+    changes: dict[ConfigResource, list[ConfigChange]] = {
+        ConfigResource(ConfigResourceType.TOPIC, topic): [
+            ConfigChange(key, value) for key, value in values.items()
+        ]
+        for topic, values in topic_throttles(moves).items()
+    }
+    await admin.alter_configs(changes)
+    rate = str(bytes_per_second)
+    await admin.alter_configs(
+        {
+            ConfigResource(ConfigResourceType.BROKER, str(broker_id)): [
+                ConfigChange(LEADER_RATE, rate),
+                ConfigChange(FOLLOWER_RATE, rate),
+            ]
+            for broker_id in brokers
+            if broker_id in live_broker_ids
+        }
+    )
+    return [broker_id for broker_id in brokers if broker_id not in live_broker_ids]
+
+
+async def clear_throttles(admin: Admin, topics: Iterable[str]) -> list[str]:
+    """Take throttles from all brokers that answer and from topics; what was cleared.
+
+    Raises: KafkaError
+    """
+    brokers = (await admin.describe_cluster()).brokers
+    cleared = []
+    for broker in brokers:
+        resource = ConfigResource(ConfigResourceType.BROKER, str(broker.node_id))
+        if await _reset(admin, resource, BROKER_KEYS, ConfigSource.DYNAMIC_BROKER_CONFIG):
+            cleared.append(f"broker {broker.node_id}")
+    for topic in sorted(set(topics)):
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        try:
+            if await _reset(admin, resource, TOPIC_KEYS, ConfigSource.DYNAMIC_TOPIC_CONFIG):
+                cleared.append(f"topic {topic}")
+        except UnknownTopicOrPartition:
+            continue  # deleted since then, with its configuration
+    return cleared
+
+
+async def _reset(
+    admin: Admin, resource: ConfigResource, keys: Iterable[str], source: ConfigSource
+) -> bool:
+    """Delete the keys that are set on the resource itself; whether there was one."""
+    entries = (await admin.describe_configs([resource]))[resource]
+    found = [key for key in keys if key in entries and entries[key].source == source]
+    if found:
+        changes = [ConfigChange(key, None, ConfigOperation.DELETE) for key in found]
+        await admin.alter_configs({resource: changes})
+    return bool(found)
+
+
+def assignment_document(assignment: Assignment) -> dict[str, Any]:
+    """An assignment in the form of Kafka's files."""
+    return {
+        "version": VERSION,
+        "partitions": [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "replicas": list(replicas),
+                "log_dirs": [ANY_DIRECTORY] * len(replicas),
+            }
+            for partition, replicas in sorted(assignment.items())
+        ],
+    }
+
+
+def write_assignment(path: Path, assignment: Assignment) -> None:
+    """Write a file; exits with status 1 when that fails."""
+    try:
+        path.write_text(json.dumps(assignment_document(assignment)) + "\n", encoding="utf-8")
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
+
+
+def read_assignment(path: Path) -> dict[TopicPartition, list[int]]:
+    """The moves of a file; exits with status 2 when it cannot be read or has another form."""
+    try:
+        document = json.loads(read_small_file(path))
+    except ValueError as error:
+        fail(f"{path}: not JSON of the form {FORM}: {error}", status=2)
+    try:
+        return parse_assignment(document)
+    except ValueError as error:
+        fail(f"{path}: {error}", status=2)
+
+
+def parse_assignment(document: Any) -> dict[TopicPartition, list[int]]:
+    """The moves in a document. Raises: ValueError, with one line that says what is wrong."""
+    if not isinstance(document, dict) or not isinstance(document.get("partitions"), list):
+        raise ValueError(f"not of the form {FORM}")
+    version = document.get("version", VERSION)
+    if version != VERSION:
+        raise ValueError(f"version {version!r}; only {VERSION} is known")
+    moves: dict[TopicPartition, list[int]] = {}
+    for each in document["partitions"]:
+        partition, replicas = _entry(each)
+        if partition in moves:
+            raise ValueError(f"{partition} is named twice")
+        moves[partition] = replicas
+    if not moves:
+        raise ValueError("no partitions are named")
+    return moves
+
+
+def _entry(entry: Any) -> tuple[TopicPartition, list[int]]:
+    if not isinstance(entry, dict) or not {"topic", "partition", "replicas"} <= entry.keys():
+        raise ValueError(f"{_short(entry)} has not the form {FORM}")
+    topic, index, replicas = entry["topic"], entry["partition"], entry["replicas"]
+    if not isinstance(topic, str) or not topic:
+        raise ValueError(f"the topic {_short(topic)} is not a name")
+    if not _is_id(index):
+        raise ValueError(f"{topic}: the partition {_short(index)} is not a number from 0 on")
+    partition = TopicPartition(topic, index)
+    if not isinstance(replicas, list) or not replicas or not all(map(_is_id, replicas)):
+        raise ValueError(f"{partition}: replicas {_short(replicas)} is not a list of broker ids")
+    if len(set(replicas)) < len(replicas):
+        raise ValueError(f"{partition}: replicas {_short(replicas)} names a broker twice")
+    directories = entry.get("log_dirs", [ANY_DIRECTORY] * len(replicas))
+    if not isinstance(directories, list) or len(directories) != len(replicas):
+        raise ValueError(f"{partition}: log_dirs needs one entry for each of the replicas")
+    if any(each != ANY_DIRECTORY for each in directories):
+        raise ValueError(f'{partition}: log_dirs can only be "{ANY_DIRECTORY}"')
+    return partition, replicas
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+class Wish(NamedTuple):
+    """What the user asks for: listed replicas, or rules for a plan."""
+
+    targets: list[Target]
+    listed: Mapping[TopicPartition, Sequence[int]] | None = None
+    replicas: list[int] | None = None
+    brokers: list[int] | None = None
+    without: list[int] | None = None
+    racks: list[str] | None = None
+    replication_factor: int | None = None
+    rack_aware: bool = True
+
+
+class Plan(NamedTuple):
+    """What would become of which partitions; those that stay as they are are left out of `moves`,
+    and so are those that are on their way to where they are wanted.
+    """
+
+    wanted: dict[TopicPartition, tuple[int, ...]]
+    moves: dict[TopicPartition, Move]
+    ongoing: dict[TopicPartition, Reassignment]
+    cluster: ClusterDescription
+
+    @property
+    def live_broker_ids(self) -> set[int]:
+        """The brokers that serve."""
+        return {each.node_id for each in self.cluster.brokers if not each.fenced}
+
+    @property
+    def after(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """The replicas there will be."""
+        return {partition: move.after for partition, move in self.moves.items()}
+
+    @property
+    def before(self) -> dict[TopicPartition, tuple[int, ...]]:
+        """The replicas there are."""
+        return {partition: move.before for partition, move in self.moves.items()}
+
+
+async def make_plan(admin: Admin, wish: Wish) -> Plan:
+    """What fulfils a wish; exits with status 1 when nothing can. Raises: KafkaError"""
+    listed = wish.listed or {}
+    targets = wish.targets or [(each.topic, each.partition) for each in listed]
+    topics, partitions = await describe_targets(admin, targets)
+    cluster = await admin.describe_cluster(include_fenced_brokers=True)
+    ongoing = await admin.list_partition_reassignments()
+    before = {}
+    for partition in partitions:
+        described = next(
+            each
+            for each in topics[partition.topic].partitions
+            if each.partition == partition.partition
+        )
+        move = ongoing.get(partition)
+        before[partition] = move.target_replicas if move else described.replicas
+    after: Mapping[TopicPartition, Sequence[int]]
+    if wish.listed is not None:
+        after = wish.listed
+    elif wish.replicas is not None:
+        after = dict.fromkeys(partitions, wish.replicas)
+    else:
+        try:
+            after = plan_replicas(
+                before, _usable(cluster, wish), replication_factor=wish.replication_factor
+            )
+        except RackUnknown as unknown:
+            fail(f"{unknown}: set it, or give --disable-rack-aware")
+        except PlanImpossible as impossible:
+            fail(str(impossible))
+    _check_brokers(cluster, after)
+    moves = {
+        partition: Move(before[partition], tuple(after[partition]))
+        for partition in partitions
+        if before[partition] != tuple(after[partition])
+    }
+    wanted = {partition: tuple(after[partition]) for partition in partitions}
+    return Plan(wanted, moves, ongoing, cluster)
+
+
+def _usable(cluster: ClusterDescription, wish: Wish) -> dict[int, str | None]:
+    """The brokers a plan may use, with their racks; exits with status 1 when one is missing."""
+    brokers = {each.node_id: each for each in cluster.brokers}
+    unknown = [
+        each for each in (*(wish.brokers or ()), *(wish.without or ())) if each not in brokers
+    ]
+    if unknown:
+        fail(_no_broker(unknown, cluster))
+    fenced = [each for each in wish.brokers or () if brokers[each].fenced]
+    if fenced:
+        fail(f"broker {ids_text(fenced)} does not serve at the moment")
+    known_racks = {each.rack for each in cluster.brokers if each.rack is not None}
+    for rack in wish.racks or ():
+        if rack not in known_racks:
+            known = ", ".join(sorted(known_racks)) or "none"
+            fail(f"no broker is in rack {rack!r}; racks are {known}")
+    return {
+        each.node_id: each.rack if wish.rack_aware else None
+        for each in cluster.brokers
+        if not each.fenced
+        and (wish.brokers is None or each.node_id in wish.brokers)
+        and (wish.racks is None or each.rack in wish.racks)
+        and each.node_id not in (wish.without or ())
+    }
+
+
+def _check_brokers(
+    cluster: ClusterDescription, after: Mapping[TopicPartition, Sequence[int]]
+) -> None:
+    known = {each.node_id for each in cluster.brokers}
+    unknown = sorted({each for replicas in after.values() for each in replicas} - known)
+    if unknown:
+        fail(_no_broker(unknown, cluster))
+
+
+def _no_broker(unknown: Sequence[int], cluster: ClusterDescription) -> str:
+    known = ", ".join(str(each.node_id) for each in cluster.brokers)
+    return f"there is no broker {', '.join(map(str, unknown))}; there are {known}"
+
+
+async def partition_sizes(admin: Admin, made: Plan) -> dict[TopicPartition, int | None]:
+    """The size of each partition, as the first of its replicas that answers tells it."""
+    wanted = [
+        TopicPartitionReplica(*partition, broker_id)
+        for partition, move in made.moves.items()
+        if move.added
+        for broker_id in move.before
+        if broker_id in made.live_broker_ids
+    ]
+    logs = await admin.describe_replica_logs(wanted, timeout_ms=SIZES_TIMEOUT_MS)
+    sizes: dict[TopicPartition, int | None] = dict.fromkeys(made.moves)
+    for (topic, index, _), log in logs.items():
+        partition = TopicPartition(topic, index)
+        if isinstance(log, ReplicaLog):
+            sizes[partition] = max(sizes[partition] or 0, log.size_bytes)
+    return sizes

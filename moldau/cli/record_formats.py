@@ -1,0 +1,359 @@
+"""Records as text, JSON lines or whole values, for `moldau produce` and `moldau consume`.
+
+Owns the three formats, in both directions. Must not know a cluster, nor write. Invariants: no more
+than one piece of input (at most the limit given) and one read's worth of bytes are held at a time;
+what cannot be a record is one `InputProblem` that names the input and the line; a line that
+`json_formatter` makes is read by `JsonFormat` as the same record, whatever its bytes are.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from moldau.cli.options import parse_datetime
+
+if TYPE_CHECKING:
+    from moldau.client.records import ConsumerRecord
+
+READ_BYTES: Final = 262_144
+MAX_PARTITION: Final = 2**31 - 1
+MAX_TIMESTAMP_MS: Final = 2**63 - 1
+
+#: Fields of a JSON line that become part of the record.
+INPUT_FIELDS: Final = (
+    "key",
+    "key_base64",
+    "value",
+    "value_base64",
+    "headers",
+    "partition",
+    "timestamp",
+)
+#: What `moldau consume --format json` writes besides, so that its output can be read here.
+IGNORED_FIELDS: Final = frozenset({"topic", "offset", "timestamp_type", "leader_epoch"})
+
+Headers = Sequence[tuple[str, bytes | None]]
+Formatter = Callable[["ConsumerRecord"], bytes]
+TIMESTAMP_TYPES: Final[Mapping[int, str]] = {-1: "none", 0: "create", 1: "append"}
+#: What `--fields` may name.
+OUTPUT_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "headers", "key", "value")
+
+
+class InputProblem(ValueError):
+    """Input that cannot be made a record, with where it is and what is allowed."""
+
+
+class InputRecord(NamedTuple):
+    """A record as the input gives it; `partition` and `timestamp_ms` only where it says so."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class Readable(Protocol):
+    """A binary stream, such as stdin's buffer."""
+
+    def read1(self, size: int, /) -> bytes:
+        """What is there, at most so many bytes; nothing at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """One value per line, with a key in front when there is a separator.
+
+    A key or value equal to `null_marker` is null: a null value is a tombstone.
+    """
+
+    key_separator: bytes | None = None
+    null_marker: bytes | None = None
+
+    def record(self, line: bytes) -> InputRecord | None:
+        """The record of one line. Raises: InputProblem"""
+        if self.key_separator is None:
+            return InputRecord(self._or_null(line))
+        key, found, value = line.partition(self.key_separator)
+        if not found:
+            raise InputProblem(f"no key separator {self.key_separator.decode()!r} in it")
+        return InputRecord(self._or_null(value), self._or_null(key))
+
+    def _or_null(self, text: bytes) -> bytes | None:
+        return None if text == self.null_marker else text
+
+
+class JsonFormat:
+    """One JSON object per line; empty lines are skipped."""
+
+    def __init__(self) -> None:
+        import orjson
+
+        self._loads: Callable[[bytes], Any] = orjson.loads
+        self._dumps: Callable[[Any], bytes] = orjson.dumps
+
+    def record(self, line: bytes) -> InputRecord | None:
+        """The record of one line. Raises: InputProblem"""
+        if not line or line.isspace():
+            return None
+        try:
+            document = self._loads(line)
+        except ValueError as error:
+            raise InputProblem(f"not JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise InputProblem(f'not a JSON object such as {{"key": "k", "value": "v"}}: {line!r}')
+        for name in document:
+            if name not in INPUT_FIELDS and name not in IGNORED_FIELDS:
+                raise InputProblem(f"{name!r}: no such field{_nearest(name)}")
+        if "value" not in document and "value_base64" not in document:
+            raise InputProblem('no "value" (null for a tombstone) or "value_base64"')
+        return InputRecord(
+            self._bytes(document, "value"),
+            self._bytes(document, "key"),
+            self._headers(document.get("headers")),
+            _number(document, "partition", MAX_PARTITION),
+            _timestamp(document.get("timestamp")),
+        )
+
+    def _bytes(self, document: dict[str, Any], name: str) -> bytes | None:
+        encoded = document.get(f"{name}_base64")
+        given = document.get(name)
+        if encoded is not None:
+            if given is not None:
+                raise InputProblem(f'both "{name}" and "{name}_base64"')
+            return _decoded(encoded, f"{name}_base64")
+        if given is None:
+            return None
+        # A string is its UTF-8 bytes; anything else is sent as JSON.
+        return given.encode() if isinstance(given, str) else self._dumps(given)
+
+    def _headers(self, given: Any) -> Headers:
+        if not given:
+            return ()
+        if isinstance(given, dict):
+            return [(name, self._bytes({"value": value}, "value")) for name, value in given.items()]
+        headers = []
+        for each in given if isinstance(given, list) else [given]:
+            if isinstance(each, list) and len(each) == 2:
+                each = {"key": each[0], "value": each[1]}
+            if not isinstance(each, dict) or not isinstance(each.get("key"), str):
+                raise InputProblem(
+                    '"headers" must be {"name": "value"} or [{"key": "name", "value": "value"}] '
+                    f"(or value_base64): {each!r}"
+                )
+            headers.append((each["key"], self._bytes(each, "value")))
+        return headers
+
+
+def lines(source: Readable, delimiter: bytes, limit_bytes: int) -> Iterator[bytes]:
+    """The pieces between delimiters; what follows the last one, if anything, is a piece too.
+
+    At newlines, a carriage return in front goes with it.
+
+    Raises:
+        InputProblem: a piece is longer than `limit_bytes`.
+    """
+    held = bytearray()
+    strip = delimiter == b"\n"
+    while read := source.read1(READ_BYTES):
+        seen = max(0, len(held) - len(delimiter) + 1)
+        held += read
+        if held.find(delimiter, seen) >= 0:
+            *pieces, rest = bytes(held).split(delimiter)
+            held = bytearray(rest)
+            for piece in pieces:
+                if len(piece) > limit_bytes:
+                    raise _too_long(limit_bytes)
+                yield piece[:-1] if strip and piece.endswith(b"\r") else piece
+        if len(held) > limit_bytes:
+            raise _too_long(limit_bytes)
+    if held:
+        yield bytes(held[:-1] if strip and held.endswith(b"\r") else held)
+
+
+def whole(source: Readable, limit_bytes: int) -> bytes:
+    """Everything as one piece. Raises: InputProblem: it is longer than `limit_bytes`."""
+    pieces = []
+    size_bytes = 0
+    while read := source.read1(READ_BYTES):
+        size_bytes += len(read)
+        if size_bytes > limit_bytes:
+            raise _too_long(limit_bytes)
+        pieces.append(read)
+    return b"".join(pieces)
+
+
+def unescaped(text: str, option: str) -> bytes:
+    """A separator as typed: \\t, \\n, \\r, \\0, \\\\ and \\xNN stand for what they do elsewhere.
+
+    Raises:
+        InputProblem: it is empty or ends in the middle of an escape.
+    """
+    try:
+        # Through Latin-1, as the escape codec knows no other letters beyond ASCII.
+        value = text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode()
+    except UnicodeDecodeError:
+        value = b""
+    if not value:
+        raise InputProblem(f"{option} {text!r}: some characters, such as ':' or '\\t'")
+    return value
+
+
+def _too_long(limit_bytes: int) -> InputProblem:
+    return InputProblem(
+        f"longer than {limit_bytes} bytes: raise max.request.size (and the topic's "
+        "max.message.bytes) to send it"
+    )
+
+
+def _decoded(encoded: Any, name: str) -> bytes:
+    if not isinstance(encoded, str):
+        raise InputProblem(f'"{name}" must be a string')
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InputProblem(f'"{name}" is not base64: {error}') from None
+
+
+def _number(document: dict[str, Any], name: str, highest: int) -> int | None:
+    given = document.get(name)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= highest:
+        raise InputProblem(f'"{name}" must be a whole number from 0 to {highest}: {given!r}')
+    return given
+
+
+def _timestamp(given: Any) -> int | None:
+    if isinstance(given, str):
+        try:
+            return parse_datetime(given)
+        except ValueError:
+            raise InputProblem(
+                f'"timestamp" is neither milliseconds since 1970 nor ISO 8601: {given!r}'
+            ) from None
+    return _number({"timestamp": given}, "timestamp", MAX_TIMESTAMP_MS)
+
+
+def _nearest(name: str) -> str:
+    matches = get_close_matches(name, INPUT_FIELDS, n=1)
+    return (
+        f"; did you mean {matches[0]!r}?" if matches else f"; known are {', '.join(INPUT_FIELDS)}"
+    )
+
+
+def text_formatter(
+    fields: Sequence[str], separator: bytes, delimiter: bytes, null_marker: bytes
+) -> Formatter:
+    """One line per record: these fields in this order; bytes go out as they are."""
+    if tuple(fields) == ("value",):
+
+        def value_only(record: ConsumerRecord) -> bytes:
+            value: bytes | None = record.value
+            return (null_marker if value is None else value) + delimiter
+
+        return value_only
+    makers = [_field_maker(name, null_marker) for name in fields]
+
+    def line(record: ConsumerRecord) -> bytes:
+        return separator.join([maker(record) for maker in makers]) + delimiter
+
+    return line
+
+
+def _field_maker(name: str, null_marker: bytes) -> Formatter:
+    def key(record: ConsumerRecord) -> bytes:
+        given: bytes | None = record.key
+        return null_marker if given is None else given
+
+    def value(record: ConsumerRecord) -> bytes:
+        given: bytes | None = record.value
+        return null_marker if given is None else given
+
+    def headers(record: ConsumerRecord) -> bytes:
+        return b",".join(
+            b"%b:%b" % (name.encode(), null_marker if value is None else value)
+            for name, value in record.headers
+        )
+
+    makers: dict[str, Formatter] = {
+        "topic": lambda record: record.topic.encode(),
+        "partition": lambda record: b"%d" % record.partition,
+        "offset": lambda record: b"%d" % record.offset,
+        "timestamp": lambda record: b"%d" % record.timestamp_ms,
+        "headers": headers,
+        "key": key,
+        "value": value,
+    }
+    return makers[name]
+
+
+def raw_value(record: ConsumerRecord) -> bytes:
+    """The value's bytes and nothing else; nothing for null."""
+    value: bytes | None = record.value
+    return value or b""
+
+
+def json_formatter(*, always_base64: bool = False, json_values: bool = False) -> Formatter:
+    """One JSON object per line.
+
+    Keys, values and headers are text where their bytes are UTF-8, else base64 in a field of another
+    name (`value_base64`).
+
+    Args:
+        always_base64: base64 also where it is text.
+        json_values: values that are JSON (but no JSON string) appear as such, not as a string.
+    """
+    import orjson
+
+    def put(document: dict[str, Any], name: str, data: bytes | None) -> None:
+        if data is None:
+            document[name] = None
+            return
+        if not always_base64:
+            try:
+                document[name] = data.decode()
+            except UnicodeDecodeError:
+                pass
+            else:
+                return
+        document[f"{name}_base64"] = base64.b64encode(data).decode("ascii")
+
+    def put_json(document: dict[str, Any], data: bytes) -> bool:
+        # Only what `moldau produce` would make the same bytes of.
+        try:
+            given = orjson.loads(data)
+        except ValueError:
+            return False
+        if given is None or isinstance(given, str) or orjson.dumps(given) != data:
+            return False
+        document["value"] = given
+        return True
+
+    def line(record: ConsumerRecord) -> bytes:
+        document: dict[str, Any] = {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms if record.timestamp_ms >= 0 else None,
+            "timestamp_type": TIMESTAMP_TYPES.get(int(record.timestamp_type), "none"),
+        }
+        put(document, "key", record.key)
+        value: bytes | None = record.value
+        if not (json_values and value is not None and put_json(document, value)):
+            put(document, "value", value)
+        if record.headers:
+            headers = []
+            for name, data in record.headers:
+                header: dict[str, Any] = {"key": name}
+                put(header, "value", data)
+                headers.append(header)
+            document["headers"] = headers
+        return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
+
+    return line

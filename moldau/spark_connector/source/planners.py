@@ -1,0 +1,414 @@
+"""From what the user asks for to ranges of offsets: the plans of a batch read and of a stream.
+
+Owns the order of questions to the cluster, and what the driver remembers of one run of a streaming
+query: the target of AvailableNow, the time of the last batch, which losses were reported. Must not
+read records. Invariants: a batch read looks up the ends before anything that narrows the ranges, so
+that records written during the planning are in completely or not at all. A stream's offsets go into
+Spark's checkpoint before anything is read, with the ids of their topics, and the same two offsets
+always mean the same records; a loss is reported before the batch that leaves the records out.
+
+A topic that was deleted and created again is known by its id. The batch that finds it ends without
+the topic, so that offsets of one topic never stand beside those of another under the same name;
+the next batch begins the new one at its first record, as it does any topic that comes. Offsets
+without ids (an older release's, or those of Spark's own source) count for the topic that there is,
+and get its id with the next batch, which may be empty.
+
+The first offset is looked up again when a driver dies before its first batch is committed; `latest`
+would then lie behind what that batch had planned, and records between would be lost:
+
+1. driver A: initial offset 10, batch 0 planned as [10, 15), A dies in it
+2. five records come
+3. driver B: initial offset 20, batch 0 is [20, 15): nothing, and batch 1 begins at 15: 10–14 lost
+
+So where a start is not fixed by itself, batch 0 is planned empty: it ends where it begins, which is
+in the checkpoint from then on. Run again by driver B it is empty too, and batch 1 begins at 10.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from moldau.protocol.types import ZERO_UUID, TopicPartition
+from moldau.spark_connector.core.admission import Admission
+from moldau.spark_connector.core.filters import Narrowing
+from moldau.spark_connector.core.offsets import (
+    AtOffsets,
+    Offsets,
+    OffsetsJson,
+    TopicIds,
+    Wanted,
+    from_json,
+    is_replaced,
+    to_json,
+    topic_ids_of,
+)
+from moldau.spark_connector.core.ranges import (
+    Loss,
+    Missing,
+    OffsetRange,
+    clamped,
+    cut,
+    gone,
+    readable,
+    replaced,
+    split,
+)
+from moldau.spark_connector.errors import OffsetsNotFound
+from moldau.spark_connector.options.source_options import SourceOptions
+from moldau.spark_connector.source.failures import check_found, report
+from moldau.spark_connector.source.offsets_reader import OffsetsReader, Topology
+
+_log: Final = logging.getLogger("moldau.spark_connector")
+ENDED: Final = (Missing.GONE, Missing.REPLACED)
+"""What is missing when there is no such topic any more."""
+
+
+def plan_batch(
+    options: SourceOptions, source: OffsetsReader, narrowing: Narrowing
+) -> tuple[list[OffsetRange], TopicIds]:
+    """What each task reads, of the topics as they are now.
+
+    Raises:
+        InvalidOption, TopicsNotFound, OffsetsNotFound, DataLoss, and what the cluster refuses.
+    """
+    starting, ending = options.check_batch()
+    topology = source.topology(patient=True)
+    check_found(topology.missing)
+    partitions = sorted(topology.partitions)
+    ends = source.ends(partitions)
+    beginnings = source.beginnings(partitions)
+    partitions = [each for each in partitions if each in ends and each in beginnings]
+    bounds = _Bounds(options, source, partitions, beginnings, ends, topology.topic_ids)
+    start, end = bounds.resolve(starting), bounds.resolve(ending)
+    # Nothing of this topic lies before an end that is in a former one.
+    end |= {partition: start[partition] for partition in bounds.in_former_topics(ending)}
+    ranges = []
+    for partition in partitions:
+        if start[partition] > end[partition]:
+            raise OffsetsNotFound(
+                f"{partition}: {starting.option} leads to offset {start[partition]}, which is "
+                f"behind {end[partition]}, where {ending.option} leads to"
+            )
+        ranges.append(OffsetRange(partition, start[partition], end[partition]))
+    ranges = narrowing.apply(ranges)
+    if narrowing.first_timestamp_ms is not None:
+        times = {each.topic_partition: narrowing.first_timestamp_ms for each in ranges}
+        ranges = narrowing.apply(ranges, source.first_by_time(times))
+    pieces = split(
+        ranges,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return pieces, topology.topic_ids
+
+
+class _Bounds:
+    """The first and last offsets there are, and what places mean between them."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        source: OffsetsReader,
+        partitions: list[TopicPartition],
+        beginnings: Offsets,
+        ends: Offsets,
+        topic_ids: TopicIds,
+    ) -> None:
+        self._options = options
+        self._source = source
+        self._partitions = partitions
+        self._beginnings = beginnings
+        self._ends = ends
+        self._topic_ids = topic_ids
+
+    def resolve(self, wanted: Wanted) -> Offsets:
+        """The offset of each partition, inside its log."""
+        times = wanted.times(self._partitions)
+        first_by_time = self._source.first_by_time(times) if times else {}
+        found = wanted.resolve(self._partitions, self._beginnings, self._ends, first_by_time)
+        if isinstance(wanted.selection, AtOffsets):
+            others = self.in_former_topics(wanted)
+            found, losses = clamped(found, self._beginnings, self._ends, others)
+            report(losses, fail_on_data_loss=self._options.fail_on_data_loss)
+        return found
+
+    def in_former_topics(self, wanted: Wanted) -> frozenset[TopicPartition]:
+        """The partitions for which the place is an offset in a former topic of the same name."""
+        if not isinstance(wanted.selection, AtOffsets):
+            return frozenset()
+        return wanted.selection.in_former_topics(self._topic_ids)
+
+
+class StreamPlanner:
+    """Plans the batches of one run of one query.
+
+    Args:
+        now_ms: a clock that only goes forward.
+        sleep_ms: waits.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        source: OffsetsReader,
+        now_ms: Callable[[], float],
+        sleep_ms: Callable[[float], None],
+    ) -> None:
+        self._options = options
+        self._starting = options.check_stream()
+        self._source = source
+        self._now_ms = now_ms
+        self._sleep_ms = sleep_ms
+        self._admission = Admission(options.limits)
+        self._told_ends: set[tuple[TopicPartition, UUID]] = set()
+        self._told_losses: frozenset[Loss] = frozenset()
+        self._latest: OffsetsJson | None = None
+        self._planned_end: OffsetsJson | None = None
+        self._volatile_initial: Offsets | None = None
+        self._fixes_initial = False
+        self._has_warned = False
+        self._planned_blindly = False
+
+    def initial_offset(self) -> OffsetsJson:
+        """Where a query begins that has no checkpoint yet.
+
+        Raises:
+            TopicsNotFound, OffsetsNotFound, DataLoss, and what the cluster refuses.
+        """
+        topology = self._source.topology(patient=True)
+        check_found(topology.missing)
+        ends = self._source.ends(topology.partitions)
+        beginnings = self._source.beginnings(topology.partitions)
+        partitions = sorted(ends.keys() & beginnings.keys())
+        times = self._starting.times(partitions)
+        first_by_time = self._source.first_by_time(times) if times else {}
+        found = self._starting.resolve(partitions, beginnings, ends, first_by_time)
+        selection = self._starting.selection
+        if isinstance(selection, AtOffsets):
+            others = selection.in_former_topics(topology.topic_ids)
+            found, losses = clamped(found, beginnings, ends, others)
+            self._report((losses, {}))
+        if self._starting.is_volatile():
+            self._volatile_initial = found
+            self._fixes_initial = True
+        return to_json(found, topology.topic_ids)
+
+    def latest_offset(self, start_value: object, *, everything: bool) -> OffsetsJson:
+        """Where the batch that begins at `start_value` ends; the same value when there is none.
+
+        Args:
+            everything: Spark wants all there is, whatever the limits.
+
+        Raises:
+            DataLoss, InvalidCheckpoint, and what the cluster refuses.
+        """
+        start, start_ids = from_json(start_value), topic_ids_of(start_value)
+        if self._fixes_initial and start == self._volatile_initial:
+            self._fixes_initial = False
+            self._latest = to_json(start, start_ids)
+            return self._planned(start, start_ids)
+        topology, ends, lost = self._look(start, start_ids)
+        topic_ids = {**start_ids, **_known(topology.topic_ids)}
+        self._latest = to_json(ends, topic_ids)
+        kept = {name: offset for name, offset in start.items() if name not in lost}
+        ends = {name: end for name, end in ends.items() if name not in lost}
+        new = [name for name in sorted(ends) if name not in kept]
+        begins = {**dict.fromkeys(new, 0), **self._source.beginnings(new), **kept}
+        end = self._admission.next_end(begins, ends, everything=everything, now_ms=self._now_ms())
+        return self._planned(kept if end is None else end, topic_ids)
+
+    def unlimited_latest(self) -> OffsetsJson:
+        """Where all that is there ends, for a Spark that does not say where the batch begins."""
+        topology = self._source.topology()
+        ends = self._source.ends(topology.partitions)
+        self._latest = to_json(ends, topology.topic_ids)
+        self._planned_blindly = True
+        return self._planned(ends, topology.topic_ids)
+
+    def report_latest(self) -> OffsetsJson | None:
+        """The ends of the logs when they were last looked at, for the query's progress."""
+        return self._latest or None
+
+    def set_target(self) -> None:
+        """The query ends at what is there now (AvailableNow)."""
+        topology = self._source.topology()
+        self._admission.set_target(self._source.ends(topology.partitions))
+
+    def tasks(self, start_value: object, end_value: object) -> list[OffsetRange]:
+        """What each task of the batch between two offsets reads.
+
+        Raises:
+            DataLoss, InvalidCheckpoint, and what the cluster refuses.
+        """
+        start, end = from_json(start_value), from_json(end_value)
+        start_ids, end_ids = topic_ids_of(start_value), topic_ids_of(end_value)
+        # `end` is in the checkpoint: Spark asks for the first offset again only to run the batch.
+        self._fixes_initial = False
+        is_first = start == self._volatile_initial
+        crossed: list[Loss] = []
+        losses: list[Loss] = []
+        is_mine = end_value == self._planned_end
+        if not is_mine or any(is_replaced(name, start_ids, end_ids) for name in start_ids):
+            start, end, crossed, losses = self._of_one_topic(
+                start, end, start_ids, end_ids, is_first=is_first
+            )
+        moving = [name for name in end if name not in start or start[name] < end[name]]
+        ranges, others = readable(start, end, self._source.beginnings(moving), is_first=is_first)
+        losses += others
+        if self._planned_blindly:
+            self._planned_blindly = False
+            crossed += gone(start, end)
+        if not is_mine:
+            # Planned by a driver before this one: the logs may have been cut since.
+            ranges, shorter = self._within_ends(ranges)
+            losses += shorter
+        self._report((crossed, start_ids), (losses, end_ids))
+        return split(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+
+    def close(self) -> None:
+        """The query has ended."""
+        self._source.close()
+
+    def _look(
+        self, start: Offsets, start_ids: TopicIds
+    ) -> tuple[Topology, Offsets, frozenset[TopicPartition]]:
+        """The topics, the ends of all logs, and the partitions that are gone, or whose topic has
+        been replaced since `start`.
+
+        Brokers that do not know of a new leader yet may answer an older end for a moment, and those
+        that do not know of a new topic the id of the former one: they are asked again before
+        that counts as a loss.
+        """
+        attempts = self._options.retry_count
+        while True:
+            topology = self._source.topology()
+            self._check_known(topology, start)
+            ends = self._source.ends(topology.partitions)
+            others = [
+                loss
+                for loss in replaced(start, start_ids, topology.topic_ids)
+                if loss.topic_partition in ends
+            ]
+            losses = gone(start, ends) + others
+            lost = frozenset(loss.topic_partition for loss in losses)
+            topics = {loss.topic_partition.topic for loss in others}
+            lost |= {name for name in ends if name.topic in topics}
+            shorter = cut({name: at for name, at in start.items() if name not in lost}, ends)
+            attempts -= 1
+            if not (shorter or others) or attempts <= 0:
+                break
+            _log.info("asking again: %s", "; ".join(map(str, [*others, *shorter])))
+            self._sleep_ms(self._options.retry_interval_ms)
+        self._told_losses = frozenset()
+        self._report(([*losses, *shorter], start_ids))
+        self._told_losses = frozenset(losses + shorter)
+        return topology, ends, lost
+
+    def _of_one_topic(
+        self,
+        start: Offsets,
+        end: Offsets,
+        start_ids: TopicIds,
+        end_ids: TopicIds,
+        *,
+        is_first: bool,
+    ) -> tuple[Offsets, Offsets, list[Loss], list[Loss]]:
+        """What is left of a batch where names have gone to other topics since it was planned, or
+        between its ends; and what is lost of the topics that the start is in, and the end.
+
+        Offsets in another topic than the one that there is now mean nothing any more: such an end
+        is taken to where the batch begins, and such a start to the topic's first record.
+
+        Args:
+            is_first: the batch was planned empty.
+        """
+        topology = self._source.topology()
+        attempts = self._options.retry_count
+        while any(is_replaced(name, end_ids, topology.topic_ids) for name in end_ids):
+            attempts -= 1
+            if attempts <= 0:
+                break
+            self._sleep_ms(self._options.retry_interval_ms)  # a broker that lags, perhaps
+            topology = self._source.topology()
+        lost = replaced(end, end_ids, topology.topic_ids)
+        ended = {loss.topic_partition for loss in lost}
+        crossed = [
+            loss
+            for loss in replaced(start, start_ids, end_ids)
+            if loss.topic_partition not in ended
+        ]
+        begun = {loss.topic_partition for loss in crossed}
+        # A start in another topic than the end was looked up again: where it was is not known.
+        planned = {
+            name: 0 if is_replaced(name.topic, start_ids, end_ids) else start.get(name, 0)
+            for name in ended
+        }
+        losses = [
+            Loss(name, Missing.REPLACED, planned[name])
+            for name in sorted(ended)
+            if planned[name] < end[name] and not is_first
+        ]
+        return (
+            {name: offset for name, offset in start.items() if name not in begun | ended},
+            {name: offset for name, offset in end.items() if name not in ended},
+            crossed,
+            losses,
+        )
+
+    def _check_known(self, topology: Topology, start: Mapping[TopicPartition, int]) -> None:
+        """Something missing that the query has read is a loss; anything else is a mistake, or a
+        loss that was accepted before.
+        """
+        known = {partition.topic for partition in start} | set(map(str, start))
+        unknown = [name for name in topology.missing if name not in known]
+        if self._options.fail_on_data_loss:
+            check_found(unknown)
+        elif unknown and not self._has_warned:
+            self._has_warned = True
+            _log.warning("going on without what does not exist: %s", ", ".join(unknown))
+
+    def _within_ends(self, ranges: list[OffsetRange]) -> tuple[list[OffsetRange], list[Loss]]:
+        ends = self._source.ends([each.topic_partition for each in ranges])
+        found, losses = [], []
+        for each in ranges:
+            end = ends.get(each.topic_partition, each.start_offset)
+            if end < each.end_offset:
+                losses.append(Loss(each.topic_partition, Missing.CUT, each.end_offset, end))
+                each = OffsetRange(each.topic_partition, each.start_offset, end)
+            found.append(each)
+        return found, losses
+
+    def _planned(self, end: Offsets, topic_ids: TopicIds) -> OffsetsJson:
+        self._planned_end = to_json(end, topic_ids)
+        return self._planned_end
+
+    def _report(self, *lost: tuple[Sequence[Loss], TopicIds]) -> None:
+        """Report losses, each once: not in a batch's tasks what was told when it was planned, and
+        the end of a topic once for each of its partitions, from the first offset that is lost.
+
+        Args:
+            lost: losses, and the ids of the topics that the lost offsets were in.
+        """
+        news = []
+        for losses, topic_ids in lost:
+            for loss in losses:
+                topic_id = topic_ids.get(loss.topic_partition.topic, ZERO_UUID)
+                has_ended = loss.missing in ENDED and topic_id != ZERO_UUID
+                end = (loss.topic_partition, topic_id)
+                if loss in self._told_losses or (has_ended and end in self._told_ends):
+                    continue
+                if has_ended:
+                    self._told_ends.add(end)
+                news.append(loss)
+        report(news, fail_on_data_loss=self._options.fail_on_data_loss)
+
+
+def _known(topic_ids: TopicIds) -> dict[str, UUID]:
+    return {name: topic_id for name, topic_id in topic_ids.items() if topic_id != ZERO_UUID}
