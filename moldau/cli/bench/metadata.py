@@ -49,7 +49,8 @@ from moldau.cli.bench.phantom import (
 from moldau.cli.output import ProgressBar
 from moldau.client import Admin
 from moldau.client.admin.cluster import CLIENT_SOFTWARE
-from moldau.client.cluster.cluster_client import PASSING_FAULTS, ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config import AdminConfig, ClientConfig
 from moldau.client.config.client import parse_address
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
