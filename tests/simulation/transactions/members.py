@@ -12,7 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import consumer_protocol_assignment as assignments
+from moldau.protocol.messages import consumer_protocol as assignments
 from moldau.protocol.messages import p08_offset_commit as committing
 from moldau.protocol.messages import p09_offset_fetch as fetching
 from moldau.protocol.messages import p11_join_group as joining

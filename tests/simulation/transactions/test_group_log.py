@@ -20,7 +20,7 @@ from moldau.protocol.coordinator_records.consumer_groups import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
 )
-from moldau.protocol.messages import consumer_protocol_assignment as assignment
+from moldau.protocol.messages import consumer_protocol as assignment
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 from tests.simulation.scheduler import Violation

@@ -13,13 +13,13 @@ import pytest
 from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, TransactionEnd
 from moldau.broker.coordinator.replica_partitions import replica_ports
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
-from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, CoordinatorLog
+from moldau.protocol.coordinator_records import CoordinatorLog, classic_groups
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.harness import SETTINGS, Caller, running_data_path
 from tests.unit.broker.coordinator.toy import ToyState, commit_record, read, wait_inside, write
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, until
 
-TOY_LOG = CoordinatorLog("toy", CONSUMER_OFFSETS._records)
+TOY_LOG = CoordinatorLog("toy", classic_groups)
 """Offset commits in a topic of their own, which no other coordinator of the broker loads."""
 
 

@@ -18,7 +18,7 @@ from moldau.client import (
 )
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages import consumer_protocol_assignment as assigned
+from moldau.protocol.messages import consumer_protocol as assigned
 from moldau.protocol.messages import p08_offset_commit as commit
 from moldau.protocol.messages import p09_offset_fetch as fetch
 from moldau.protocol.messages import p15_describe_groups as classic
