@@ -256,12 +256,3 @@ def test_columns_that_could_not_be_made_are_not_lost() -> None:
         fail()
     it.take(100)
     assert it.seen[0] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(("max_records", "max_bytes"), [(0, 1 << 16), (3, 0)])
-def test_columns_of_nothing_open_no_batch(max_records: int, max_bytes: int) -> None:
-    it = Buffered()
-    it.logs[0].append(3)
-    it.fetch(0)
-    assert it.buffer.open_batches(max_records, max_bytes) == []
-    assert len(it.buffer.open_batches(3, 1 << 16)) == 1
