@@ -3,7 +3,9 @@
 On a virtual machine a core stops for milliseconds now and then, whatever runs on it, and a tail
 latency is mostly that. A sentry on each core wakes up every half millisecond, before every other
 process (first in, first out): where it comes late, nothing could run. Invariant: a process that is
-busy, be it the measured one, makes no sentry late; only the machine does, or the kernel.
+busy, be it the measured one, makes no sentry late; only the machine does, or the kernel. What is
+left out does not depend on how long it took: a slow one would meet a stall more often, and with it
+the very delays would go that are looked for.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from benchmarks.machine import ROOT
 
 PACE_S: Final = 0.000_5
 LATE_S: Final = 0.000_3
+WINDOW_S: Final = 0.002
+"""A span counts as touched by the stalls in so much time from its begin, however long it is."""
+
 PRIORITY: Final = 50
 NO_STALLS_KNOWN: Final = (
     "Stalls of the machine are not known: only the superuser may run a process before all others."
@@ -53,9 +58,10 @@ class Stalls:
         self._by_core.append(list(stalls))
 
     def touch(self, span: Span) -> bool:
-        """Whether any core was held up within the span, be it for a part of it."""
+        """Whether any core was held up within WINDOW_S of the span's begin."""
+        end_s = span.begin_s + WINDOW_S
         for stalls in self._by_core:
-            at = bisect_left(stalls, span.end_s, key=lambda stall: stall.begin_s)
+            at = bisect_left(stalls, end_s, key=lambda stall: stall.begin_s)
             if at and stalls[at - 1].end_s > span.begin_s:
                 return True
         return False

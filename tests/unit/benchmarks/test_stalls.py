@@ -21,33 +21,23 @@ def _stalls(*cores: list[tuple[float, float]]) -> Stalls:
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "is_touched"),
-    [
-        (0.0, 0.9, False),
-        (0.0, 1.0, False),
-        (0.0, 1.1, True),
-        (1.2, 1.3, True),
-        (0.5, 2.5, True),
-        (1.9, 2.1, True),
-        (2.0, 3.0, False),
-        (2.5, 3.5, False),
-        (3.9, 4.6, True),
-        (4.0, 4.1, True),
-        (9.0, 9.5, False),
-    ],
+    ("begin_ms", "is_touched"),
+    [(0, False), (7.9, False), (8.1, True), (15, True), (20, False), (38.5, True), (60, False)],
 )
-def test_a_span_is_touched_by_a_stall_of_any_core_that_overlaps_it(
-    begin: float, end: float, is_touched: bool
+@pytest.mark.parametrize("length_ms", [0.1, 1, 10, 1_000])
+def test_a_stall_of_any_core_soon_after_its_begin_touches_a_span_however_long_it_is(
+    begin_ms: float, length_ms: float, is_touched: bool
 ):
-    stalls = _stalls([(1.0, 2.0), (5.0, 6.0)], [(4.0, 4.5)], [])
-    assert stalls.touch(Span(begin, end)) is is_touched
+    stalls = _stalls([(0.010, 0.020), (0.070, 0.080)], [(0.040, 0.045)], [])
+    begin_s = begin_ms / 1_000
+    assert stalls.touch(Span(begin_s, begin_s + length_ms / 1_000)) is is_touched
 
 
 def test_both_selections_and_what_was_left_out():
-    spans = [Span(0.0, 0.5), Span(1.5, 1.75), Span(2.0, 2.125)]
+    spans = [Span(0.0, 1.5), Span(1.5, 1.75), Span(2.0, 2.125)]
     stalls = _stalls([(1.0, 2.0)])
     selected = {name: of(spans) for name, of in selections(stalls).items()}
-    assert selected == {ALL: [500.0, 250.0, 125.0], UNSTALLED: [500.0, 125.0]}
+    assert selected == {ALL: [1500.0, 250.0, 125.0], UNSTALLED: [1500.0, 125.0]}
     assert "33.3% (x) of the spans" in touched(stalls, {"x": spans}, "spans")
     assert list(selections(None)) == [ALL]
     assert "superuser" in touched(None, {"x": spans}, "spans")
