@@ -8,7 +8,7 @@ node's cores, what the second client made the node use, but only where the node 
 on a virtual machine a busy core is held up more often than an idle one, whatever it is busy with.
 A round has all three, so that a ratio is taken within seconds. The clients and the first process
 share a core, our node and the second have the other. Every figure is taken twice: of all commits,
-and of those meanwhile the machine held up no core (`benchmarks.stalls`).
+and of those soon after whose begin the machine held up no core (`benchmarks.stalls`).
 """
 
 from __future__ import annotations
@@ -100,27 +100,14 @@ def run(effort: Effort) -> Report:
     )
     for node in sides:
         for kind, selected in selections(stalls).items():
-            undisturbed, control, flooded = (
+            latencies = [
                 [selected(each.commits[state]) for each in found[node.name]] for state in STATES
-            )
-            for name, share in PERCENTILES.items():
-                ratios = (
-                    ratio_of_all(control, undisturbed, share),
-                    ratio_of_all(flooded, undisturbed, share),
-                    ratio_of_all(flooded, control, share),
-                )
-                cells = (
-                    *(
-                        Spread.of([percentile(each, share) for each in rounds])
-                        for rounds in (undisturbed, control, flooded)
-                    ),
-                    *ratios,
-                )
-                table.add(node.name, kind, name, *(cell.text() for cell in cells))
-                if node is ours and name == "p99":
-                    asked = f"p99 of commits beside a flood ({kind}) ≤ {LIMIT} x"
-                    report.targets.append(at_most(f"{asked} undisturbed", ratios[1], LIMIT))
-                    report.targets.append(at_most(f"{asked} the control's", ratios[2], LIMIT))
+            ]
+            p99 = _add_rows(table, node.name, kind, latencies)
+            if node is ours:
+                asked = f"p99 of commits beside a flood ({kind}) ≤ {LIMIT} x"
+                report.targets.append(at_most(f"{asked} undisturbed", p99[1], LIMIT))
+                report.targets.append(at_most(f"{asked} the control's", p99[2], LIMIT))
     report.tables.append(table)
     for node in sides:
         rounds = found[node.name]
@@ -136,6 +123,25 @@ def run(effort: Effort) -> Report:
     if theirs is None:
         report.notes.append(WITHOUT_KAFKA)
     return report
+
+
+def _add_rows(
+    table: Table, node_name: str, kind: str, latencies: list[list[list[float]]]
+) -> tuple[Spread, ...]:
+    """A row for each percentile of the three states' rounds; returns the last one's ratios: of the
+    control and of the flooded to undisturbed, of the flooded to the control.
+    """
+    undisturbed, control, flooded = latencies
+    ratios: tuple[Spread, ...] = ()
+    for name, share in PERCENTILES.items():
+        rounds = [Spread.of([percentile(each, share) for each in state]) for state in latencies]
+        ratios = (
+            ratio_of_all(control, undisturbed, share),
+            ratio_of_all(flooded, undisturbed, share),
+            ratio_of_all(flooded, control, share),
+        )
+        table.add(node_name, kind, name, *(cell.text() for cell in (*rounds, *ratios)))
+    return ratios
 
 
 def _flooders(costs: list[FloodCost]) -> str:

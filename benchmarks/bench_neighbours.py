@@ -5,8 +5,8 @@ client, in a process of its own, that does one of these twenty times a second: j
 expressions that take as long to match, or to compile, as the limits allow, or with those that take
 as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
 versions is the control. All of them take turns within a round, and the node is quiet before each.
-Every figure is taken twice: of all batches, and of those meanwhile the machine held up no core
-(`benchmarks.stalls`).
+Every figure is taken twice: of all batches, and of those soon after whose begin the machine held up
+no core (`benchmarks.stalls`).
 """
 
 from __future__ import annotations
