@@ -7,7 +7,8 @@ takes as much processor time as the second client did, woken up as often. The ot
 node's cores, what the second client made the node use, but only where the node leaves them idle:
 on a virtual machine a busy core is held up more often than an idle one, whatever it is busy with.
 A round has all three, so that a ratio is taken within seconds. The clients and the first process
-share a core, our node and the second have the other.
+share a core, our node and the second have the other. Every figure is taken twice: of all commits,
+and of those soon after whose begin the machine held up no core (`benchmarks.stalls`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from benchmarks.flooder import FloodCost, FloodOrder
 from benchmarks.machine import cpu_seconds
 from benchmarks.nodes import HOST, BrokerNode, pin_load, start_load, wait_until_quiet
 from benchmarks.produce_load import brokers
+from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
@@ -63,14 +65,15 @@ PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 UNDISTURBED: Final = "undisturbed"
 CONTROL: Final = "control"
 FLOODED: Final = "flooded"
+STATES: Final = (UNDISTURBED, CONTROL, FLOODED)
 
 
 class _Round(NamedTuple):
-    """Milliseconds by state, what the flooder did meanwhile, and the seconds of
+    """The commits by state, what the flooder did meanwhile, and the seconds of
     processor time that the node took for it, per second.
     """
 
-    latencies: dict[str, list[float]]
+    commits: dict[str, list[Span]]
     flooder: FloodCost
     node_cpu_seconds: float
 
@@ -79,7 +82,7 @@ def run(effort: Effort) -> Report:
     """Rounds by turns."""
     report = Report("Commits of one client while another floods the coordinator")
     found: dict[str, list[_Round]] = defaultdict(list)
-    with brokers(effort) as (ours, theirs):
+    with brokers(effort) as (ours, theirs), watched() as stalls:
         sides = [ours] if theirs is None else [ours, theirs]
         with _on_load_core():
             for node in sides:
@@ -89,45 +92,56 @@ def run(effort: Effort) -> Report:
                     found[node.name].append(_round(node, effort))
     table = Table(
         (
-            *("node", "percentile", "undisturbed ms", "control ms", "flooded ms"),
+            *("node", "commits", "percentile", "undisturbed ms", "control ms", "flooded ms"),
             *("control / undisturbed", "flooded / undisturbed", "flooded / control"),
         ),
         "Minimum / median / maximum over the rounds; the ratios are of all rounds together, with "
         "one left out in turn:",
     )
     for node in sides:
-        undisturbed, control, flooded = (
-            [each.latencies[state] for each in found[node.name]]
-            for state in (UNDISTURBED, CONTROL, FLOODED)
-        )
-        for name, share in PERCENTILES.items():
-            ratios = (
-                ratio_of_all(control, undisturbed, share),
-                ratio_of_all(flooded, undisturbed, share),
-                ratio_of_all(flooded, control, share),
-            )
-            cells = (
-                *(
-                    Spread.of([percentile(each, share) for each in rounds])
-                    for rounds in (undisturbed, control, flooded)
-                ),
-                *ratios,
-            )
-            table.add(node.name, name, *(cell.text() for cell in cells))
-            if node is ours and name == "p99":
-                asked = f"p99 of commits beside a flood ≤ {LIMIT} x"
-                report.targets.append(at_most(f"{asked} undisturbed", ratios[1], LIMIT))
-                report.targets.append(at_most(f"{asked} the control's", ratios[2], LIMIT))
+        for kind, selected in selections(stalls).items():
+            latencies = [
+                [selected(each.commits[state]) for each in found[node.name]] for state in STATES
+            ]
+            p99 = _add_rows(table, node.name, kind, latencies)
+            if node is ours:
+                asked = f"p99 of commits beside a flood ({kind}) ≤ {LIMIT} x"
+                report.targets.append(at_most(f"{asked} undisturbed", p99[1], LIMIT))
+                report.targets.append(at_most(f"{asked} the control's", p99[2], LIMIT))
     report.tables.append(table)
     for node in sides:
+        rounds = found[node.name]
         report.notes.append(
-            f"{node.name}: {_flooders([each.flooder for each in found[node.name]])} The node took "
-            f"{Spread.of([each.node_cpu_seconds * 100 for each in found[node.name]]).text(0)} % of "
+            f"{node.name}: {_flooders([each.flooder for each in rounds])} The node took "
+            f"{Spread.of([each.node_cpu_seconds * 100 for each in rounds]).text(0)} % of "
             f"a core for it."
         )
+        commits = {
+            state: [one for each in rounds for one in each.commits[state]] for state in STATES
+        }
+        report.notes.append(f"{node.name}: {touched(stalls, commits, 'commits')}")
     if theirs is None:
         report.notes.append(WITHOUT_KAFKA)
     return report
+
+
+def _add_rows(
+    table: Table, node_name: str, kind: str, latencies: list[list[list[float]]]
+) -> tuple[Spread, ...]:
+    """A row for each percentile of the three states' rounds; returns the last one's ratios: of the
+    control and of the flooded to undisturbed, of the flooded to the control.
+    """
+    undisturbed, control, flooded = latencies
+    ratios: tuple[Spread, ...] = ()
+    for name, share in PERCENTILES.items():
+        rounds = [Spread.of([percentile(each, share) for each in state]) for state in latencies]
+        ratios = (
+            ratio_of_all(control, undisturbed, share),
+            ratio_of_all(flooded, undisturbed, share),
+            ratio_of_all(flooded, control, share),
+        )
+        table.add(node_name, kind, name, *(cell.text() for cell in (*rounds, *ratios)))
+    return ratios
 
 
 def _flooders(costs: list[FloodCost]) -> str:
@@ -155,15 +169,15 @@ def _on_load_core() -> Iterator[None]:
 def _round(node: BrokerNode, effort: Effort) -> _Round:
     """The states by turns, several times: what else the machine does hits all of them."""
     count = max(1, effort.count(COMMITS) // TURNS)
-    latencies: dict[str, list[float]] = defaultdict(list)
+    commits: dict[str, list[Span]] = defaultdict(list)
     costs: list[FloodCost] = []
     shares: list[float] = []
     for _ in range(TURNS):
         with _busy(node) as undisturbed:
-            latencies[UNDISTURBED] += _latencies(node, count)
+            commits[UNDISTURBED] += _commits(node, count)
         with _beside("flooder", FloodOrder(HOST, node.port, FLOODING, TOPIC)) as process:
             with _busy(node) as flooded:
-                latencies[FLOODED] += _latencies(node, count)
+                commits[FLOODED] += _commits(node, count)
             process.terminate()
             output, _ = process.communicate()
             costs.append(FloodCost(**json.loads(output)))
@@ -172,9 +186,9 @@ def _round(node: BrokerNode, effort: Effort) -> _Round:
         client = BurnOrder(costs[-1].cpu_seconds, costs[-1].wake_ups)
         its_node = BurnOrder(shares[-1], costs[-1].wake_ups, sorted(node.cores), is_idle=True)
         with _beside("burner", client), _beside("burner", its_node):
-            latencies[CONTROL] += _latencies(node, count)
+            commits[CONTROL] += _commits(node, count)
     return _Round(
-        latencies,
+        commits,
         FloodCost(*(statistics.mean(values) for values in zip(*map(astuple, costs), strict=True))),
         statistics.mean(shares),
     )
@@ -213,8 +227,8 @@ def _commit(wire: Wire) -> int:
     return int(response.topics[0].partitions[0].error_code)
 
 
-def _latencies(node: BrokerNode, count: int) -> list[float]:
-    """Milliseconds of one client's commits, each when it is due, or at once if that has passed."""
+def _commits(node: BrokerNode, count: int) -> list[Span]:
+    """One client's commits, each when it is due, or at once if that has passed."""
     found = []
     with node.connect() as wire:
         due = time.monotonic()
@@ -224,7 +238,7 @@ def _latencies(node: BrokerNode, count: int) -> list[float]:
             begin = time.monotonic()
             error = _commit(wire)
             assert not error, f"{node.name}: error {error}"
-            found.append((time.monotonic() - begin) * 1_000)
+            found.append(Span(begin, time.monotonic()))
     return found
 
 

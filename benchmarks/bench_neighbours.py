@@ -5,6 +5,8 @@ client, in a process of its own, that does one of these twenty times a second: j
 expressions that take as long to match, or to compile, as the limits allow, or with those that take
 as long to refuse; lists transactions by an expensive pattern. One that does nothing but ask for API
 versions is the control. All of them take turns within a round, and the node is quiet before each.
+Every figure is taken twice: of all batches, and of those soon after whose begin the machine held up
+no core (`benchmarks.stalls`).
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from benchmarks.nodes import (
     temporary_directory,
     wait_until_quiet,
 )
+from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import ProduceFrame, Wire
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
@@ -94,46 +97,56 @@ ATTACKS: Final[dict[str, Callable[[Wire, int], None]]] = {
 }
 
 _Rounds = list[dict[str, list[float]]]
-"""Of each round the latencies beside each client."""
+"""Of each round the milliseconds beside each client."""
 
 
 def run(effort: Effort) -> Report:
     """All by turns."""
     report = Report("Neighbours of an ill-behaved client")
-    with temporary_directory() as directory, MoldauNode(directory, SETTINGS) as node:
+    with (
+        temporary_directory() as directory,
+        MoldauNode(directory, SETTINGS) as node,
+        watched() as stalls,
+    ):
         _prepare(node)
         with Wire(HOST, node.port) as wire, ExitStack() as stack:
-            _latencies(wire, effort.count(SAMPLE_COUNT, least=50))
+            _batches(wire, effort.count(SAMPLE_COUNT, least=50))
             attackers = {name: stack.enter_context(_attacker(name, node.port)) for name in ATTACKS}
-            rounds = [_round(effort, node, wire, attackers) for _ in range(effort.rounds)]
+            measured = [_round(effort, node, wire, attackers) for _ in range(effort.rounds)]
+    columns = ("another client", "batches", "p50 ms", "p99 ms", "longest ms")
     table = Table(
-        ("another client", "p50 ms", "p99 ms", "longest ms", "p99 / alone", "p99 / control"),
+        (*columns, "p99 / alone", "p99 / control"),
         "Produce with acks=all, minimum / median / maximum over the rounds; the ratios are of all "
         "rounds together, with one left out in turn:",
     )
-    for name in (ALONE, *ATTACKS):
-        per_alone, per_control = (_ratio(rounds, name, to) for to in (ALONE, HARMLESS))
-        cells = (_median(rounds, name), _p99(rounds, name), _longest(rounds, name))
-        table.add(name, *(cell.text(DIGITS) for cell in (*cells, per_alone, per_control)))
-        if name != ALONE:
-            asked = f"p99 beside {name} ≤ {LIMIT:g} x"
-            report.targets.append(at_most(f"{asked} undisturbed", per_alone, LIMIT))
-        if name not in (ALONE, HARMLESS):
-            report.targets.append(at_most(f"{asked} the control's", per_control, LIMIT))
+    for kind, selected in selections(stalls).items():
+        rounds = [{name: selected(each[name]) for name in each} for each in measured]
+        for name in (ALONE, *ATTACKS):
+            per_alone, per_control = (_ratio(rounds, name, to) for to in (ALONE, HARMLESS))
+            cells = (_median(rounds, name), _p99(rounds, name), _longest(rounds, name))
+            ratios = (per_alone, per_control)
+            table.add(name, kind, *(cell.text(DIGITS) for cell in (*cells, *ratios)))
+            asked = f"p99 beside {name} ({kind}) ≤ {LIMIT:g} x"
+            if name != ALONE:
+                report.targets.append(at_most(f"{asked} undisturbed", per_alone, LIMIT))
+            if name not in (ALONE, HARMLESS):
+                report.targets.append(at_most(f"{asked} the control's", per_control, LIMIT))
     report.tables.append(table)
+    batches = {name: [one for each in measured for one in each[name]] for name in (ALONE, *ATTACKS)}
+    report.notes.append(touched(stalls, batches, "batches"))
     return report
 
 
 def _round(
     effort: Effort, node: BrokerNode, wire: Wire, attackers: dict[str, subprocess.Popen[bytes]]
-) -> dict[str, list[float]]:
+) -> dict[str, list[Span]]:
     count = max(10, effort.count(SAMPLE_COUNT) // TURNS)
-    found: dict[str, list[float]] = defaultdict(list)
+    found: dict[str, list[Span]] = defaultdict(list)
     for _ in range(TURNS):
-        found[ALONE] += _latencies(wire, count)
+        found[ALONE] += _batches(wire, count)
         for name, process in attackers.items():
             process.send_signal(signal.SIGCONT)
-            found[name] += _latencies(wire, count)
+            found[name] += _batches(wire, count)
             assert process.poll() is None, "the attacker ended"
             process.send_signal(signal.SIGSTOP)
             wait_until_quiet(node)
@@ -164,17 +177,17 @@ SETTINGS: Final = {
 }
 
 
-def _latencies(wire: Wire, count: int) -> list[float]:
-    """Milliseconds of each of `count` produce requests."""
+def _batches(wire: Wire, count: int) -> list[Span]:
+    """Each of `count` produce requests."""
     frame = ProduceFrame("neighbour", record_bytes=1000, batch_bytes=1000)
     found = []
     for number in range(count):
         frame.advance(number)
-        begun = time.perf_counter()
+        begin = time.monotonic()
         wire.socket.sendall(frame.frame)
         size = int.from_bytes(wire._receive(4))
         wire._receive(size)
-        found.append((time.perf_counter() - begun) * 1000)
+        found.append(Span(begin, time.monotonic()))
         time.sleep(PAUSE_S)
     return found
 

@@ -66,6 +66,14 @@ def test_shares_are_in_proportion():
     assert ends == {P0: 90, P1: 110, P2: 7}
 
 
+def test_the_largest_shares_pay_for_those_that_get_one_at_least():
+    start = dict.fromkeys([P0, P1, *(TopicPartition("small", n) for n in range(20))], 0)
+    ends = dict.fromkeys(start, 1) | {P0: 2_000, P1: 1_400}
+    shares = admit(start, ends, 40)
+    assert (shares[P0], shares[P1]) == (10, 10), "23 and 16 by proportion, 19 to pay, 7 by P0 alone"
+    assert sum(shares.values()) == 40
+
+
 def test_a_partition_of_one_record_gets_no_more_than_that():
     assert admit({P0: 0, P1: 0}, {P0: 1, P1: 1_000}, 10) == {P0: 1, P1: 9}
 

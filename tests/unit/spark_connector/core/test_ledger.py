@@ -123,3 +123,13 @@ def test_a_decision_of_very_many_tasks_stays_small() -> None:
     value = encode(SinkRecord("s", "d", decided("q", 1, many, MAX_SLOTS, 1)))
     assert len(value) < 8 * 1024 * 1024
     assert decided("q", 1, [one], 1, 1).slots == (one,)
+
+
+@pytest.mark.parametrize(
+    ("batch_id", "rows", "has_history"), [(0, 0, False), (0, 1, True), (1, 0, True), (7, 2, True)]
+)
+def test_a_query_has_a_history_from_its_first_row_or_second_batch_on(
+    batch_id: int, rows: int, has_history: bool
+) -> None:
+    written = [replace(ONE, rows=rows)] if rows else []
+    assert decided("q", batch_id, written, 1, 1).has_history is has_history

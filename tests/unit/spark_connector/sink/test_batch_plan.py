@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import uuid
@@ -9,13 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from moldau.spark_connector.core.commit_protocol import LedgerView, Plan
+from moldau.spark_connector.core.commit_protocol import AbortOutcome, LedgerView, Plan
 from moldau.spark_connector.core.ledger import SinkRecord, Slot, decided
 from moldau.spark_connector.errors import ClusterUnreachable
 from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink import batch_plan
-from moldau.spark_connector.sink.batch_plan import PlannedBatch, planned_for
+from moldau.spark_connector.sink.batch_plan import PlannedBatch, abort_batch, planned_for
 from moldau.spark_connector.sink.ledger_store import KnownLedger
+from moldau.spark_connector.sink.recovery import StepCarrier
 
 
 def planned(*queries: str) -> PlannedBatch:
@@ -52,6 +54,21 @@ def test_a_task_asks_the_ledger_only_for_a_query_that_its_plan_may_lack(
             planned_for(options, known, query_id)
     else:
         assert planned_for(options, known, query_id) == known.narrowed(query_id)
+
+
+@pytest.mark.parametrize("outcome", AbortOutcome)
+def test_what_became_of_an_abort_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, outcome: AbortOutcome
+) -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "sinkId": "s"}
+    monkeypatch.setattr(StepCarrier, "carry", lambda self, procedure: outcome)
+    with caplog.at_level(logging.INFO, batch_plan._log.name):
+        abort_batch(SinkOptions.parse(given), "s", None, 7, [], 1)
+    (said,) = [each for each in caplog.records if each.name == batch_plan._log.name]
+    is_aborted = outcome is AbortOutcome.ABORTED
+    assert said.levelname == ("INFO" if is_aborted else "WARNING")
+    assert said.getMessage().startswith("batch 7 of sink 's' was")
+    assert ("not aborted" in said.getMessage()) is not is_aborted
 
 
 def test_a_forked_process_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

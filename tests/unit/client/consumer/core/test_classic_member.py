@@ -331,3 +331,22 @@ def test_a_join_that_succeeded_begins_the_pauses_again() -> None:
 
 def test_every_state_has_its_transitions() -> None:
     assert set(TRANSITIONS) == set(ClassicState)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED]
+)
+def test_an_error_after_the_member_has_left_changes_nothing(code: ErrorCode) -> None:
+    script = Script()
+    script.enter(1, P0)
+    script.now_ms += 100
+    attempt = script.send(GroupRequest.HEARTBEAT)
+    script.member.unsubscribe("closing")
+    assert script.member.state is ClassicState.OUT
+    script.member.refused(attempt, script.now_ms, GroupRequest.HEARTBEAT, code)
+    assert script.member.state is ClassicState.OUT
+    assert script.member.next_step(script.now_ms) is None
+    assert script.member.next_request(script.now_ms) is GroupRequest.LEAVE
+    leave = script.member.take_leave()
+    assert leave is not None
+    assert leave[0] == "m"

@@ -37,6 +37,7 @@ class Script:
 
     def __init__(self, *, instance_id: str | None = None, wish: Wish | None = None) -> None:
         self.now_ms = 0.0
+        self.calls = 0
         self.names = {T: "t"}
         self.watch = PollWatch(1_000.0, 0.0)
         self.member = ConsumerMember(
@@ -48,8 +49,12 @@ class Script:
             poll_watch=self.watch,
             backoff=Backoff(10.0, 100.0, lambda: 1.0),
             name_of=self.names.get,
+            on_attention=self._attend,
         )
         self.member.subscribe(wish or Wish(frozenset({"t"})))
+
+    def _attend(self) -> None:
+        self.calls += 1
 
     def send(self) -> tuple[int, ConsumerGroupHeartbeatRequest]:
         assert self.member.next_request(self.now_ms) is GroupRequest.HEARTBEAT
@@ -166,8 +171,12 @@ def test_topics_without_a_known_name_wait_and_what_goes_does_not() -> None:
     assert script.beat(2).topic_partitions == []
     assert not script.member.has_step()
     assert script.member.needs_topic_names
+    calls = script.calls
+    script.member.names_changed()
+    assert script.calls == calls, "what is wanted has no name yet"
     script.names[U] = "u"
     script.member.names_changed()
+    assert script.calls == calls + 1
     added = frozenset({TopicPartition("u", 0)})
     assert script.step() == Assign(added, added)
 

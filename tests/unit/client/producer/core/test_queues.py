@@ -11,6 +11,7 @@ import pytest
 from moldau.client.producer.core.accumulator import Accumulator, Room
 from moldau.client.producer.core.batch import ProducerBatch
 from moldau.client.producer.core.queues import AccumulatorSettings, TopicQueues
+from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
 from moldau.protocol.records import Codec
 from tests.unit.client.producer.core.world import World
 
@@ -119,3 +120,23 @@ def test_fewer_partitions_after_a_topic_was_made_anew() -> None:
     topic.queues[2].waiting.clear()
     topic.set_leaders([(1, 0)])
     assert len(topic.queues) == 1
+
+
+@pytest.mark.parametrize(("confirmed", "has_hole"), [(1, True), (2, False)])
+def test_what_is_in_the_log_up_to_the_last_number_has_no_hole(
+    confirmed: int, has_hole: bool
+) -> None:
+    """A log takes batches in order: the last one there proves that none before it is missing."""
+    queue = topic_of([1]).queues[0]
+    queue.adopt(ProducerIdAndEpoch(7, 0))
+    batches = []
+    for _ in range(3):
+        batch = ProducerBatch("t", 0, 0.0, None)
+        batch.record_count = 1
+        queue.waiting.append(batch)
+        batches.append(queue.take_waiting())
+        queue.number(batch)
+    queue.give_up(batches[0])
+    assert queue.has_hole
+    queue.confirm(batches[confirmed])
+    assert queue.has_hole is has_hole
