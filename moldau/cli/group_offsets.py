@@ -314,7 +314,7 @@ def reset_offsets(
     export: Export = False,
     as_json: AsJson = False,
 ) -> None:
-    """Move the offsets of groups that nobody is in."""
+    """Move the offsets of groups without members."""
     file = read_offsets(from_file) if from_file is not None else None
     if all_groups or group_ids or file is None or None in file:
         require_groups(group_ids, all_groups)

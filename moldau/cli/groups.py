@@ -381,7 +381,7 @@ def delete(
     group_ids: GroupIds = None,
     all_groups: AllGroups = False,
 ) -> None:
-    """Delete groups that nobody is in, with everything they have committed."""
+    """Delete groups without members, with everything they have committed."""
     require_groups(group_ids, all_groups)
 
     async def work(admin: Admin) -> dict[str, KafkaError | None]:

@@ -186,7 +186,7 @@ def format_storage(
             refused; that is how a disk is added. The result may then be empty.
 
     Raises:
-        FormatError: a directory is formatted, belongs to someone else, or cannot be written.
+        FormatError: a directory is formatted, belongs to another node, or cannot be written.
     """
     try:
         wanted = _unformatted(filesystem, plan, ignore_formatted=ignore_formatted)

@@ -44,10 +44,11 @@ def name_of(path: Path) -> str:
 
 def python_files(*tops: str) -> tuple[Path, ...]:
     """The Python files below the given directories."""
+    below = tuple(f"{top}/" for top in tops)
     return tuple(
         path
         for path in repository_files()
-        if path.suffix == ".py" and name_of(path).split("/")[0] in tops
+        if path.suffix == ".py" and name_of(path).startswith(below)
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
 
 from tests.tidy.sources import (
     Function,
@@ -25,6 +28,9 @@ TABLES = (
     "moldau/protocol/coordinator_records/",
     "moldau/config/keys.py",
 )
+
+#: The packages that users import names from.
+USERS_PACKAGES = ("moldau/client", "moldau/testing", "moldau/spark_connector")
 
 #: Functions whose own name says which offset they take.
 BARE_NAMES_ALLOWED = frozenset(
@@ -112,19 +118,61 @@ def test_public_classes_are_documented():
     assert silent == []
 
 
-def test_public_functions_are_documented():
-    """A method that a documented protocol of ours declares has its words there."""
+def test_what_users_call_is_documented():
+    """Inside the rooms a docstring that only repeats the name goes; what users import has one."""
+    exported = _exported_names()
     declared = _documented_protocol_methods()
     silent = [
         f"{name_of(path)}:{function.lineno} {dotted}"
-        for path in python_files("moldau")
-        if not _is_table(name_of(path))
+        for path in python_files(*USERS_PACKAGES)
         for dotted, function in functions_of(tree_of(path))
+        if dotted.partition(".")[0] in exported
         if is_public(dotted) and not ast.get_docstring(function)
         if not ("." in dotted and dotted.rpartition(".")[2] in declared)
         if not _may_be_silent(function)
     ]
     assert silent == []
+
+
+def _exported_names() -> set[str]:
+    """What the packages for users list in `__all__`."""
+    names: set[str] = set()
+    for path in python_files(*USERS_PACKAGES):
+        for node in tree_of(path).body if path.name == "__init__.py" else ():
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                names.update(ast.literal_eval(node.value))
+    assert {"Producer", "Consumer", "Cluster", "settle_sink"} <= names
+    return names
+
+
+#: Names for components that do not say which component is meant (style.md, plain English).
+NO_COMPONENT = re.compile(
+    r"\b(some|no|any|every)(body|one)(?!-)\b|\bno one\b|\bwho(so)?ever\b", re.IGNORECASE
+)
+
+
+def test_sentences_name_their_component():
+    vague = [
+        f"{name_of(path)}: {found.group()} in: {text.strip()[:100]}"
+        for path in python_files("moldau")
+        for text in (*_docstrings(path), *_comments(path))
+        if (found := NO_COMPONENT.search(text))
+    ]
+    assert vague == []
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, documented):
+            yield ast.get_docstring(node) or ""
+
+
+def _comments(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
 
 
 def _documented_protocol_methods() -> set[str]:

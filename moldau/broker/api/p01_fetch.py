@@ -309,7 +309,8 @@ def _remember(
 ) -> None:
     """What the client knows now; partitions that had data go to the end of the line.
 
-    Whoever is told where the logs part cuts its own, and takes nothing else from that answer.
+    A follower that learns here where its log diverges truncates it, and takes nothing else from
+    that answer.
     """
     if read.error is ErrorCode.NONE and not read.is_diverging:
         fetched.reported_high_watermark = read.high_watermark

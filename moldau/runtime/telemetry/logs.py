@@ -1,6 +1,6 @@
 """Logs: the format of lines, levels that change at run time, and a brake for repetitive lines.
 
-Owns: the handler on the "moldau" logger. Everyone logs through
+Owns: the handler on the "moldau" logger. Every module logs through
 `logging.getLogger("moldau.<area>")`. Must not: import structlog before `enhance` (it costs more
 than the rest of the start-up), or touch the root logger. Invariant: one event is one line, whatever
 the message contains.
