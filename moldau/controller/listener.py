@@ -15,10 +15,8 @@ from moldau.runtime.network import Network
 from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
-from moldau.server.request import Request
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, RequestObserver, Server, ServerLimits
-from moldau.server.start_gate import StartGate
+from moldau.server.server import ListenerSpec, Server, ServerLimits
 
 CLOSE_GRACE_MS: Final = 500.0
 """How long a stop waits for answers on their way; waiting fetches are ended before."""
@@ -30,7 +28,6 @@ class ControllerListener:
     Args:
         on_fault: told of an exception that no handler expected.
         limits: of connections and frames; the same keys as a broker's.
-        observer: told of every answered request.
         watchdog: of the loop, if it has one.
     """
 
@@ -42,7 +39,6 @@ class ControllerListener:
         authorizer: Authorizer | None = None,
         network: Network | None = None,
         limits: ServerLimits | None = None,
-        observer: RequestObserver | None = None,
         offload: Offload | None = None,
         watchdog: LoopWatchdog | None = None,
     ) -> None:
@@ -51,13 +47,10 @@ class ControllerListener:
         self._on_fault = on_fault
         self._authorizer = authorizer or AllowAllAuthorizer()
         self._watchdog = watchdog
-        self._gate = StartGate(self._route)
         self._server = Server(
-            self._gate,
             clock=clock,
             network=network,
             limits=limits,
-            observer=observer,
             offload=offload,
             watchdog=watchdog,
         )
@@ -75,11 +68,7 @@ class ControllerListener:
             on_fault=self._on_fault,
             watchdog=self._watchdog,
         )
-        self._gate.open()
-
-    def _route(self, request: Request) -> None:
-        assert self._router is not None, "open"
-        self._router(request)
+        self._server.open(self._router)
 
     def port(self, listener_name: str) -> int:
         """Where a listener is bound, for those configured with port 0."""
@@ -89,7 +78,7 @@ class ControllerListener:
     def request_count(self) -> int:
         """Requests that run or wait, early ones included."""
         running = 0 if self._router is None else self._router.request_count
-        return running + self._gate.waiting_count
+        return running + self._server.early_count
 
     @property
     def connection_count(self) -> int:

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.broker.api import broker_routes
-from moldau.broker.api.services import BrokerServices
+from moldau.broker.api.services import Background, BrokerServices
 from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
 from moldau.broker.coordinator.producer_ids import ProducerIds
-from moldau.broker.lifecycle.background import Background
 from moldau.broker.lifecycle.broker_lifecycle import (
     BrokerDescription,
     BrokerLifecycle,
@@ -42,21 +41,18 @@ from moldau.config import (
 from moldau.metadata.features import advertised_features
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.node.quorum_link import ProducerIdBlocks
-from moldau.node.settings import DynamicSettings, fetch_session_limit, server_limits
+from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.server.authorizer import AllowAllAuthorizer
 from moldau.server.loop_watchdog import LoopWatchdog
-from moldau.server.request import Request
-from moldau.server.request_metrics import RequestMetrics
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, Server
-from moldau.server.start_gate import StartGate
+from moldau.server.server import ListenerSpec, RequestMetrics, Server
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.workers import ProcessWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
@@ -121,7 +117,6 @@ class BrokerPart:
         self._replica_manager: ReplicaManager | None = None
         self._coordinators: Coordinators | None = None
         self._lifecycle: BrokerLifecycle | None = None
-        self._gate = StartGate(self._route)
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
         self.server: Server | None = None
         self.services: BrokerServices | None = None
@@ -161,11 +156,10 @@ class BrokerPart:
         log_manager = self._log_manager
         assert log_manager is not None, "loaded"
         server = Server(
-            self._gate,
             network=self._network,
             clock=self._clock,
             limits=server_limits(self._config),
-            observer=RequestMetrics(self._registry),
+            metrics=RequestMetrics(self._registry),
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
@@ -223,7 +217,9 @@ class BrokerPart:
             log_manager=log_manager,
             controller=controller,
             fetch_sessions=FetchSessionCache(
-                self._clock, self._random, max_sessions=fetch_session_limit(self._config)
+                self._clock,
+                self._random,
+                max_sessions=self._config.get_int("max.incremental.fetch.session.cache.slots"),
             ),
             producer_ids=ProducerIds(
                 ProducerIdBlocks(controller, self._config.node_id, self._broker_epoch)
@@ -296,7 +292,8 @@ class BrokerPart:
             )
         )
         lifecycle.move_to(BrokerState.RUNNING)
-        self._gate.open()
+        assert self._router is not None, "listening"
+        self.server.open(self._router)
 
     def _registered_epoch(self, image: MetadataImage) -> int:
         registration = image.cluster.brokers.get(self._config.node_id)
@@ -408,10 +405,6 @@ class BrokerPart:
             for endpoint in self._config.resolve_advertised(ports, socket.gethostname())
             if endpoint.listener_name in names
         )
-
-    def _route(self, request: Request) -> None:
-        assert self._router is not None, "listening"
-        self._router(request)
 
     def _broker_epoch(self) -> int:
         return -1 if self._lifecycle is None else self._lifecycle.broker_epoch

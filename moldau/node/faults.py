@@ -66,7 +66,6 @@ class FaultHandler:
         self.fault_count = 0
 
     def __call__(self, error: BaseException) -> None:
-        """Decide about one exception."""
         self.fault_count += 1
         decision = verdict(error)
         logger.error("unexpected %s (%s)", type(error).__name__, decision.value, exc_info=error)

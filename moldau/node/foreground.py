@@ -21,7 +21,7 @@ from typing import Any
 from moldau.config import ConfigError, NodeConfig
 from moldau.node import Node, NodeStartError
 from moldau.runtime.stop_signals import StopSignals
-from moldau.runtime.telemetry import configure_logging
+from moldau.runtime.telemetry.logs import configure_logging
 
 logger = logging.getLogger("moldau.node")
 

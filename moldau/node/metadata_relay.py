@@ -60,7 +60,6 @@ class MetadataRelay:
         self._put(snapshot)
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """Queue a batch."""
         self._put(batch)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:

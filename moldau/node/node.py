@@ -19,7 +19,11 @@ from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
-from moldau.broker.lifecycle.controller_channel import INTERNAL_PRINCIPAL, ControllerUnavailable
+from moldau.broker.lifecycle.controller_channel import (
+    INTERNAL_PRINCIPAL,
+    ControllerUnavailable,
+    NetworkControllerChannel,
+)
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import ConfigError, NodeConfig
 from moldau.node.broker_part import BrokerPart, format_address
@@ -31,12 +35,7 @@ from moldau.node.formatting import (
     random_cluster_id,
 )
 from moldau.node.http.server import HttpListener
-from moldau.node.quorum_link import (
-    ControllerRouter,
-    LeaderRelay,
-    NoActiveController,
-    follow_metadata,
-)
+from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
 from moldau.node.settings import http_address, server_limits
 from moldau.protocol.errors import ErrorCode
@@ -45,7 +44,8 @@ from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.garbage_collector import freeze_garbage_collector
-from moldau.runtime.telemetry import Registry, enhance, load_renderer
+from moldau.runtime.telemetry.logs import enhance, load_renderer
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.server import Server
 from moldau.storage.log_directory import (
@@ -85,7 +85,7 @@ class Node:
         self._metadata = MetadataLoader(config.node_id)
         self._directories: LogDirectories | None = None
         self._quorum: QuorumNode | None = None
-        self._channel: ControllerRouter | None = None
+        self._channel: NetworkControllerChannel | None = None
         self._broker: BrokerPart | None = None
         self._http: HttpListener | None = None
         self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
@@ -209,7 +209,7 @@ class Node:
     def _is_formatted(self, paths: list[str]) -> bool:
         return any(self._filesystem.exists(os.path.join(path, META_PROPERTIES)) for path in paths)
 
-    async def _start_quorum(self, directories: LogDirectories) -> ControllerRouter:
+    async def _start_quorum(self, directories: LogDirectories) -> NetworkControllerChannel:
         quorum = QuorumNode(
             self._config,
             cluster_id=directories.online[0].cluster_id,
@@ -222,9 +222,8 @@ class Node:
         self._quorum = quorum
         await quorum.start()
         relay = LeaderRelay(asyncio.get_running_loop())
-        channel = self._channel = ControllerRouter(
+        channel = self._channel = NetworkControllerChannel(
             relay.leader,
-            node_id=self._config.node_id,
             own=quorum if self._config.is_controller else None,
             client_id=f"broker-{self._config.node_id}",
             clock=self._clock,
@@ -237,7 +236,7 @@ class Node:
             await self._follow_metadata(quorum, channel)
         return channel
 
-    async def _follow_metadata(self, quorum: QuorumNode, channel: ControllerRouter) -> None:
+    async def _follow_metadata(self, quorum: QuorumNode, channel: NetworkControllerChannel) -> None:
         config, limit = self._config, "initial.broker.registration.timeout.ms"
         try:
             await follow_metadata(
@@ -262,7 +261,9 @@ class Node:
         reason = directories.offline.get(wanted, "it is not one of log.dirs")
         raise NodeStartError(f"metadata.log.dir {wanted} cannot be used: {reason}")
 
-    async def _start_broker(self, directories: LogDirectories, channel: ControllerRouter) -> None:
+    async def _start_broker(
+        self, directories: LogDirectories, channel: NetworkControllerChannel
+    ) -> None:
         quorum = self._quorum
         assert quorum is not None, "started"
         broker = BrokerPart(

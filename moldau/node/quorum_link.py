@@ -1,27 +1,22 @@
 """The broker's side of the quorum whose log this process holds.
 
-Owns the choice between a controller of this very process and one across the network, the way of
-leadership changes and of committed metadata from the quorum's loop to the broker's, and of producer
-id blocks. Must not decide anything. Invariant: what the log commits reaches the loader in log
-order; when the active controller is in this process, before the response of the request that caused
-it is seen.
+Owns the way of leadership changes and of committed metadata from the quorum's loop to the broker's,
+and of producer id blocks. Must not decide anything. Invariant: what the log commits reaches the
+loader in log order; when the active controller is in this process, before the response of the
+request that caused it is seen.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.coordinator.producer_ids import ProducerIdBlock, ProducerIdsUnavailable
 from moldau.broker.lifecycle.controller_channel import (
     INTERNAL_PRINCIPAL,
-    ControllerAnswer,
     ControllerChannel,
     ControllerUnavailable,
-    ForwardedClient,
-    NetworkControllerChannel,
-    TryAgain,
 )
 from moldau.broker.lifecycle.metadata_loader import (
     MetadataLoader,
@@ -30,72 +25,12 @@ from moldau.broker.lifecycle.metadata_loader import (
 )
 from moldau.metadata.image import Provenance
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node.quorum_node import QuorumNode, RequestUndelivered
-from moldau.protocol.error_responses import has_error
+from moldau.node.quorum_node import QuorumNode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
-from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LeaderAddress
 
 CATCH_UP_TIMEOUT_S: Final = 120.0
-
-
-class ControllerRouter(NetworkControllerChannel):
-    """`ControllerChannel` to the active controller: in this process, or across the network.
-
-    Args:
-        node_id: this node's.
-        own: this node, None when it has no controller.
-        leader, options: as `NetworkControllerChannel`.
-    """
-
-    def __init__(
-        self,
-        leader: Callable[[], LeaderAddress | None],
-        *,
-        node_id: int,
-        own: QuorumNode | None,
-        **options: Any,
-    ) -> None:
-        super().__init__(leader, **options)
-        self._node_id = node_id
-        self._own = own
-
-    async def _attempt(
-        self,
-        leader: LeaderAddress,
-        request: Message,
-        principal: str,
-        timeout_ms: float,
-        client: ForwardedClient | None,
-    ) -> ControllerAnswer:
-        own = self._own
-        if own is None or leader.node_id != self._node_id:
-            return await super()._attempt(leader, request, principal, timeout_ms, client)
-        # The controller carries out what it was asked even when no caller waits any more: the
-        # limit is this caller's.
-        try:
-            async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
-                limit_ms = int(timeout_ms)
-                if client is None:
-                    response = await own.send(request, principal, timeout_ms=limit_ms)
-                else:
-                    response = await own.send(
-                        request,
-                        principal,
-                        timeout_ms=limit_ms,
-                        client_host=client.host,
-                        client_id=client.client_id,
-                        api_version=client.api_version,
-                        is_forwarded=True,
-                    )
-        except (TimeoutError, RequestUndelivered) as problem:
-            raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
-        if has_error(response, ErrorCode.NOT_CONTROLLER):
-            raise TryAgain(f"{leader} is not the active controller")
-        if client is None:
-            return ControllerAnswer(response)
-        return ControllerAnswer(response, own.committed_end_offset)
 
 
 class LeaderRelay:
@@ -134,14 +69,12 @@ class LoaderFeed:
         self._loader = loader
 
     def on_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        """Replace everything."""
         provenance = Provenance(
             snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
         )
         self._loader.handle_snapshot(snapshot.records, provenance)
 
     def on_commit(self, batch: CommittedBatch) -> None:
-        """Apply one batch."""
         provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
         self._loader.handle_commit(batch.records, provenance)
 
@@ -199,7 +132,6 @@ class ProducerIdBlocks:
         self._broker_epoch = broker_epoch
 
     async def allocate_block(self) -> ProducerIdBlock:
-        """As the port says."""
         request = AllocateProducerIdsRequest(
             broker_id=self._broker_id, broker_epoch=self._broker_epoch()
         )

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+from moldau.broker.lifecycle.controller_channel import ForwardedClient, RequestUndelivered
 from moldau.config import NodeConfig
 from moldau.controller import (
     Controller,
@@ -41,11 +42,11 @@ from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork, Network
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.request_context import Sender
-from moldau.server.server import ListenerSpec, RequestObserver, ServerLimits
+from moldau.server.server import ListenerSpec, ServerLimits
 
 logger = logging.getLogger("moldau.controller")
 
@@ -53,10 +54,6 @@ ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any
 LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]
 
 ACTIVATION_TIMEOUT_S: Final = 60.0
-
-
-class RequestUndelivered(Exception):
-    """The controller did not take the request, or did not answer in time."""
 
 
 class QuorumNode:
@@ -70,7 +67,7 @@ class QuorumNode:
         on_fatal: told once, from the quorum's thread, when the node must not go on.
         exception_handler: the quorum loop's, told of unexpected exceptions.
         filesystem, clock, network: the simulation's, or None for the machine's.
-        limits, observer, authorizer: of the controller listeners.
+        limits, authorizer: of the controller listeners.
         registry: gets what the loop's watchdog counts; without it there is none.
     """
 
@@ -87,10 +84,10 @@ class QuorumNode:
         loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
         exception_handler: ExceptionHandler | None = None,
         limits: ServerLimits | None = None,
-        observer: RequestObserver | None = None,
         authorizer: Authorizer | None = None,
         registry: Registry | None = None,
     ) -> None:
+        self.node_id: int = config.node_id
         self._config = config
         self._cluster_id = cluster_id
         self._directory_id = directory_id
@@ -100,7 +97,6 @@ class QuorumNode:
         self._given_clock = clock
         self._network = network or AsyncioNetwork()
         self._limits = limits
-        self._observer = observer
         self._authorizer = authorizer
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
@@ -178,7 +174,6 @@ class QuorumNode:
             authorizer=self._authorizer,
             network=self._network,
             limits=self._limits,
-            observer=self._observer,
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
@@ -283,7 +278,6 @@ class QuorumNode:
 
     @property
     def is_active_controller(self) -> bool:
-        """Whether this node decides."""
         controller = self._controller
         return controller is not None and controller.is_active
 
@@ -300,18 +294,13 @@ class QuorumNode:
         principal: str,
         *,
         timeout_ms: float | None = None,
-        client_host: str = "127.0.0.1",
-        client_id: str | None = None,
-        api_version: int | None = None,
-        is_forwarded: bool = False,
+        client: ForwardedClient | None = None,
     ) -> Any:
         """This node's controller's response to a request.
 
         Args:
-            principal, client_host, client_id: the client's, when its request is passed on.
-            is_forwarded: whether it is a client's, whose permissions count; what this process asks
-                for itself is always permitted.
-            api_version: what the response will be encoded as, None for the latest.
+            principal, client: the client's, whose permissions count, when its request is passed on;
+                what this process asks for itself is always permitted.
 
         Raises:
             RequestUndelivered: it was not taken: too much is under way, or there is no controller.
@@ -319,14 +308,17 @@ class QuorumNode:
         apis = self._apis
         if apis is None:
             raise RequestUndelivered("no controller runs on this node")
-        sender = Sender(
-            principal,
-            (is_forwarded and self._authorizer) or AllowAllAuthorizer(),
-            client_id,
-            timeout_ms=timeout_ms,
-            client_host=client_host,
-            api_version=api_version,
-        )
+        if client is None:
+            sender = Sender(principal, AllowAllAuthorizer(), timeout_ms=timeout_ms)
+        else:
+            sender = Sender(
+                principal,
+                self._authorizer or AllowAllAuthorizer(),
+                client.client_id,
+                timeout_ms=timeout_ms,
+                client_host=client.host,
+                api_version=client.api_version,
+            )
         try:
             return await self._thread.run(apis.answer(sender, request))
         except LoopBusy as error:

@@ -24,7 +24,7 @@ from moldau.protocol.types import ZERO_UUID
 from moldau.raft import MetadataLogSettings, VoterDescription, VoterEndpoint, VoterSet
 from moldau.raft.core.values import Destination
 from moldau.runtime.network import OS_DEFAULT_BYTES
-from moldau.runtime.telemetry import set_level
+from moldau.runtime.telemetry.logs import set_level
 from moldau.server.server import Server, ServerLimits
 from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
@@ -66,11 +66,6 @@ def _buffer_bytes(config: NodeConfig, key: str) -> int:
     system's own tuning and doubled the CPU per request in our measurements.
     """
     return config.get_int(key) if key in config.explicit else OS_DEFAULT_BYTES
-
-
-def fetch_session_limit(config: NodeConfig) -> int:
-    """How many incremental fetch sessions are kept."""
-    return config.get_int("max.incremental.fetch.session.cache.slots")
 
 
 def http_address(config: NodeConfig) -> tuple[str, int] | None:

@@ -49,7 +49,6 @@ class Backoff:
         self._failure_count = 0
 
     def next_ms(self) -> float:
-        """The pause after one more failure."""
         self._failure_count += 1
         return backoff_ms(self._failure_count, self._first_ms, self._most_ms, self._source)
 

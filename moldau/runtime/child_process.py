@@ -47,7 +47,6 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None without a child."""
         return None if self._process is None else self._process.pid
 
     async def write(self, line: bytes) -> None:

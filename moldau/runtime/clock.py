@@ -101,7 +101,6 @@ class ManualClock:
 
     @property
     def timer_count(self) -> int:
-        """How many timers are waiting."""
         return len(self._timers)
 
     def set_wall_clock(self, now_ms: int) -> None:

@@ -15,7 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -39,14 +39,8 @@ from moldau.runtime.network import (
     set_socket_options,
 )
 
-__all__ = [
-    "CLIENT_SOFTWARE_NAME",
-    "Connection",
-    "ConnectionLost",
-    "NothingHeard",
-    "RequestTimedOut",
-    "UnsupportedByPeer",
-]
+if TYPE_CHECKING:
+    from moldau.protocol.messages.p18_api_versions import ApiVersionsResponse
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000.0
 """Default of `request.timeout.ms`."""
@@ -134,7 +128,6 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_api_versions",
         "_authenticator",
         "_client_id",
         "_clock",
@@ -156,12 +149,13 @@ class Connection(asyncio.BufferedProtocol):
         "_request_timeout_ms",
         "_timer_due_ms",
         "_transport",
-        "_versions",
         "_writable",
         "answer_count",
+        "api_versions",
         "host",
         "last_used_ms",
         "port",
+        "versions",
     )
 
     def __init__(
@@ -204,8 +198,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timer_due_ms = 0.0
         self._failure: BaseException | None = None
         self._close_callbacks: list[Callable[[Connection], object]] = []
-        self._versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
-        self._api_versions: Any = None
+        self.versions: Mapping[int, tuple[int, int]] = MappingProxyType({})
+        """The lowest and highest version the peer serves, by API; empty without negotiation."""
+        self.api_versions: ApiVersionsResponse | None = None
         self.answer_count: int = 0
         self._authenticator: Authenticator | None = None
         self._held_requests: HeldRequests | None = None
@@ -282,16 +277,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- use ------------------------------------------------------------------------------------
 
     @property
-    def versions(self) -> Mapping[int, tuple[int, int]]:
-        """The lowest and highest version the peer serves, by API; empty without negotiation."""
-        return self._versions
-
-    @property
-    def api_versions(self) -> Any:
-        """The peer's whole ApiVersionsResponse (features, finalized levels), or None."""
-        return self._api_versions
-
-    @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._failure is not None
@@ -303,7 +288,6 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight_count(self) -> int:
-        """Requests awaiting their responses."""
         return len(self._pending)
 
     def best_version(
@@ -316,9 +300,9 @@ class Connection(asyncio.BufferedProtocol):
         highest = request_class.MAX_VERSION
         if max_version is not None:
             highest = min(highest, max_version)
-        if not self._versions:
+        if not self.versions:
             return highest
-        served = self._versions.get(api_key)
+        served = self.versions.get(api_key)
         if served is None:
             raise UnsupportedByPeer(f"{self._peer} does not serve {api_name(api_key)}")
         version = min(highest, served[1])
@@ -382,7 +366,6 @@ class Connection(asyncio.BufferedProtocol):
         self._held.clear()
 
     def on_close(self, callback: Callable[[Connection], object]) -> None:
-        """Call `callback(connection)` once when the connection has ended."""
         self._close_callbacks.append(callback)
 
     def close(self) -> None:
@@ -635,8 +618,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _negotiate(self) -> None:
         response = await ask_versions(self.send, self._peer)
-        self._api_versions = response
-        self._versions = MappingProxyType(
+        self.api_versions = response
+        self.versions = MappingProxyType(
             {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
         )
 
@@ -695,21 +678,18 @@ def gathered(pieces: Sequence[Buffer], limit_bytes: int) -> list[Buffer]:
 
 
 def speaks_tls(peer: str) -> TlsError:
-    """The error of a plaintext connection to a TLS listener."""
     from moldau.runtime.authentication.tls import TLS_ADVICE
 
     return TlsError(f"{peer} speaks TLS; {TLS_ADVICE}")
 
 
 def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
-    """What a failed handshake means."""
     from moldau.runtime.authentication import tls
 
     return tls.tls_error(peer, error)
 
 
 def api_name(api_key: int) -> str:
-    """For messages."""
     try:
         return ApiKey(api_key).name
     except ValueError:

@@ -42,7 +42,6 @@ class LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """Between `start` and `stop`."""
         return self._thread is not None
 
     def start(self) -> None:

@@ -46,7 +46,6 @@ class WheelTimer:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the callback is still to run."""
         return self.callback is not None
 
 
@@ -89,7 +88,6 @@ class TimerWheel:
         return timer
 
     def close(self) -> None:
-        """Forget every callback."""
         for bucket in self._buckets.values():
             for timer in bucket:
                 timer.callback = None

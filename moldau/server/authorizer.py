@@ -1,8 +1,8 @@
 """Authorization: the port that every request passes, and the authorizer that allows everything.
 
-Owns the vocabulary of operations and resources (KIP-11, KIP-290) and the bit field that tells a
-client what it may do. Must not know requests or connections. Invariant: an answer depends only on
-the arguments and on the rules in force, so asking twice does no harm.
+Owns the vocabulary of operations and resources (KIP-11, KIP-290). Must not know requests or
+connections. Invariant: an answer depends only on the arguments and on the rules in force, so asking
+twice does no harm.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ SUPPORTED_OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }
-"""The operations that mean something on each kind of resource; `authorized_operations` reports
-these.
-"""
+"""The operations that mean something on each kind of resource (KIP-430 reports these)."""
 
 
 class Authorizer(Protocol):
@@ -120,26 +118,9 @@ class AllowAllAuthorizer:
         resource_type: ResourceType,
         resource_name: str,
     ) -> bool:
-        """Always."""
         return True
 
     def authorize_by_resource_type(
         self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Always."""
         return True
-
-
-def authorized_operations(
-    authorizer: Authorizer,
-    principal: str,
-    client_host: str,
-    resource_type: ResourceType,
-    resource_name: str,
-) -> int:
-    """The bit field of KIP-430: bit n is set when the operation numbered n is allowed."""
-    allowed = 0
-    for operation in SUPPORTED_OPERATIONS[resource_type]:
-        if authorizer.authorize(principal, client_host, operation, resource_type, resource_name):
-            allowed |= 1 << operation
-    return allowed

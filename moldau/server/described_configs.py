@@ -24,7 +24,6 @@ from moldau.protocol.messages.p32_describe_configs import (
 def config_entry(
     request: DescribeConfigsRequest, config: DescribedConfig
 ) -> DescribeConfigsResourceResult:
-    """The entry of one key, with as much as the request asks for."""
     entry = DescribeConfigsResourceResult(
         name=config.name,
         value=config.value,

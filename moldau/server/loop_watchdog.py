@@ -55,12 +55,10 @@ class LoopWatchdog:
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to sample on the clock's loop."""
         self._due_ms = self._clock.monotonic_ms() + LAG_PROBE_INTERVAL_MS
         self._timer = self._clock.call_later(LAG_PROBE_INTERVAL_MS, self._probe)
 
     def stop(self) -> None:
-        """End sampling (idempotent)."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

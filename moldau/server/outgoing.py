@@ -126,13 +126,7 @@ class OutgoingStream:
         """Whether the kernel (or the transport) has everything."""
         return not self._queue and not self._paused
 
-    @property
-    def uses_sendfile(self) -> bool:
-        """Whether regions are sent without passing through this process's memory."""
-        return self._can_sendfile
-
     def write(self, data: bytes) -> None:
-        """Send immutable bytes after everything queued before."""
         if not data or self._closed:
             return
         if self._direct is None and not self._queue and not self._paused:
@@ -170,7 +164,6 @@ class OutgoingStream:
             self._transport.close()
 
     def pause_writing(self) -> None:
-        """From the protocol: the transport buffers."""
         self._paused = True
 
     def resume_writing(self) -> None:

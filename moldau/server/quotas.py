@@ -19,9 +19,6 @@ class Quotas(Protocol):
     def record_fetch(self, principal: str, client_id: str | None, size_bytes: int) -> int:
         """`size_bytes` of record batches are about to go out."""
 
-    def record_request(self, principal: str, client_id: str | None, elapsed_ms: float) -> int:
-        """A request kept the broker busy for `elapsed_ms`."""
-
 
 class UnlimitedQuotas:
     """No quotas: no client is throttled."""
@@ -29,13 +26,7 @@ class UnlimitedQuotas:
     __slots__ = ()
 
     def record_produce(self, principal: str, client_id: str | None, size_bytes: int) -> int:
-        """Never a pause."""
         return 0
 
     def record_fetch(self, principal: str, client_id: str | None, size_bytes: int) -> int:
-        """Never a pause."""
-        return 0
-
-    def record_request(self, principal: str, client_id: str | None, elapsed_ms: float) -> int:
-        """Never a pause."""
         return 0

@@ -42,6 +42,7 @@ _NAMED_ONCE: Final = 2
 class Request:
     """A decoded request header, the undecoded body, and the way to answer.
 
+    `api_key` is a plain number when it is unknown; `api_version` is not checked against anything.
     `body` is the frame after the header: writable, valid until the request is answered or
     `release_body` is called. Answering may happen inside the handler or any time later; responses
     leave in request order.
@@ -50,11 +51,13 @@ class Request:
     __slots__ = (
         "_frame",
         "_parts",
+        "api_key",
+        "api_version",
         "body",
+        "client_id",
         "connection",
+        "correlation_id",
         "handled_ms",
-        "header",
-        "header_size",
         "is_answered",
         "received_ms",
         "responded_ms",
@@ -70,8 +73,10 @@ class Request:
         received_ms: float,
     ) -> None:
         self.connection = connection
-        self.header = header
-        self.header_size = header_size
+        self.api_key: int = header.api_key
+        self.api_version: int = header.api_version
+        self.correlation_id: int = header.correlation_id
+        self.client_id: str | None = header.client_id
         self.size_bytes = len(frame)
         self.body = frame[header_size:]
         self.received_ms = received_ms
@@ -89,40 +94,18 @@ class Request:
         )
 
     @property
-    def api_key(self) -> int:
-        """The API asked for; a plain number when we do not know it."""
-        return self.header.api_key
-
-    @property
-    def api_version(self) -> int:
-        """The version of the request, not checked against anything."""
-        return self.header.api_version
-
-    @property
-    def correlation_id(self) -> int:
-        """The client's number for this request, to be repeated in the response."""
-        return self.header.correlation_id
-
-    @property
-    def client_id(self) -> str | None:
-        """The name the client gave itself."""
-        return self.header.client_id
-
-    @property
     def is_large(self) -> bool:
         """Whether its body, which must be there, may take long to decode. A Produce request is
         large by its records, which are not decoded, unless it has very many of them.
         """
         if self.size_bytes <= LARGE_BODY_BYTES:
             return False
-        header = self.header
-        return header.api_key != ApiKey.PRODUCE or has_more_parts(
-            self.body, header.api_version, LARGE_PART_COUNT
+        return self.api_key != ApiKey.PRODUCE or has_more_parts(
+            self.body, self.api_version, LARGE_PART_COUNT
         )
 
     @property
     def is_done(self) -> bool:
-        """Whether its answer is encoded."""
         return self._parts is not None
 
     @property
@@ -136,7 +119,7 @@ class Request:
         Raises:
             RemoteProtocolError: it is malformed.
         """
-        version = self.header.api_version
+        version = self.api_version
         message, _ = await self.connection.offload(message_class.decode, self.body, version)
         return message  # type: ignore[no-any-return]
 
@@ -147,8 +130,8 @@ class Request:
         Raises LocalProtocolError when the message cannot be encoded in that version; nothing is
         sent then.
         """
-        version = self.header.api_version if api_version is None else api_version
-        is_long = self.size_bytes > LARGE_BODY_BYTES and self.header.api_key != ApiKey.PRODUCE
+        version = self.api_version if api_version is None else api_version
+        is_long = self.size_bytes > LARGE_BODY_BYTES and self.api_key != ApiKey.PRODUCE
         if is_long or is_large_message(message):
             self.is_answered = True
             self.connection.start(self._respond_large(message, version))
@@ -174,9 +157,7 @@ class Request:
         return parts
 
     def _encoded(self, message: Message, api_version: int) -> list[Part]:
-        return encode_response(
-            message, api_version=api_version, correlation_id=self.header.correlation_id
-        )
+        return encode_response(message, api_version=api_version, correlation_id=self.correlation_id)
 
     def respond_parts(self, parts: Sequence[Part]) -> None:
         """Answer with an encoded response, size prefix and header included.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from moldau.server.authorizer import (
     CLUSTER_RESOURCE_NAME,
+    SUPPORTED_OPERATIONS,
     Authorizer,
     Operation,
     ResourceType,
-    authorized_operations,
 )
 
 if TYPE_CHECKING:
@@ -64,19 +64,16 @@ class Sender:
     def authorized(
         self, operation: Operation, resource_type: ResourceType, resource_name: str
     ) -> bool:
-        """Whether the sender may do this."""
         return self.authorizer.authorize(
             self.principal, self.client_host, operation, resource_type, resource_name
         )
 
     def authorized_topic(self, operation: Operation, topic_name: str) -> bool:
-        """`authorized` for a topic."""
         return self.authorizer.authorize(
             self.principal, self.client_host, operation, ResourceType.TOPIC, topic_name
         )
 
     def authorized_cluster(self, operation: Operation) -> bool:
-        """`authorized` for the cluster."""
         return self.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
 
     def authorized_by_resource_type(
@@ -87,21 +84,19 @@ class Sender:
             self.principal, self.client_host, operation, resource_type
         )
 
+    def authorized_operations_on(self, resource_type: ResourceType, resource_name: str) -> int:
+        """What the sender may do there (KIP-430): bit n stands for the operation numbered n."""
+        allowed = 0
+        for operation in SUPPORTED_OPERATIONS[resource_type]:
+            if self.authorized(operation, resource_type, resource_name):
+                allowed |= 1 << operation
+        return allowed
+
     def authorized_topic_operations(self, topic_name: str) -> int:
-        """The bit field of what the sender may do to a topic (KIP-430)."""
-        return authorized_operations(
-            self.authorizer, self.principal, self.client_host, ResourceType.TOPIC, topic_name
-        )
+        return self.authorized_operations_on(ResourceType.TOPIC, topic_name)
 
     def authorized_cluster_operations(self) -> int:
-        """The bit field of what the sender may do to the cluster (KIP-430)."""
-        return authorized_operations(
-            self.authorizer,
-            self.principal,
-            self.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_RESOURCE_NAME,
-        )
+        return self.authorized_operations_on(ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
 
 
 class RequestContext(Sender):

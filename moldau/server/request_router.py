@@ -97,7 +97,6 @@ class Route:
         self._load = load
 
     def load(self, api_key: ApiKey) -> type[Message]:
-        """Get ready for the first request."""
         self.handle, self.answer = self._load()
         assert (self.handle is None) != (self.answer is None), f"{api_key.name}: one handler"
         self.message_class = request_class(api_key)
@@ -159,7 +158,6 @@ class RequestRouter:
         self._traffic = {lane: _Traffic(lane) for lane in {each.lane for each in routes.values()}}
 
     def __call__(self, request: Request) -> None:
-        """Route one request; the server calls this on the loop."""
         route = self._routes.get(request.api_key)
         if route is None:
             request.close(f"API {request.api_key} is not served here")

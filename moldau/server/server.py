@@ -15,8 +15,10 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
+from moldau.protocol.api_keys import api_name
+from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     DEFAULT_MAX_FRAME_BYTES,
     DEFAULT_MEMORY_LIMIT_BYTES,
@@ -32,6 +34,7 @@ from moldau.runtime.network import (
     set_socket_options,
 )
 from moldau.runtime.telemetry.logs import RateLimitedLog
+from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
@@ -44,7 +47,12 @@ SWEEP_INTERVAL_MS: Final = 1000.0
 STALLED_FRAME_MS: Final = 10_000.0
 """A peer silent for so long inside a large frame is closed when others wait for the memory."""
 
+MAX_EARLY_REQUESTS: Final = 10_000
+"""Requests that may wait for the node to be ready."""
+
 UNLIMITED: Final = 2**31 - 1
+
+REQUEST_METRICS: Final = "kafka.network:type=RequestMetrics,name="
 
 _LOG = logging.getLogger("moldau.server")
 
@@ -83,30 +91,62 @@ class ServerLimits:
     """`socket.listen.backlog.size`"""
 
 
-class RequestObserver(Protocol):
-    """Told of every answered request (metrics, quotas). Times in milliseconds."""
+class _Instruments(NamedTuple):
+    requests: Counter
+    local_time_ms: Histogram
+    total_time_ms: Histogram
+    request_bytes: Counter
+    response_bytes: Counter
+
+
+class RequestMetrics:
+    """Counts and times of answered requests, by API, under Kafka's names; five additions each."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._by_api: dict[int, _Instruments] = {}
 
     def request_completed(
         self, request: Request, response_bytes: int, local_ms: float, total_ms: float
     ) -> None:
         """`local_ms` in the handler, `total_ms` from reception until handed to the socket."""
+        instruments = self._by_api.get(request.api_key) or self._of(request.api_key)
+        instruments.requests.value += 1
+        instruments.local_time_ms.observe(local_ms)
+        instruments.total_time_ms.observe(total_ms)
+        instruments.request_bytes.value += request.size_bytes
+        instruments.response_bytes.value += response_bytes
+
+    def _of(self, api_key: int) -> _Instruments:
+        name = api_name(api_key)
+        registry = self._registry
+        instruments = self._by_api[api_key] = _Instruments(
+            registry.counter(f"{REQUEST_METRICS}RequestsPerSec", request=name),
+            registry.histogram(f"{REQUEST_METRICS}LocalTimeMs", request=name),
+            registry.histogram(f"{REQUEST_METRICS}TotalTimeMs", request=name),
+            registry.counter(f"{REQUEST_METRICS}RequestBytes", request=name),
+            registry.counter(f"{REQUEST_METRICS}ResponseBytes", request=name),
+        )
+        return instruments
 
 
 class Server:
     """Listeners and their connections on one event loop.
 
-    States: created → `start` → serving → `close` → closed. `handler` is a plain function called on
-    the loop; it answers through the request, then or later.
+    States: created → `start` → serving → `close` → closed. The handler is a plain function called
+    on the loop; it answers through the request, then or later. A server without one holds requests
+    back until `open`: a broker can only register a port that is bound, and clients may come at
+    once.
     """
 
     def __init__(
         self,
-        handler: Callable[[Request], None],
+        handler: Callable[[Request], None] | None = None,
         *,
         network: Network | None = None,
         clock: Clock | None = None,
         limits: ServerLimits | None = None,
-        observer: RequestObserver | None = None,
+        metrics: RequestMetrics | None = None,
         offload: Offload | None = None,
         memory: ReceiveMemory | None = None,
         watchdog: LoopWatchdog | None = None,
@@ -114,13 +154,14 @@ class Server:
         """`offload` is the Filesystem's (for cold file regions); `memory` may be shared by servers
         of one loop; `watchdog` is the loop's.
         """
-        self.handler = handler
+        self.handler = handler or self._hold_back
+        self._early: deque[Request] = deque()
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
         self.timers = TimerWheel(self.clock)
         self.offload = offload
         self.watchdog = watchdog
-        self.observer = observer
+        self._metrics = metrics
         self.memory = memory or ReceiveMemory(self.limits.queued_max_request_bytes)
         self.loop: asyncio.AbstractEventLoop
         self.bytes_received = 0
@@ -169,7 +210,6 @@ class Server:
         )
 
     def port(self, listener_name: str) -> int:
-        """The port a listener is bound to."""
         return self._listeners[listener_name].port
 
     async def close(self, graceful_ms: float = 5000.0) -> None:
@@ -196,16 +236,57 @@ class Server:
             listener.close()
         self._listeners.clear()
 
+    # -- requests that come before the node is ready ---------------------------------------------
+
+    @property
+    def early_count(self) -> int:
+        """Requests that are held back."""
+        return len(self._early)
+
+    def open(self, handler: Callable[[Request], None]) -> None:
+        """Give `handler` the requests held back, each in a turn of its own and in the order they
+        came, and then all later ones. One that fails costs its own connection, not the start.
+        """
+        while self._early:
+            self.loop.call_soon(self._hand_on, handler, self._early.popleft())
+        self.loop.call_soon(self._handed_on, handler)
+
+    def _hold_back(self, request: Request) -> None:
+        if len(self._early) < MAX_EARLY_REQUESTS:
+            self._early.append(request)
+        else:
+            request.close("the node is starting, and too many requests wait already")
+
+    def _handed_on(self, handler: Callable[[Request], None]) -> None:
+        if self._early:
+            self.open(handler)  # these came while the others were handed on
+        else:
+            self.handler = handler
+
+    @staticmethod
+    def _hand_on(handler: Callable[[Request], None], request: Request) -> None:
+        if request.is_connection_lost:
+            request.discard()
+            return
+        reason = "a request failed inside the node"
+        is_taken = False
+        try:
+            handler(request)
+            is_taken = True
+        except RemoteProtocolError as error:
+            reason = f"malformed request: {error}"
+        finally:
+            if not is_taken:
+                request.close(reason)
+
     # -- what others may ask ---------------------------------------------------------------------
 
     @property
     def connections(self) -> frozenset[ServerConnection]:
-        """The connections of this moment."""
         return frozenset(self._connections)
 
     @property
     def connection_count(self) -> int:
-        """How many connections there are."""
         return len(self._connections)
 
     def update_limits(self, limits: ServerLimits) -> None:
@@ -233,7 +314,6 @@ class Server:
             )
 
     def next_connection_index(self) -> int:
-        """A number no other connection of this server has."""
         self._connection_index += 1
         return self._connection_index
 
@@ -266,7 +346,6 @@ class Server:
         return False
 
     def forget(self, connection: ServerConnection) -> None:
-        """The connection is gone."""
         if connection not in self._connections:
             return
         del self._connections[connection]
@@ -331,12 +410,11 @@ class Server:
             connection.take_turn()
 
     def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
-        """A response is on its way."""
         self.bytes_sent += response_bytes
-        observer = self.observer
-        if observer is not None:
+        metrics = self._metrics
+        if metrics is not None:
             received = request.received_ms
-            observer.request_completed(
+            metrics.request_completed(
                 request, response_bytes, request.handled_ms - received, now_ms - received
             )
 
@@ -347,7 +425,6 @@ class Server:
         self.on_memory_released()
 
     def on_memory_released(self) -> None:
-        """Some frame's memory is free again."""
         if self._memory_waiters and not self._waking and not self.memory.is_exhausted:
             self._waking = True
             self.loop.call_soon(self._wake_memory_waiters)

@@ -162,7 +162,6 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight_count(self) -> int:
-        """Requests given to the handler and not answered."""
         return len(self._requests)
 
     @property
@@ -206,12 +205,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._pause(PauseReason.SUSPENDED)
 
     def proceed(self) -> None:
-        """Go on with the next request."""
         self._resume(PauseReason.SUSPENDED)
 
     @property
     def offload(self) -> Offload:
-        """Runs a function beside the loop."""
         return self._server.offload or run_inline
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -219,7 +216,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._server.start_work(work)
 
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
-        """Call `callback(connection)` once when the connection ends."""
         self._close_callbacks.append(callback)
 
     def close(self, reason: str) -> None:

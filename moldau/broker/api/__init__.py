@@ -85,7 +85,6 @@ BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
 
 
 def load_handler_module(served: ServedApi) -> ModuleType:
-    """Import the module that answers an API; the import system keeps it for the next time."""
     return import_module(f"moldau.broker.api.{served.module}")
 
 

@@ -14,7 +14,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
 LOG_LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
@@ -63,7 +63,7 @@ def authorized_for(
         if context.authorized(operation, ResourceType.GROUP, resource_name):
             return None
         return ErrorCode.GROUP_AUTHORIZATION_FAILED, "not allowed on this group"
-    if context.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+    if context.authorized_cluster(operation):
         return None
     return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed on the cluster"
 

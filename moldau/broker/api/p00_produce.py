@@ -11,7 +11,6 @@ that is not there is INVALID_TXN_STATE up to v10, TRANSACTION_ABORTABLE from v11
 producer is INVALID_PRODUCER_EPOCH; a coordinator that cannot say is NOT_ENOUGH_REPLICAS, which
 every producer tries again; one that is busy with the transaction before, for longer than
 `add.partitions.to.txn.retry.backoff.max.ms`, is CONCURRENT_TRANSACTIONS from v12 on.
-Known gaps: none.
 """
 
 from __future__ import annotations
@@ -101,7 +100,6 @@ def _request_problem(request: ProduceRequest) -> Problem:
 
 
 def _transactional_producers(request: ProduceRequest) -> set[tuple[int, int]]:
-    """Producer ids and epochs of the transactional batches."""
     producers: set[tuple[int, int]] = set()
     for topic in request.topic_data:
         for data in topic.partition_data:

@@ -49,7 +49,7 @@ from moldau.protocol.messages.p01_fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -89,9 +89,7 @@ def handle(
         _refuse(context, ErrorCode.INVALID_REQUEST)
         return None
     parameters = _parameters(services, context, request)
-    if parameters.is_from_follower and not context.authorized(
-        Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
-    ):
+    if parameters.is_from_follower and not context.authorized_cluster(Operation.CLUSTER_ACTION):
         _refuse(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return None
     sessions = services.fetch_sessions
@@ -224,7 +222,6 @@ class _Answer:
         self._topics: dict[object, FetchableTopicResponse] = {}
 
     def add(self, outcomes: list[Outcome]) -> None:
-        """As the port says."""
         fetch, hints, topics = self._fetch, self._hints, self._topics
         session = fetch.session
         for fetched, read in outcomes:
@@ -242,7 +239,6 @@ class _Answer:
             _count(fetch, fetched, read)
 
     def send(self, outcomes: list[Outcome]) -> None:
-        """As the port says."""
         fetch = self._fetch
         context, manager, session = fetch.context, fetch.manager, fetch.session
         response = FetchResponse(

@@ -68,7 +68,6 @@ class Found(NamedTuple):
 async def answer(
     services: BrokerServices, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    """Look up every partition's offset."""
     response = ListOffsetsResponse()
     slices = LoopSlices(services.clock)
     repeated = await _repeated(request, slices)

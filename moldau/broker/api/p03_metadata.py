@@ -3,7 +3,6 @@
 Behaviour: null topics (an empty list in v0) means all topics; a topic is named or, from v10 on,
 given by id; a missing topic is created when both the client and `auto.create.topics.enable` allow
 it, and the answer waits for it (bounded), so that most clients need no second round.
-Known gaps: none.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from moldau.protocol.messages.p03_metadata import (
 )
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.types import ZERO_UUID, is_legal_topic_name
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
 AUTO_CREATE_WAIT_MS = 5_000
@@ -46,7 +45,6 @@ PARTITIONS_PER_TURN = 1_000
 async def answer(
     services: BrokerServices, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse:
-    """Describe the asked topics, creating missing ones where that is allowed."""
     wanted = _wanted_topics(request, context.api_version)
     image = services.metadata.image
     if wanted is not None and request.allow_auto_topic_creation:
@@ -81,7 +79,7 @@ async def _create_missing(
     names = list(islice(each_once(topic_names), AUTO_CREATE_MAX_TOPICS))
     errors: dict[str, ErrorCode] = {}
     creatable = []
-    cluster_wide = context.authorized(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+    cluster_wide = context.authorized_cluster(Operation.CREATE)
     for name in names:
         if cluster_wide or context.authorized(Operation.CREATE, ResourceType.TOPIC, name):
             creatable.append(

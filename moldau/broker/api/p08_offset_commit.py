@@ -36,7 +36,6 @@ FIRST_TOPIC_ID_VERSION: Final = 10
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetCommitRequest
 ) -> Iterator[None]:
-    """Check what is asked, have the rest stored."""
     refusal = ErrorCode.NONE
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         refusal = ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -110,7 +109,6 @@ class _Merged:
         self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
 
     def entry(self, name: str, topic_id: UUID) -> list[OffsetCommitResponsePartition]:
-        """The answered partitions of a topic."""
         key = topic_id if self._has_ids else name
         topic = self._topics.get(key)
         if topic is None:

@@ -41,7 +41,6 @@ FIRST_TOPIC_ID_VERSION: Final = 10
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetFetchRequest
 ) -> Iterator[None]:
-    """Ask each group's partition, answer when all have answered."""
     version = context.api_version
     groups = request.groups if version >= FIRST_BATCHED_VERSION else [_one_group(request)]
 
@@ -176,7 +175,6 @@ class _Answering:
         self._part.respond(self.complete(group))
 
     def complete(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-        """The group as this client is told of it."""
         raise NotImplementedError
 
 

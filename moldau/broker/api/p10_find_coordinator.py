@@ -56,7 +56,6 @@ TOPICS: Final = {
 def handle(
     services: BrokerServices, context: RequestContext, request: FindCoordinatorRequest
 ) -> Iterator[None]:
-    """Name the broker that leads each key's partition."""
     keys = request.coordinator_keys
     if context.api_version < FIRST_BATCHED_VERSION:
         keys = [request.key]

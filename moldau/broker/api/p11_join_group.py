@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: JoinGroupRequest
 ) -> Iterator[None]:
-    """Hand the request to the group's coordinator."""
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
         context.respond(join_error(error, request.member_id, context.api_version))

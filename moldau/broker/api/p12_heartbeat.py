@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def handle(services: BrokerServices, context: RequestContext, request: HeartbeatRequest) -> None:
-    """Hand the request to the group's coordinator."""
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return

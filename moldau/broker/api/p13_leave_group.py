@@ -30,7 +30,6 @@ FIRST_BATCHED_VERSION: Final = 3
 def handle(
     services: BrokerServices, context: RequestContext, request: LeaveGroupRequest
 ) -> Iterator[None]:
-    """Hand the request to the group's coordinator, in the form of the newest version."""
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return

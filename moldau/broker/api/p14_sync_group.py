@@ -24,7 +24,6 @@ PROTOCOL_SINCE: Final = 5
 
 
 def handle(services: BrokerServices, context: RequestContext, request: SyncGroupRequest) -> None:
-    """Hand the request to the group's coordinator."""
     if context.api_version >= PROTOCOL_SINCE and None in (
         request.protocol_type,
         request.protocol_name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from moldau.broker.coordinator.replies import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
-from moldau.server.authorizer import Operation, ResourceType, authorized_operations
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -24,17 +24,12 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeGroupsRequest
 ) -> Iterator[None]:
-    """Ask each group's partition, answer when all have answered."""
     include = request.include_authorized_operations
 
     def shown(group: DescribedGroup) -> DescribedGroup:
         if include and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = authorized_operations(
-                context.authorizer,
-                context.principal,
-                context.client_host,
-                ResourceType.GROUP,
-                group.group_id,
+            group.authorized_operations = context.authorized_operations_on(
+                ResourceType.GROUP, group.group_id
             )
         return group
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: ListGroupsRequest
 ) -> Iterator[None]:
-    """Ask every partition that is led here."""
-
     def done(error: ErrorCode, groups: list[ListedGroup]) -> None:
-        if not context.authorized(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+        if not context.authorized_cluster(Operation.DESCRIBE):
             groups = [
                 group
                 for group in groups

@@ -3,7 +3,6 @@
 Behaviour: as `server.api_versions`. Produce is told from version 0 on, as Apache Kafka does, though
 0 to 2 are refused: librdkafka before 2.8 leaves batches uncompressed, without a word, unless it
 reads that.
-Known gaps: none.
 """
 
 from __future__ import annotations
@@ -31,5 +30,4 @@ TOLD: Final = [
 
 
 def handle(services: BrokerServices, context: RequestContext, request: ApiVersionsRequest) -> None:
-    """Answer at once: every client begins with this."""
     answer_api_versions(context, request, TOLD, services.metadata.image, services.kraft_version())

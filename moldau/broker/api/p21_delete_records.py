@@ -36,7 +36,6 @@ HIGH_WATERMARK = -1
 def handle(
     services: BrokerServices, context: RequestContext, request: DeleteRecordsRequest
 ) -> Iterator[None]:
-    """Delete in every partition, then say where each begins once its followers begin there too."""
     manager = services.replica_manager
     response = DeleteRecordsResponse()
     operation = DelayedDeleteRecords(manager, context, response)

@@ -10,7 +10,7 @@ permission to TWO_PHASE_COMMIT, and TRANSACTIONAL_ID_AUTHORIZATION_FAILED is the
 prepared transaction is kept with `keep_prepared_txn` from transaction.version 2 on
 (UNSUPPORTED_VERSION below). Where Apache Kafka looks only at the producer id of one that comes back
 while a transaction is open, its epoch counts too: a fenced producer cannot abort its successor's
-transaction. Known gaps: none; v6 is more than any released Apache Kafka serves.
+transaction. v6 is more than any released Apache Kafka serves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from moldau.protocol.messages.p22_init_producer_id import (
     InitProducerIdResponse,
 )
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -39,7 +39,6 @@ FIRST_VERSION_WITH_PRODUCER_FENCED = 4
 def handle(
     services: BrokerServices, context: RequestContext, request: InitProducerIdRequest
 ) -> None:
-    """Give out a producer id, or have the coordinator do it."""
     has_id = request.producer_id != NO_PRODUCER_ID
     refusal = _refusal(
         context, request, is_contradictory=has_id == (request.producer_epoch == NO_PRODUCER_EPOCH)
@@ -94,15 +93,14 @@ def _refusal(
                 return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-    elif not context.authorized(
-        Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
+    elif not context.authorized_cluster(
+        Operation.IDEMPOTENT_WRITE
     ) and not context.authorized_by_resource_type(Operation.WRITE, ResourceType.TOPIC):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return ErrorCode.INVALID_REQUEST if is_contradictory else ErrorCode.NONE
 
 
 async def _give(services: BrokerServices, context: RequestContext) -> None:
-    """The next producer id, to an idempotent producer."""
     try:
         producer_id = await services.producer_ids.next_producer_id()
     except ProducerIdsUnavailable:

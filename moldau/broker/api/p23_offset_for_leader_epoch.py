@@ -2,7 +2,7 @@
 
 Behaviour: the answer is the largest epoch that is not newer than the asked one and its end offset,
 exclusive; -1 for both when nothing can be said. Consumers use it to find out that their position
-was truncated. Known gaps: none.
+was truncated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Iterator[None]:
-    """Look up the end of every asked epoch. Brokers may ask for all topics."""
     operation: Operation | None = Operation.DESCRIBE
-    if context.authorized(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+    if context.authorized_cluster(Operation.CLUSTER_ACTION):
         operation = None
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:

@@ -5,7 +5,7 @@ write to, or that there is not, refuses all of them (OPERATION_NOT_ATTEMPTED for
 coordinators' own topics are refused. From v4 on a broker's (permission to CLUSTER_ACTION), for
 many transactions at once, each to be added or only to be verified (KIP-890): TRANSACTION_ABORTABLE
 for a partition that is not in the transaction. v2 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH
-below). Known gaps: none.
+below).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -44,13 +44,10 @@ Errors = Mapping[TopicPartition, ErrorCode]
 def handle(
     services: BrokerServices, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Iterator[None]:
-    """Add or verify, each transaction by itself."""
     if context.api_version < FIRST_BROKER_VERSION:
         yield from _handle_client(services, context, request)
         return
-    if not context.authorized(
-        Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
-    ):
+    if not context.authorized_cluster(Operation.CLUSTER_ACTION):
         context.respond(
             AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         )

@@ -2,7 +2,7 @@
 
 Behaviour: adds the partition of `__consumer_offsets` that keeps the group to the transaction;
 COORDINATOR_NOT_AVAILABLE while there is no such topic. v2 knows PRODUCER_FENCED
-(INVALID_PRODUCER_EPOCH below). Clients of transaction version 2 do not send it. Known gaps: none.
+(INVALID_PRODUCER_EPOCH below). Clients of transaction version 2 do not send it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 def handle(
     services: BrokerServices, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> None:
-    """Add the group's partition."""
     error = ErrorCode.NONE
     if not context.authorized(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id

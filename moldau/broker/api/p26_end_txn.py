@@ -5,7 +5,7 @@ markers follow, and until they are all written the next transaction gets CONCURR
 ends by transaction version 2 (KIP-890): every transaction has an epoch of its own, the answer names
 the producer id and epoch to go on with, a repetition is known by its epoch. v2 knows
 PRODUCER_FENCED (INVALID_PRODUCER_EPOCH below). A client that knows id and epoch may end the
-transaction: also on behalf of a process that is gone (KIP-939). Known gaps: none.
+transaction: also on behalf of a process that is gone (KIP-939).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ FIRST_VERSION_WITH_EPOCH_BUMP = 5
 
 
 def handle(services: BrokerServices, context: RequestContext, request: EndTxnRequest) -> None:
-    """Have the coordinator end it."""
     version = context.api_version
     if not context.authorized(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id

@@ -7,7 +7,6 @@ partition has seen is TRANSACTION_COORDINATOR_FENCED, of an older producer epoch
 INVALID_PRODUCER_EPOCH; from v2 on a marker says that its transaction had an epoch of its own, and
 must then be above the partition's epoch (KIP-890, KIP-1228). Markers for `__consumer_offsets` go
 through the group coordinator.
-Known gaps: none.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from moldau.protocol.messages.p27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -34,9 +33,8 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> Iterator[None]:
-    """Write the markers, and answer when they are committed."""
     if any(
-        context.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+        context.authorized_cluster(operation)
         for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
     ):
         yield from write_markers(services, request, context.respond)

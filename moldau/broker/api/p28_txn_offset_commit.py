@@ -6,7 +6,6 @@ is in the transaction; from v5 on it is added by that (KIP-890). A transaction t
 INVALID_TXN_STATE up to v3, TRANSACTION_ABORTABLE from v4; a fenced producer is
 INVALID_PRODUCER_EPOCH; a coordinator that could not be asked is COORDINATOR_LOAD_IN_PROGRESS, which
 producers of every version try again (before v2 that is COORDINATOR_NOT_AVAILABLE).
-Known gaps: none.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ _AS_COORDINATOR: Final = {
 
 
 def offset_commit_support(api_version: int) -> Support:
-    """What a version of TxnOffsetCommit says about transactions."""
     if api_version >= FIRST_THAT_ADDS_PARTITIONS:
         return Support.ADDS_PARTITIONS
     if api_version >= FIRST_WITH_ABORTABLE_ERROR:
@@ -71,7 +69,6 @@ def offset_commit_support(api_version: int) -> Support:
 def handle(
     services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Iterator[None]:
-    """Verify the transaction, hand the offsets to the group, answer when they are committed."""
     commit = _Commit(services, context, request)
     if not context.authorized(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
@@ -122,7 +119,6 @@ class _Commit:
         self._prepared = yield from coordinator.prepare_transactional(self._request)
 
     def begin(self) -> None:
-        """Look after what exists."""
         request = self._request
         if not request.topics:
             self._answer(TxnOffsetCommitResponse())

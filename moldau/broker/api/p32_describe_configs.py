@@ -44,7 +44,6 @@ from moldau.server.request_context import RequestContext
 async def answer(
     services: BrokerServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Describe each resource; what is wrong with one does not touch the others."""
     response = DescribeConfigsResponse()
     slices = LoopSlices(services.clock)
     entries = DescribedEntries(request)

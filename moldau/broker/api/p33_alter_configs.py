@@ -35,7 +35,6 @@ FORWARD_TIMEOUT_MS: Final = 30_000
 async def answer(
     services: BrokerServices, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Replace configurations, or only validate that."""
     slices = LoopSlices(services.clock)
     counts = Counter[tuple[int, str]]()
     by_identity: dict[tuple[int, str], AlterConfigsResource] = {}

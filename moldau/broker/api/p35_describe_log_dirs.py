@@ -18,7 +18,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from moldau.runtime.slices import LoopSlices
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation
 from moldau.server.request_context import RequestContext
 from moldau.storage.log_manager import describe_log_dirs
 
@@ -26,8 +26,7 @@ from moldau.storage.log_manager import describe_log_dirs
 async def answer(
     services: BrokerServices, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Sizes per directory, topic and partition."""
-    if not context.authorized(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME):
+    if not context.authorized_cluster(Operation.DESCRIBE):
         return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted = None
     slices = LoopSlices(services.clock)

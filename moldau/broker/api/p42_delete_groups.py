@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: DeleteGroupsRequest
 ) -> Iterator[None]:
-    """Ask each group's partition, answer when all have answered."""
-
     def done(results: list[DeletableGroupResult]) -> None:
         context.respond(DeleteGroupsResponse(results=results))
 

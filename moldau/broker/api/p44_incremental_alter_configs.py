@@ -42,7 +42,6 @@ FORWARD_TIMEOUT_MS: Final = 30_000
 async def answer(
     services: BrokerServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Apply the operations resource by resource, or only validate them."""
     slices = LoopSlices(services.clock)
     counts = Counter[tuple[int, str]]()
     for resource in request.resources:
@@ -95,7 +94,6 @@ def _entry(resource: AlterConfigsResource, outcome: Problem) -> AlterConfigsReso
 
 
 def _alter_loggers(configs: list[AlterableConfig], *, validate_only: bool) -> Problem | None:
-    """Change levels, all or none of them."""
     loggers = set(known_loggers())
     for config in configs:
         if config.name not in loggers:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> Iterator[None]:
-    """Check what is asked, have the rest removed."""
     if not context.authorized(Operation.DELETE, ResourceType.GROUP, request.group_id):
         context.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
@@ -93,7 +92,6 @@ class _Merged:
         self._accepted.setdefault(name, []).append(slot)
 
     def entry(self, name: str) -> list[OffsetDeleteResponsePartition]:
-        """The answered partitions of a topic."""
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = OffsetDeleteResponseTopic(name=name, partitions=[])

@@ -3,7 +3,6 @@
 Behaviour: endpoint type 1 (brokers) is answered by brokers; type 2 (controllers) belongs to the
 controller listener and gets MISMATCHED_ENDPOINT_TYPE here; fenced brokers are listed from v2 on
 when asked for.
-Known gaps: none.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ CONTROLLER_ENDPOINTS: Final = 2
 async def answer(
     services: BrokerServices, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """List the brokers that the client's listener reaches."""
     if request.endpoint_type == CONTROLLER_ENDPOINTS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

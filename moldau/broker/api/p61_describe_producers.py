@@ -1,7 +1,6 @@
 """DescribeProducers v0: what a partition remembers of its producers (KIP-664).
 
 Behaviour: idempotent and transactional producers alike, until they expire; only the leader answers.
-Known gaps: none.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeProducersRequest
 ) -> Iterator[None]:
-    """List the producers of every asked partition."""
     response = DescribeProducersResponse()
     for topic in request.topics:
         described = TopicResponse(name=topic.name, partitions=[])

@@ -2,7 +2,7 @@
 
 Behaviour: TRANSACTIONAL_ID_NOT_FOUND for an id that is not known, NOT_COORDINATOR for one that is
 kept elsewhere, INVALID_REQUEST for the empty one; topics that the client may not describe are left
-out. Known gaps: none.
+out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Iterator[None]:
-    """Describe every asked id."""
     context.request.release_body()
     response = DescribeTransactionsResponse(transaction_states=[])
     missing_count = len(request.transactional_ids)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 async def answer(
     services: BrokerServices, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """List what passes every filter."""
     expression = request.transactional_id_pattern
     if expression:
         context.throttle_at_once(services.matcher.rest_after(expression))

@@ -44,7 +44,6 @@ def is_served(services: BrokerServices) -> bool:
 def handle(
     services: BrokerServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Iterator[None]:
-    """Hand the request to the group's coordinator."""
     error = _refusal(services, context, request)
     for name in (request.subscribed_topic_names or ()) if error is None else ():
         if not context.authorized_topic(Operation.DESCRIBE, name):

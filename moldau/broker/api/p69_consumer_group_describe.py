@@ -19,7 +19,7 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-from moldau.server.authorizer import Operation, ResourceType, authorized_operations
+from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
@@ -32,19 +32,14 @@ if TYPE_CHECKING:
 def handle(
     services: BrokerServices, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Iterator[None]:
-    """Ask each group's partition, answer when all have answered."""
     is_enabled = is_served(services)
 
     def shown(part: list[DescribedGroup]) -> DescribedGroup:
         (described,) = part
         group = _visible(context, described)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = authorized_operations(
-                context.authorizer,
-                context.principal,
-                context.client_host,
-                ResourceType.GROUP,
-                group.group_id,
+            group.authorized_operations = context.authorized_operations_on(
+                ResourceType.GROUP, group.group_id
             )
         return group
 
@@ -90,7 +85,6 @@ def _refused(group_id: str, error: ErrorCode) -> DescribedGroup:
 
 
 def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
-    """The group, or why it must not be shown."""
     names = set()
     for member in group.members:
         names.update(member.subscribed_topic_names)

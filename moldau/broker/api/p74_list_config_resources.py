@@ -3,7 +3,7 @@ configuration.
 
 Behaviour: v0 asks for client-metrics subscriptions only; v1 for any of topics, brokers, broker
 loggers, client metrics and groups, an empty list meaning all; a type that does not exist answers
-UNSUPPORTED_VERSION. Known gaps: none.
+UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moldau.protocol.messages.p74_list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from moldau.server.authorizer import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.server.authorizer import Operation
 from moldau.server.request_context import RequestContext
 
 ALL_TYPES: Final = tuple(kind for kind in ConfigResourceType if kind)
@@ -28,10 +28,7 @@ ALL_TYPES: Final = tuple(kind for kind in ConfigResourceType if kind)
 async def answer(
     services: BrokerServices, context: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List names per resource type."""
-    if not context.authorized(
-        Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME
-    ):
+    if not context.authorized_cluster(Operation.DESCRIBE_CONFIGS):
         return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if context.api_version == 0:
         wanted: Iterable[int] = (ConfigResourceType.CLIENT_METRICS,)

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions v0 (KIP-966): partitions with their eligible leaders, page by page.
 
 Behaviour: topics come in name order; the cursor names the first topic and partition of the next
-page; an empty list of topics means all. Known gaps: none.
+page; an empty list of topics means all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ MAX_PARTITIONS_CONFIG: Final = "max.request.partition.size.limit"
 async def answer(
     services: BrokerServices, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Describe partitions from the cursor on, at most the page limit of them."""
     image = services.metadata.image
     alive = alive_brokers(image)
     topics_by_name = image.topics.topics_by_name

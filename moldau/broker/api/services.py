@@ -6,15 +6,16 @@ the coordinators, which need the rest, are put in when everything else is there.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.coordinator.expressions.matcher import ExpressionMatcher
 from moldau.broker.coordinator.expressions.workers import ProcessWorker, SliceWorker, ThreadWorker
 from moldau.broker.coordinator.producer_ids import ProducerIds
-from moldau.broker.lifecycle.background import Background
 from moldau.broker.lifecycle.controller_channel import ControllerChannel
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.broker.replica.fetch_sessions import FetchSessionCache
@@ -23,7 +24,7 @@ from moldau.config import NodeConfig
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
 from moldau.runtime.slices import in_slices
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.storage.log_manager import LogManager
 
@@ -32,6 +33,54 @@ if TYPE_CHECKING:
     from moldau.broker.coordinator.internal_topics import InternalTopics
     from moldau.broker.coordinator.transaction.coordinator import TransactionCoordinator
     from moldau.broker.coordinator.transaction.verification import TransactionVerifier
+
+
+logger = logging.getLogger("moldau.broker.lifecycle.background")
+
+MAX_TASKS: Final = 100_000
+"""More at once is a fault: every caller of `start` has a limit of its own, far below."""
+
+
+class Background:
+    """Runs work that takes longer than a call on the data loop. A failure is reported exactly once;
+    nothing runs after `close`.
+
+    Args:
+        on_fault: told of an unexpected exception.
+    """
+
+    __slots__ = ("_is_closed", "_on_fault", "_tasks")
+
+    def __init__(self, on_fault: Callable[[BaseException], None]) -> None:
+        self._on_fault = on_fault
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+        """Run work that ends by itself, or that its owner ends before `close`."""
+        if self._is_closed:
+            work.close()
+            return
+        assert len(self._tasks) < MAX_TASKS, f"{MAX_TASKS} tasks run already"
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Start nothing more and wait for what runs."""
+        self._is_closed = True
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("work in the background failed", exc_info=error)
+            self._on_fault(error)
 
 
 def _unknown_level() -> int:
@@ -81,13 +130,11 @@ class BrokerServices:
         self.matcher = ExpressionMatcher(self.clock, worker)
 
     def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
-        """Run work that ends by itself, or that its owner ends when the broker stops; a failure is
-        told to the node.
-        """
+        """As `Background.start`."""
         self.background.start(work, name)
 
     def go_on(self, steps: Iterator[object]) -> None:
         """Take the steps that an answer still needs, from now on and in slices of the loop."""
         work = in_slices(self.clock, steps)
         if work is not None:
-            self.start(work, "a large answer")
+            self.background.start(work, "a large answer")

@@ -40,6 +40,7 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
+from moldau.runtime.backoff import Backoff
 from moldau.runtime.restarts import RestartedTask
 
 logger = logging.getLogger("moldau.broker.lifecycle.broker_lifecycle")
@@ -149,7 +150,7 @@ class BrokerLifecycle:
         self._may_stop = asyncio.Event()
         self._want_shutdown = False
         self._wake = asyncio.Event()
-        self._fenced_pause_ms = float(CATCH_UP_PAUSE_MS)
+        self._fenced_pauses = Backoff(CATCH_UP_PAUSE_MS, MAX_FENCED_PAUSE_MS)
         self._is_fenced = True
         self._problem = ""
         self._must_register = False
@@ -166,7 +167,6 @@ class BrokerLifecycle:
         return now_s - self._confirmed_s <= self._confirmed_for_s
 
     def move_to(self, state: BrokerState) -> None:
-        """Enter `state`; an illegal transition is a broken invariant."""
         assert state in LEGAL_TRANSITIONS[self.state], f"{self.state.name} to {state.name}"
         self.state = state
 
@@ -243,7 +243,6 @@ class BrokerLifecycle:
         self._heartbeats.start()
 
     async def wait_unfenced(self) -> None:
-        """Return when the controller has let this broker lead and serve."""
         await self._unfenced.wait()
 
     async def begin_controlled_shutdown(
@@ -381,10 +380,8 @@ class BrokerLifecycle:
         if self._want_shutdown:
             return SHUTDOWN_PAUSE_MS
         if response.is_fenced:
-            pause_ms = self._fenced_pause_ms
-            self._fenced_pause_ms = min(2 * pause_ms, MAX_FENCED_PAUSE_MS)
-            return pause_ms
-        self._fenced_pause_ms = CATCH_UP_PAUSE_MS
+            return self._fenced_pauses.next_ms()
+        self._fenced_pauses.reset()
         return self._heartbeat_interval_ms
 
     def _note_fencing(self, is_fenced: bool) -> None:
@@ -426,7 +423,6 @@ class RegistrationTracker:
         self._refresh = refresh
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Refresh while the image holds a registration of this broker without directories."""
         features = image.features
         if METADATA_VERSION not in features.finalized_levels:
             return

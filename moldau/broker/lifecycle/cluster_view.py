@@ -32,7 +32,6 @@ NO_OPERATIONS_ASKED: Final = -(2**31)
 
 
 def is_internal_topic(topic_name: str) -> bool:
-    """True for the topics that the coordinators keep their state in."""
     return topic_name in INTERNAL_TOPICS
 
 
@@ -86,7 +85,6 @@ def metadata_topic(
     listener_name: str,
     authorized_operations: int,
 ) -> MetadataResponseTopic:
-    """One topic's entry in a Metadata response."""
     partitions = []
     for partition_index in sorted(topic.partitions):
         registration = topic.partitions[partition_index]

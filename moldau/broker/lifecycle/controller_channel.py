@@ -100,6 +100,34 @@ class TryAgain(Exception):
     """This attempt brought no valid answer; another one may."""
 
 
+class RequestUndelivered(Exception):
+    """The controller did not take the request, or did not answer in time."""
+
+
+class OwnController(Protocol):
+    """The controller of this process."""
+
+    node_id: int
+
+    @property
+    def committed_end_offset(self) -> int:
+        """As in `ControllerAnswer`; read after a response of this controller."""
+
+    async def send(
+        self,
+        request: Message,
+        principal: str,
+        *,
+        timeout_ms: float | None = None,
+        client: ForwardedClient | None = None,
+    ) -> Any:
+        """This controller's response to a request, `client`'s or this process's own.
+
+        Raises:
+            RequestUndelivered: too much is under way, or there is no controller.
+        """
+
+
 _LANES: Final = {
     ApiKey.BROKER_REGISTRATION: "heartbeat",
     ApiKey.BROKER_HEARTBEAT: "heartbeat",
@@ -112,13 +140,14 @@ _CLIENTS_LANE: Final = "forwarding"
 
 
 class NetworkControllerChannel:
-    """`ControllerChannel` over connections to the active controller.
+    """`ControllerChannel` over connections to the active controller, or to that of this process.
 
     Answers come in order on a connection, so what must not wait for a slow change has a connection
     of its own (`_LANES`), as in Apache Kafka.
 
     Args:
         leader: the active controller as far as known; called on this loop.
+        own: this process's controller, asked directly while it is the active one; None without one.
         request_timeout_ms: `controller.socket.timeout.ms`; the connection to a controller that owes
             an answer for so long is closed.
         network, clock: the simulation's, or None for the machine's.
@@ -129,6 +158,7 @@ class NetworkControllerChannel:
         self,
         leader: Callable[[], LeaderAddress | None],
         *,
+        own: OwnController | None = None,
         client_id: str = "moldau-broker",
         network: Network | None = None,
         clock: Clock | None = None,
@@ -138,6 +168,7 @@ class NetworkControllerChannel:
         offload: Offload = run_inline,
     ) -> None:
         self._leader = leader
+        self._own = own
         self._offload = offload
         self._retry_backoff_ms = retry_backoff_ms
         self._links = {
@@ -157,7 +188,6 @@ class NetworkControllerChannel:
 
     @property
     def waiting_count(self) -> int:
-        """Requests that are not answered yet."""
         return self._waiting_count
 
     def leader_changed(self) -> None:
@@ -243,6 +273,9 @@ class NetworkControllerChannel:
         client: ForwardedClient | None,
     ) -> ControllerAnswer:
         """One attempt at one leader. Raises TryAgain, ControllerUnavailable."""
+        own = self._own
+        if own is not None and leader.node_id == own.node_id:
+            return await self._ask_own(own, leader, request, principal, timeout_ms, client)
         lane = _LANES.get(ApiKey(request.API_KEY), _CLIENTS_LANE)
         link = self._links[lane]
         try:
@@ -258,6 +291,30 @@ class NetworkControllerChannel:
             raise ControllerUnavailable(
                 f"{leader} does not speak what was asked: {error}", ErrorCode.UNSUPPORTED_VERSION
             ) from error
+
+    @staticmethod
+    async def _ask_own(
+        own: OwnController,
+        leader: LeaderAddress,
+        request: Message,
+        principal: str,
+        timeout_ms: float,
+        client: ForwardedClient | None,
+    ) -> ControllerAnswer:
+        # The controller carries out what it was asked even when no caller waits any more: the
+        # limit is this caller's.
+        try:
+            async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
+                response = await own.send(
+                    request, principal, timeout_ms=int(timeout_ms), client=client
+                )
+        except (TimeoutError, RequestUndelivered) as problem:
+            raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
+        if has_error(response, ErrorCode.NOT_CONTROLLER):
+            raise TryAgain(f"{leader} is not the active controller")
+        if client is None:
+            return ControllerAnswer(response)
+        return ControllerAnswer(response, own.committed_end_offset)
 
     async def _forward(
         self,

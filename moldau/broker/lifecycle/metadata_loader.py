@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from moldau.broker.lifecycle.controller_channel import (
@@ -48,12 +47,6 @@ class MetadataPublisher(Protocol):
         """Take over `image`, which is what `delta` made of the one before."""
 
 
-@dataclass(slots=True)
-class _Waiter:
-    condition: Callable[[MetadataImage], bool]
-    future: asyncio.Future[None]
-
-
 class TooManyWaiters(Exception):
     """More callers wait for a metadata change than the limit allows."""
 
@@ -70,7 +63,7 @@ class MetadataLoader:
         self._broker_id = broker_id
         self._publishers: list[MetadataPublisher] = []
         self._transaction = TransactionFilter()
-        self._waiters: list[_Waiter] = []
+        self._waiters: dict[asyncio.Future[None], Callable[[MetadataImage], bool]] = {}
 
     def add_publisher(self, publisher: MetadataPublisher) -> None:
         """Register a publisher and give it everything there is."""
@@ -84,7 +77,6 @@ class MetadataLoader:
         return self.image.provenance.last_contained_offset
 
     def handle_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
-        """Replace everything by a snapshot's content."""
         delta = MetadataDelta(self.image)
         delta.begin_snapshot()
         for record in records:
@@ -122,12 +114,12 @@ class MetadataLoader:
             return
         if len(self._waiters) >= MAX_WAITERS:
             raise TooManyWaiters(f"{MAX_WAITERS} callers already wait for a metadata change")
-        waiter = _Waiter(condition, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = condition
         try:
-            await waiter.future
+            await waiter
         finally:
-            self._waiters = [other for other in self._waiters if other is not waiter]
+            del self._waiters[waiter]
 
     def _publish(self, delta: MetadataDelta, provenance: Provenance) -> None:
         image = delta.apply(provenance)
@@ -140,9 +132,9 @@ class MetadataLoader:
                 calls.callback(publisher.on_metadata_update, delta, image)
 
     def _tell_waiters(self, image: MetadataImage) -> None:
-        for waiter in self._waiters:
-            if not waiter.future.done() and waiter.condition(image):
-                waiter.future.set_result(None)
+        for waiter, condition in self._waiters.items():
+            if not waiter.done() and condition(image):
+                waiter.set_result(None)
 
 
 async def catch_up(channel: ControllerChannel, loader: MetadataLoader) -> None:
@@ -190,7 +182,6 @@ class ElectionMeters:
         self._last: MetadataImage | None = None
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Look at the partitions that changed."""
         last, self._last = self._last, image
         if last is None:
             return

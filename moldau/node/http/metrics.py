@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.telemetry import Counter, Histogram, Meter, Registry
+from moldau.runtime.telemetry.metrics import Counter, Histogram, Meter, Registry
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as PrometheusMetric
@@ -65,7 +65,6 @@ def snapshot(registry: Registry) -> list[Sample]:
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    """The exposition, in the order the samples came."""
     from prometheus_client import (
         CollectorRegistry,
         GCCollector,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
 from moldau.runtime.loop_thread import LoopThread, call_on
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.server import Server
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ class HttpListener:
             await self._thread.stop()
 
     async def _serve(self, host: str, port: int) -> int:
-        """Returns the port."""
         from aiohttp import web
 
         runner = self._runner = web.AppRunner(
@@ -141,7 +140,6 @@ class HttpListener:
         return application
 
     async def _on_data_loop(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Run a short function on the data loop and bring its result back."""
         from aiohttp import web
 
         async with self._handed_over:

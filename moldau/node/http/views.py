@@ -61,7 +61,6 @@ def topics(services: BrokerServices, after: str = "") -> Document:
 
 
 def current_image(services: BrokerServices) -> MetadataImage:
-    """The image of this moment."""
     return services.metadata.image
 
 
@@ -141,7 +140,6 @@ def _leaders_view(partition: Partition | None) -> Document:
 
 
 def log_directories(services: BrokerServices) -> Document:
-    """Each log directory with the sizes of its partitions and of its volume."""
     return {
         "log_directories": [
             {

@@ -22,6 +22,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.backoff import Backoff
 from moldau.runtime.clock import Clock
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
@@ -76,7 +77,6 @@ class CachedTokens:
         self._lock = asyncio.Lock()
 
     async def __call__(self) -> OAuthBearerToken:
-        """A token that is still good."""
         async with self._lock:
             if self._token is None or self._clock.now_ms() >= self._until_ms:
                 self._token = None
@@ -174,7 +174,7 @@ class TokenEndpoint:
         """Request a token, in a thread. Faults of the network and of the server are retried."""
         if urlsplit(self.url).scheme.lower() == "file":
             return token_of(await asyncio.to_thread(self._read))
-        pause_ms = self.retry_backoff_ms
+        pauses = Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
         for left in reversed(range(TRY_COUNT)):
             try:
                 return await asyncio.to_thread(self._ask)
@@ -182,8 +182,7 @@ class TokenEndpoint:
                 status = getattr(error, "code", 500)
                 if not left or 400 <= status < 500:
                     raise AuthenticationError(f"token endpoint {self.url}: {error}") from error
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms = min(2 * pause_ms, self.retry_backoff_max_ms)
+                await asyncio.sleep(pauses.next_ms() / 1000)
         raise AssertionError("the last try either returns or raises")
 
     def _read(self) -> str:

@@ -29,7 +29,6 @@ _STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dic
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller passed as `extra=`."""
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
 
 
@@ -147,15 +146,6 @@ def set_level(logger_name: str, level: str | int) -> None:
     logging.getLogger(logger_name).setLevel(
         logging.NOTSET if level == "UNSET" else _parse_level(level)
     )
-
-
-def get_levels() -> dict[str, str]:
-    """The effective level of every logger of ours that exists."""
-    levels = {ROOT: logging.getLevelName(logging.getLogger(ROOT).getEffectiveLevel())}
-    for name, logger in sorted(logging.root.manager.loggerDict.items()):
-        if name.startswith(ROOT + ".") and isinstance(logger, logging.Logger):
-            levels[name] = logging.getLevelName(logger.getEffectiveLevel())
-    return levels
 
 
 class RateLimitedLog:

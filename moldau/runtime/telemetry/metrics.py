@@ -42,7 +42,6 @@ class Counter:
         self.value = 0
 
     def add(self, amount: int = 1) -> None:
-        """Count."""
         self.value += amount
 
 
@@ -57,17 +56,14 @@ class Gauge:
         self._value = 0.0
 
     def set(self, value: float) -> None:
-        """Replace the value (or the function)."""
         self._function = None
         self._value = value
 
     def bind(self, function: Callable[[], float]) -> None:
-        """Ask `function` from now on."""
         self._function = function
 
     @property
     def value(self) -> float:
-        """The value now."""
         return self._value if self._function is None else self._function()
 
 
@@ -87,7 +83,6 @@ class Histogram:
         self.maximum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.count += 1
         self.total += value
@@ -96,7 +91,6 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """The average of all observations, 0 without any."""
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, fraction: float) -> float:
@@ -140,7 +134,6 @@ class Meter:
 
     @property
     def value(self) -> int:
-        """All events."""
         return self.count
 
     def _fold(self) -> None:
@@ -197,7 +190,6 @@ class Registry:
         self.overflow_count = 0
 
     def counter(self, name: str, **labels: str) -> Counter:
-        """The counter of that name and labels, made when new."""
         return self._get(Counter, name, Counter, labels)
 
     def gauge(self, name: str, function: Callable[[], float] | None = None, **labels: str) -> Gauge:
@@ -214,7 +206,6 @@ class Registry:
         return self._get(Histogram, name, lambda: Histogram(bounds), labels)
 
     def meter(self, name: str, **labels: str) -> Meter:
-        """The meter of that name and labels, made when new."""
         return self._get(Meter, name, lambda: Meter(self._monotonic_ms), labels)
 
     def remove(self, name: str, **labels: str) -> None:
@@ -222,13 +213,6 @@ class Registry:
         family = self._families.get(name)
         if family is not None:
             family.series.pop(_key(labels), None)
-
-    def remove_labelled(self, **labels: str) -> None:
-        """Forget every series that carries all these labels."""
-        wanted = set(_key(labels))
-        for family in self._families.values():
-            for key in [key for key in list(family.series) if wanted.issubset(key)]:
-                del family.series[key]
 
     def collect(self) -> Iterator[Metric]:
         """Every series, grouped by name; safe against metrics being made meanwhile."""

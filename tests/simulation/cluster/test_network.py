@@ -36,7 +36,7 @@ class World:
         self.run(self.server.start([ListenerSpec("L", "", PORT)]), self.process)
 
     def _handle(self, request):
-        self.received.append(request.header.client_id)
+        self.received.append(request.client_id)
         request.release_body()
         response = ApiVersionsResponse(finalized_features=[])
         if self.answers_wait_ms:

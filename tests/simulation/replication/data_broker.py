@@ -23,7 +23,7 @@ from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.raft import MetadataLogError
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log_directory import LogDirectoryError, open_log_directories
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from moldau.broker.api import broker_routes
-from moldau.broker.api.services import BrokerServices
+from moldau.broker.api.services import Background, BrokerServices
 from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
 from moldau.broker.coordinator.producer_ids import (
@@ -23,7 +23,6 @@ from moldau.broker.coordinator.producer_ids import (
     ProducerIds,
     ProducerIdsUnavailable,
 )
-from moldau.broker.lifecycle.background import Background
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.broker.replica.core.partition_core import FollowerFetch
 from moldau.broker.replica.fetch_sessions import FetchSessionCache

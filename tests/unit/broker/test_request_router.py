@@ -16,7 +16,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
 )
 from moldau.protocol.registry import request_class
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import AllowAllAuthorizer
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.request_router import ADMIN, Handler, Lane, RequestRouter, Route

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.lifecycle.controller_channel import ForwardedClient
-from moldau.node.quorum_link import ControllerRouter, LeaderRelay
+from moldau.broker.lifecycle.controller_channel import ForwardedClient, NetworkControllerChannel
+from moldau.node.quorum_link import LeaderRelay
 from moldau.node.quorum_node import QuorumNode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -40,7 +40,7 @@ class Cluster:
         self.nodes: dict[int, QuorumNode] = {}
         self.metadata = Consumer()
         self.relay = LeaderRelay(asyncio.get_running_loop())
-        self.channel = ControllerRouter(self.relay.leader, node_id=BROKER, own=None)
+        self.channel = NetworkControllerChannel(self.relay.leader)
         self.relay.on_change = self.channel.leader_changed
 
     async def start(self) -> None:

@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
+from moldau.broker.lifecycle.controller_channel import NetworkControllerChannel
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
-from moldau.node.quorum_link import ControllerRouter, LeaderRelay
+from moldau.node.quorum_link import LeaderRelay
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
@@ -144,7 +145,7 @@ async def test_a_standbys_own_process_asks_the_others(cluster: Cluster) -> None:
     standby = next(each for each in CONTROLLERS if each != cluster.active)
     node = cluster.nodes[standby]
     relay = LeaderRelay(asyncio.get_running_loop())
-    router = ControllerRouter(relay.leader, node_id=standby, own=node)
+    router = NetworkControllerChannel(relay.leader, own=node)
     relay.on_change = router.leader_changed
     await node.watch_leader(relay.publish)
     response, _ = await router.forward(UpdateFeaturesRequest(), "User:a", CLIENT)

@@ -57,7 +57,7 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.raft import RAFT_APIS
 from moldau.runtime.connection import Connection, ConnectionLost
-from moldau.server import start_gate
+from moldau.server import server as server_module
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT
 from moldau.server.request_router import Lane
@@ -351,7 +351,7 @@ async def test_the_active_controller_decides_all_that_is_sent_to_it(start: Start
 
 
 async def test_what_comes_before_the_log_is_open_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_gate, "MAX_EARLY_REQUESTS", 1)
+    monkeypatch.setattr(server_module, "MAX_EARLY_REQUESTS", 1)
     bench = ControllerBench(None)
     await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
     early = asyncio.ensure_future(bench.connect())

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from moldau.broker.lifecycle.controller_channel import ForwardedClient, RequestUndelivered
 from moldau.controller.apis import CONTROLLER_APIS
 from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
@@ -22,7 +23,7 @@ from moldau.node import metadata_relay
 from moldau.node import quorum_node as quorum_node_module
 from moldau.node.metadata_relay import MetadataRelay
 from moldau.node.quorum_link import LeaderRelay
-from moldau.node.quorum_node import QuorumNode, RequestUndelivered
+from moldau.node.quorum_node import QuorumNode
 from moldau.node.settings import controller_endpoints
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
@@ -270,9 +271,7 @@ async def test_in_process_too_a_clients_permissions_count(directory: Path) -> No
     )
     await node.start()
     request = UnregisterBrokerRequest(broker_id=99)
-    refused = await node.send(
-        request, "User:alice", client_host="10.1.2.3", client_id="client", is_forwarded=True
-    )
+    refused = await node.send(request, "User:alice", client=ForwardedClient("10.1.2.3", "client"))
     assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     own = await node.send(request, "User:broker")
     assert own.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from moldau.node.http.metrics import prometheus_name, render, snapshot
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 
 
 @pytest.mark.parametrize(

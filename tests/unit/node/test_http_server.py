@@ -9,7 +9,7 @@ import pytest
 
 from moldau.node.http.server import HttpListener
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 
 
 async def status(port: int, path: str) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime.faults import FaultInjectingFilesystem
 from moldau.runtime.files import RESERVE_STEP_BYTES, FileRegion
 from moldau.runtime.filesystem import LockHeld, OsFilesystem
 
@@ -208,32 +207,6 @@ async def test_offload_runs_elsewhere_and_is_bounded(filesystem: OsFilesystem) -
     assert peak <= 4
     with pytest.raises(ZeroDivisionError):
         await filesystem.offload(lambda: 1 // 0)
-
-
-async def test_faults(filesystem: OsFilesystem, tmp_path: Path) -> None:
-    faulty = FaultInjectingFilesystem(filesystem)
-    path = str(tmp_path / "a.log")
-    file = faulty.open(path, create=True)
-    file.append(b"good")
-    full = faulty.fail(
-        "append", "*.log", error_number=errno.ENOSPC, skip=1, times=1, partial_bytes=2
-    )
-    file.append(b"+")
-    with pytest.raises(OSError, match="space"):
-        file.append(b"bad")
-    file.append(b"again")
-    assert full.hit_count == 1
-    assert file.pread(99, 0) == b"good+again"
-    faulty.fail("fdatasync", "*")
-    with pytest.raises(OSError, match=r"[Ii]nput/output"):
-        file.fdatasync()
-    faulty.heal()
-    file.fdatasync()
-    faulty.fail("open", "*/b")
-    with pytest.raises(OSError, match="b"):
-        faulty.open(str(tmp_path / "b"), create=True)
-    assert await faulty.offload(len, b"123") == 3
-    file.close()
 
 
 def test_mapped_files_cost_at_most_one_descriptor(filesystem: OsFilesystem, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.telemetry import Histogram, Registry
+from moldau.runtime.telemetry.metrics import Histogram, Registry
 from moldau.server.loop_watchdog import (
     CLIENT_ID_LENGTH,
     LAG_PROBE_INTERVAL_MS,

@@ -24,13 +24,14 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.clock import ManualClock
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.request import (
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
     LARGE_PART_COUNT,
     Request,
 )
-from moldau.server.server import ListenerSpec, Server, ServerLimits
+from moldau.server.server import ListenerSpec, RequestMetrics, Server, ServerLimits
 from moldau.server.server_connection import (
     MAX_HELD_BYTES,
     MAX_HELD_REQUESTS,
@@ -390,17 +391,18 @@ async def test_a_port_in_use_is_one_clear_line(harness: Harness) -> None:
         await Server(echo).start([ListenerSpec("OTHER", "127.0.0.1", port)])
 
 
-async def test_the_observer_hears_of_every_request(harness: Harness) -> None:
+async def test_every_request_is_counted(harness: Harness) -> None:
     heard: list[tuple[int, int]] = []
 
-    class Observer:
+    class Heard(RequestMetrics):
         def request_completed(
             self, request: Request, response_bytes: int, local_ms: float, total_ms: float
         ) -> None:
             assert 0 <= local_ms <= total_ms
             heard.append((request.correlation_id, response_bytes))
 
-    peer: Peer = await harness.peer(await harness.server(echo, observer=Observer()))
+    metrics = Heard(Registry(lambda: 0.0))
+    peer: Peer = await harness.peer(await harness.server(echo, metrics=metrics))
     peer.send(peer.request(1, b"abc"), peer.request(2, b""))
     await peer.receive()
     await peer.receive()

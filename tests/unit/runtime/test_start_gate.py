@@ -1,4 +1,4 @@
-"""The gate before a node serves: order, lost connections, and a request that does harm."""
+"""Requests before a node serves: order, lost connections, and a request that does harm."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.server import start_gate
-from moldau.server.start_gate import StartGate
+from moldau.server import server as server_module
+from moldau.server.server import Server
 from tests.unit.broker.harness import until
 
 
 class Early:
-    """A request as far as the gate looks at it."""
+    """A request as far as the server looks at it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -41,24 +41,31 @@ class Handler:
         self.taken.append(request.number)
 
 
-def enter(gate: StartGate, *requests: Early) -> None:
+def closed_server() -> Server:
+    """A server that holds requests back."""
+    server = Server()
+    server.loop = asyncio.get_running_loop()
+    return server
+
+
+def enter(server: Server, *requests: Early) -> None:
     for request in requests:
-        gate(request)  # type: ignore[arg-type]
+        server.handler(request)  # type: ignore[arg-type]
 
 
 async def test_early_requests_come_first_and_in_order() -> None:
     handler = Handler()
-    gate = StartGate(handler)
+    server = closed_server()
     requests = [Early(number) for number in range(6)]
     requests[1].is_connection_lost = True
-    enter(gate, *requests[:4])
+    enter(server, *requests[:4])
     assert handler.taken == []
-    gate.open()
+    server.open(handler)
     # Still before those that wait have been handed on.
-    enter(gate, requests[4])
+    enter(server, requests[4])
     await until(lambda: len(handler.taken) == 4)
     await asyncio.sleep(0)
-    enter(gate, requests[5])
+    enter(server, requests[5])
     assert handler.taken == [0, 2, 3, 4, 5]
     assert [request.endings for request in requests] == [[], ["discarded"], [], [], [], []]
 
@@ -70,10 +77,10 @@ async def test_one_that_fails_costs_its_connection_and_not_the_start() -> None:
     )
     handler = Handler()
     handler.failures = {1: OSError("the test says so"), 2: RemoteProtocolError("no such thing")}
-    gate = StartGate(handler)
+    server = closed_server()
     requests = [Early(number) for number in range(4)]
-    enter(gate, *requests)
-    gate.open()
+    enter(server, *requests)
+    server.open(handler)
     await until(lambda: handler.taken == [0, 3])
     assert faults == [handler.failures[1]]
     assert [request.endings for request in requests] == [
@@ -85,11 +92,11 @@ async def test_one_that_fails_costs_its_connection_and_not_the_start() -> None:
 
 
 async def test_too_many_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_gate, "MAX_EARLY_REQUESTS", 2)
+    monkeypatch.setattr(server_module, "MAX_EARLY_REQUESTS", 2)
     handler = Handler()
-    gate = StartGate(handler)
+    server = closed_server()
     requests = [Early(number) for number in range(3)]
-    enter(gate, *requests)
+    enter(server, *requests)
     assert [len(request.endings) for request in requests] == [0, 0, 1]
-    gate.open()
+    server.open(handler)
     await until(lambda: handler.taken == [0, 1])

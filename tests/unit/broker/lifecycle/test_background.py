@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from moldau.broker.lifecycle.background import Background
+from moldau.broker.api.services import Background
 
 
 async def test_failures_are_told_once() -> None:

@@ -14,7 +14,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ForwardedClient,
     NetworkControllerChannel,
 )
-from moldau.node.quorum_link import ControllerRouter, LeaderRelay
+from moldau.node.quorum_link import LeaderRelay
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS
 from moldau.protocol.error_responses import error_response
@@ -318,14 +318,20 @@ class InProcess:
     """The controller of the broker's own process."""
 
     def __init__(self) -> None:
+        self.node_id = 1
         self.is_active = True
         self.committed_end_offset = 12
-        self.asked: list[tuple[Message, str, dict[str, Any]]] = []
+        self.asked: list[tuple[Message, str, ForwardedClient | None]] = []
 
     async def send(
-        self, request: Message, principal: str, *, timeout_ms: int, **options: Any
+        self,
+        request: Message,
+        principal: str,
+        *,
+        timeout_ms: float | None = None,
+        client: ForwardedClient | None = None,
     ) -> Any:
-        self.asked.append((request, principal, options))
+        self.asked.append((request, principal, client))
         error = ErrorCode.NONE if self.is_active else ErrorCode.NOT_CONTROLLER
         return error_response(request, error, "")
 
@@ -333,8 +339,8 @@ class InProcess:
 async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: Start) -> None:
     remote = await start(2)
     relay = LeaderRelay(asyncio.get_running_loop())
-    own: Any = InProcess()
-    router = ControllerRouter(relay.leader, node_id=1, own=own, retry_backoff_ms=5)
+    own = InProcess()
+    router = NetworkControllerChannel(relay.leader, own=own, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
     # As the quorum's thread tells it.
@@ -342,15 +348,9 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     response, end_offset = await router.forward(topics(), "User:alice", CLIENT)
     assert end_offset == 12
     assert response.topics[0].error_code == ErrorCode.NONE
-    passed_on = {
-        "client_host": CLIENT.host,
-        "client_id": CLIENT.client_id,
-        "api_version": CLIENT.api_version,
-        "is_forwarded": True,
-    }
-    assert own.asked == [(topics(), "User:alice", passed_on)]
+    assert own.asked == [(topics(), "User:alice", CLIENT)]
     assert await router.send(topics(), OWN)
-    assert own.asked.pop() == (topics(), OWN, {})
+    assert own.asked.pop() == (topics(), OWN, None)
     own.is_active = False
     asked = asyncio.ensure_future(router.forward(topics(), "User:alice", CLIENT))
     await until(lambda: len(own.asked) >= 3, "it asks its own node again")

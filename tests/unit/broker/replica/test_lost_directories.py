@@ -30,7 +30,7 @@ from moldau.protocol.metadata_records import PartitionRecord, RegisterBrokerReco
 from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock
-from moldau.runtime.telemetry import Registry
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.log_directory import format_log_directory, open_log_directories
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.unit.broker.harness import (
