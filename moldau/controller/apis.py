@@ -458,7 +458,7 @@ class LongWork:
     async def on(self, message: Message, function: Callable[..., T], *arguments: Any) -> T:
         """What `function` makes of the arguments, in another thread if the message is large."""
         if has_many_elements(message):
-            return await self._offload(function, *arguments)  # type: ignore[no-any-return]
+            return await self._offload(function, *arguments)
         return function(*arguments)
 
 

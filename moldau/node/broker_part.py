@@ -412,9 +412,6 @@ class BrokerPart:
     def _is_confirmed(self) -> bool:
         return self._lifecycle is not None and self._lifecycle.is_confirmed()
 
-    def _is_ready(self) -> bool:
-        return self._lifecycle is not None and self._lifecycle.state is BrokerState.RUNNING
-
     def _log_config(self, topic_name: str) -> LogConfig:
         configs = self._metadata.image.configs
         node_values = effective_broker_config(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from moldau.runtime.restarts import JOB_KEY
 
@@ -74,7 +74,7 @@ class FaultHandler:
             self._stop = None
             stop(f"the node stops, because going on could do harm: {reason}")
 
-    def from_loop(self, _loop: object, context: dict[str, Any]) -> None:
+    def from_loop(self, _loop: object, context: dict[str, object]) -> None:
         """As asyncio's exception handler."""
         error = context.get("exception")
         if JOB_KEY in context:

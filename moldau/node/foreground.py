@@ -16,7 +16,6 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.node import Node, NodeStartError
@@ -94,7 +93,7 @@ async def _serve_until(stop: asyncio.Event, config: NodeConfig, options: argpars
     return _refuse(failures[0], status=1) if failures else 0
 
 
-def _run(serving: Coroutine[Any, Any, int]) -> int:
+def _run(serving: Coroutine[object, None, int]) -> int:
     """Run on uvloop where it is installed, else on asyncio's own loop."""
     new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     try:
@@ -149,7 +148,7 @@ def _refuse(message: str, *, status: int) -> int:
 
 
 FEW_DESCRIPTORS = 10_000
-"""With fewer a node works, and its operator is told."""
+"""With fewer, a node works and warns its operator."""
 
 
 def raise_descriptor_limit() -> int:

@@ -63,7 +63,7 @@ class MetadataRelay:
         self._put(batch)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """Consumers of metadata do not care who wrote it."""
+        """Ignored: metadata does not depend on the leader that wrote it."""
 
     def _put(self, item: CommittedBatch | LoadedSnapshot) -> None:
         with self._lock:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import random
 import secrets
 import uuid
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
@@ -34,7 +35,6 @@ from moldau.node.formatting import (
     format_storage,
     random_cluster_id,
 )
-from moldau.node.http.server import HttpListener
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
 from moldau.node.settings import http_address, server_limits
@@ -55,6 +55,9 @@ from moldau.storage.log_directory import (
     open_log_directories,
 )
 from moldau.storage.meta_properties import META_PROPERTIES
+
+if TYPE_CHECKING:
+    from moldau.node.http.server import HttpListener
 
 logger = logging.getLogger("moldau.node")
 
@@ -294,6 +297,9 @@ class Node:
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(serving.wait(), HTTP_PATIENCE_S)
+        await asyncio.to_thread(importlib.import_module, "moldau.node.http.server")
+        from moldau.node.http.server import HttpListener
+
         self._http = HttpListener(
             self._services,
             server=self._server,

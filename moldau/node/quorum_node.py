@@ -14,7 +14,7 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import ForwardedClient, RequestUndelivered
 from moldau.config import NodeConfig
@@ -32,7 +32,7 @@ from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.metadata_relay import MetadataConsumer, MetadataRelay
 from moldau.node.settings import controller_registration, metadata_log_settings
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Message, Request, Response
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.raft import MetadataLogError, QuorumLog, RaftRequestHandler, VoterSet, read_bootstrap
 from moldau.raft.core.values import NO_NODE, Leadership
@@ -50,7 +50,7 @@ from moldau.server.server import ListenerSpec, ServerLimits
 
 logger = logging.getLogger("moldau.controller")
 
-ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, object]], object]
 LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]
 
 ACTIVATION_TIMEOUT_S: Final = 60.0
@@ -290,12 +290,12 @@ class QuorumNode:
 
     async def send(
         self,
-        request: Message,
+        request: Request[Response],
         principal: str,
         *,
         timeout_ms: float | None = None,
         client: ForwardedClient | None = None,
-    ) -> Any:
+    ) -> Response:
         """This node's controller's response to a request.
 
         Args:
@@ -320,9 +320,10 @@ class QuorumNode:
                 api_version=client.api_version,
             )
         try:
-            return await self._thread.run(apis.answer(sender, request))
+            response: Response = await self._thread.run(apis.answer(sender, request))
         except LoopBusy as error:
             raise RequestUndelivered(str(error)) from None
+        return response
 
     async def subscribe(self, consumer: MetadataConsumer) -> None:
         """Deliver snapshot and batches to `consumer` on the calling loop, from the beginning."""
@@ -406,7 +407,7 @@ def leader_address(leadership: Leadership, listener_names: Sequence[str]) -> Lea
 
 
 class VoterIdentity:
-    """A listener of the metadata log."""
+    """A metadata log listener that warns when another directory votes under this node's id."""
 
     def __init__(self, log: QuorumLog) -> None:
         self._log = log

@@ -1,7 +1,4 @@
-"""From configuration keys to the settings of the parts that the node joins.
-
-Owns the translation, key by key. Invariant: a key that a part honours is named here, once.
-"""
+"""From configuration keys to the settings of the parts that the node joins, key by key."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class TimerHandle(Protocol):
@@ -35,7 +35,7 @@ class Clock(Protocol):
         """Milliseconds of processor time that the calling thread has used; fractions count."""
 
     def call_later(
-        self, delay_ms: float, callback: Callable[..., object], *args: Any
+        self, delay_ms: float, callback: Callable[..., object], *args: object
     ) -> TimerHandle:
         """Run `callback(*args)` on the clock's loop once `delay_ms` milliseconds have passed."""
 
@@ -61,7 +61,7 @@ class SystemClock:
         return time.thread_time_ns() / 1_000_000
 
     def call_later(
-        self, delay_ms: float, callback: Callable[..., object], *args: Any
+        self, delay_ms: float, callback: Callable[..., object], *args: object
     ) -> TimerHandle:
         loop = self._loop or asyncio.get_running_loop()
         return loop.call_later(max(delay_ms, 0.0) / 1000, callback, *args)
@@ -91,7 +91,7 @@ class ManualClock:
         return self._monotonic_ms
 
     def call_later(
-        self, delay_ms: float, callback: Callable[..., object], *args: Any
+        self, delay_ms: float, callback: Callable[..., object], *args: object
     ) -> TimerHandle:
         self._sequence += 1
         deadline = self._monotonic_ms + max(delay_ms, 0.0)
@@ -132,7 +132,7 @@ class _ManualTimer:
         deadline_ms: float,
         sequence: int,
         callback: Callable[..., object],
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         owner: list[_ManualTimer],
     ) -> None:
         self.deadline_ms = deadline_ms

@@ -56,7 +56,7 @@ EAGER_BYTES: Final = 8 * 1024
 """Records of this size are worth a write of their own, where several requests go out in a row."""
 
 TLS_ALERT: Final = 0x1503
-"""How the bytes begin with which a TLS peer refuses what is no TLS."""
+"""The first two bytes of the alert with which a TLS peer refuses plaintext."""
 
 _MAX_CORRELATION_ID: Final = 2**31 - 1
 
@@ -260,6 +260,8 @@ class Connection(asyncio.BufferedProtocol):
                 timeout_ms=connect_timeout_ms,
             )
         except ssl.SSLError as error:
+            from moldau.runtime.authentication.tls import tls_error
+
             raise tls_error(f"{host}:{port}", error) from error
         if send_buffer_bytes != OS_DEFAULT_BYTES or receive_buffer_bytes != OS_DEFAULT_BYTES:
             set_socket_options(transport, send_buffer_bytes, receive_buffer_bytes)
@@ -382,6 +384,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if isinstance(exc, ssl.SSLError) and not self.answer_count:
+            from moldau.runtime.authentication.tls import tls_error
+
             # With TLS 1.3 a peer refuses our certificate only after the handshake.
             self._fail(tls_error(self._peer, exc))
             return
@@ -402,8 +406,12 @@ class Connection(asyncio.BufferedProtocol):
             if self._reader.error is not None:
                 raise self._reader.error
         except BadFrameLength as error:
-            is_alert = not self.answer_count and error.length >> 16 == TLS_ALERT
-            self._fail(speaks_tls(self._peer) if is_alert else error)
+            if self.answer_count or error.length >> 16 != TLS_ALERT:
+                self._fail(error)
+                return
+            from moldau.runtime.authentication.tls import TLS_ADVICE
+
+            self._fail(TlsError(f"{self._peer} speaks TLS; {TLS_ADVICE}"))
         except RemoteProtocolError as error:
             self._fail(error)
 
@@ -581,7 +589,7 @@ class Connection(asyncio.BufferedProtocol):
             )
 
     async def _send_first(self, message: Request[Response]) -> Response:
-        """Send past those who are held back."""
+        """Send before the requests that are held back."""
         held, self._held_requests = self._held_requests, None
         try:
             answer = self._submit(message, None, None)
@@ -590,7 +598,7 @@ class Connection(asyncio.BufferedProtocol):
         return await answer
 
     def _reauthenticate(self) -> None:
-        """Log in again. The peer takes nothing else meanwhile: what is sent from now on waits,
+        """Log in again. The peer takes nothing else until then: what is sent from now on waits,
         and what was sent before is answered before, as on every connection.
         """
         self._reauthentication_timer = None
@@ -678,18 +686,6 @@ def gathered(pieces: Sequence[Buffer], limit_bytes: int) -> list[Buffer]:
     if small:
         found.append(b"".join(small))
     return found
-
-
-def speaks_tls(peer: str) -> TlsError:
-    from moldau.runtime.authentication.tls import TLS_ADVICE
-
-    return TlsError(f"{peer} speaks TLS; {TLS_ADVICE}")
-
-
-def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
-    from moldau.runtime.authentication import tls
-
-    return tls.tls_error(peer, error)
 
 
 def api_name(api_key: int) -> str:

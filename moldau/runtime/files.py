@@ -217,9 +217,8 @@ class FileRegion:
     """`length` bytes of a file from `position`: records on their way to a socket, unread.
 
     Holds the file's descriptor from construction until `release()` or until the region itself is
-    dropped, so that a segment may be closed and deleted meanwhile. `is_cold` says that the bytes
-    are probably not in the page cache: the sender then touches them in the thread pool before it
-    sends.
+    dropped, so that a segment may be closed and deleted before it is sent. `is_cold` says that the
+    bytes are probably not in the page cache: the sender then touches them in the thread pool first.
     """
 
     __slots__ = ("_held", "file", "is_cold", "length", "position")

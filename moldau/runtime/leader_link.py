@@ -9,7 +9,6 @@ instead of waiting for an answer that may never come.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -22,7 +21,7 @@ from moldau.runtime.connection import (
     ConnectionLost,
     RequestTimedOut,
 )
-from moldau.runtime.network import DEFAULT_CONNECT_TIMEOUT_MS, AsyncioNetwork, Network
+from moldau.runtime.network import AsyncioNetwork, Network
 
 LINK_ERRORS: Final = (OSError, TimeoutError, ConnectionLost, RequestTimedOut, RemoteProtocolError)
 """What `send` raises when there is no answer; the request may have been served all the same."""
@@ -52,15 +51,11 @@ class LeaderLink:
         client_id: str,
         network: Network | None = None,
         clock: Clock | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
     ) -> None:
         self._client_id = client_id
         self._network = network or AsyncioNetwork()
         self._clock = clock
-        self._ssl_context = ssl_context
-        self._connect_timeout_ms = connect_timeout_ms
         self._request_timeout_ms = request_timeout_ms
         self._address: LeaderAddress | None = None
         self._connection: Connection | None = None
@@ -73,7 +68,6 @@ class LeaderLink:
         message: Request[Response] | Callable[[Connection], Awaitable[Request[Response]]],
         *,
         timeout_ms: float,
-        api_version: int | None = None,
     ) -> Response:
         """One attempt: the response of `leader`.
 
@@ -92,9 +86,7 @@ class LeaderLink:
             connection = await self._connected(leader)
             request = message if isinstance(message, Request) else await message(connection)
             return await connection.send(
-                request,
-                api_version=api_version,
-                timeout_ms=max(timeout_ms, self._request_timeout_ms),
+                request, timeout_ms=max(timeout_ms, self._request_timeout_ms)
             )
 
     def leader_changed(self, leader: LeaderAddress | None) -> None:
@@ -138,8 +130,6 @@ class LeaderLink:
             leader.port,
             client_id=self._client_id,
             clock=self._clock,
-            ssl_context=self._ssl_context,
-            connect_timeout_ms=self._connect_timeout_ms,
             request_timeout_ms=self._request_timeout_ms,
         )
         self._connection = connection

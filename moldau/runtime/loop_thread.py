@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 MAX_CALLS: Final = 2_000
 
@@ -62,7 +63,7 @@ class LoopThread:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def run(self, coroutine: Coroutine[object, None, T]) -> T:
         """Run a coroutine on the thread and wait for its result on the caller's loop.
 
         The coroutine always runs to its end, even when the caller is cancelled.
@@ -80,7 +81,7 @@ class LoopThread:
         wrapped.add_done_callback(self._finished)
         return await asyncio.shield(wrapped)
 
-    def _finished(self, future: asyncio.Future[Any]) -> None:
+    def _finished(self, future: asyncio.Future[T]) -> None:
         self._calls -= 1
         if not future.cancelled():
             future.exception()  # seen: the caller may have gone
@@ -95,7 +96,7 @@ class LoopThread:
 
 
 async def call_on(
-    loop: asyncio.AbstractEventLoop, function: Callable[..., T], *arguments: Any
+    loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], T], *arguments: *Ts
 ) -> T:
     """Run a short function on another thread's loop, and bring its result to the caller's."""
 

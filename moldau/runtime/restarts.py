@@ -1,4 +1,4 @@
-"""What goes on for ever and has raised: it is told, and begun again after a pause.
+"""Jobs that run for ever: one that raises is reported, and begins again after a pause.
 
 Owns: the pauses, and the one way by which such a failure comes to the node's fault table: the
 loop's exception handler, with JOB_KEY in its context. Must not: decide whether the node goes on
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 
 from moldau.runtime.backoff import Backoff
 
@@ -33,9 +33,7 @@ class Restarts:
         self._backoff = Backoff(FIRST_PAUSE_MS, MAX_PAUSE_MS)
 
     def failed(self, error: BaseException) -> int:
-        """Tell of a failure; on the job's loop. Returns after how many milliseconds to begin
-        again.
-        """
+        """Report a failure, on the job's loop. Returns the pause before the next begin in ms."""
         pause_ms = int(self._backoff.next_ms())
         asyncio.get_running_loop().call_exception_handler(
             {
@@ -65,7 +63,7 @@ class RestartedTask:
 
     __slots__ = ("_is_stopped", "_restarts", "_started_s", "_task", "_timer", "_work")
 
-    def __init__(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, name: str, work: Callable[[], Coroutine[object, None, None]]) -> None:
         self._work = work
         self._restarts = Restarts(name)
         self._task: asyncio.Task[None] | None = None

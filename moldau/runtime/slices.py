@@ -10,22 +10,21 @@ import asyncio
 import heapq
 from collections.abc import Coroutine, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from moldau.runtime.clock import Clock
 
-Work = Coroutine[Any, Any, None]
+Work = Coroutine[object, None, None]
 """What a handler returns that needs several turns of the loop; later requests of its connection
 wait until it has ended, so that they are handled in the order they came."""
 
 SLICE_MS: Final = 0.5
-"""For so long one piece of work may hold the loop before others have their turn, which takes a
+"""How long one piece of work may hold the loop before other work has its turn; to switch takes a
 fiftieth of that.
 """
 
-
 RUN_LENGTH: Final = 5_000
-"""So many texts are sorted in one go: 1 to 2 ms."""
+"""How many texts are sorted in one go: 1 to 2 ms."""
 
 
 class LoopSlices:

@@ -70,7 +70,7 @@ class StopSignals:
 
     @staticmethod
     def ignore() -> None:
-        """The end is near: no stop signal means anything any more, up to the end of the process."""
+        """Ignore stop signals from now on, up to the end of the process."""
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 from moldau.runtime.clock import Clock, TimerHandle
 
@@ -32,7 +32,7 @@ class WheelTimer:
     __slots__ = ("_wheel", "args", "callback")
 
     def __init__(
-        self, wheel: TimerWheel, callback: Callable[..., object] | None, args: tuple[Any, ...]
+        self, wheel: TimerWheel, callback: Callable[..., object] | None, args: tuple[object, ...]
     ) -> None:
         self._wheel = wheel
         self.callback = callback
@@ -79,7 +79,7 @@ class TimerWheel:
         return self._count - self._cancelled_count
 
     def call_later(
-        self, delay_ms: float, callback: Callable[..., object], *args: Any
+        self, delay_ms: float, callback: Callable[..., object], *args: object
     ) -> WheelTimer:
         """Run `callback(*args)` between `delay_ms` and `delay_ms` + one tick from now."""
         timer = WheelTimer(self, callback, args)

@@ -1,8 +1,5 @@
-"""Authorization: the port that every request passes, and the authorizer that allows everything.
-
-Owns the vocabulary of operations and resources (KIP-11, KIP-290). Must not know requests or
-connections. Invariant: an answer depends only on the arguments and on the rules in force, so asking
-twice does no harm.
+"""Operations and resources (KIP-11, KIP-290), and the authorizer's port. An answer depends only on
+the arguments and on the rules in force, so asking twice does no harm.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ STALL_MS: Final = 100.0
 NO_REQUEST: Final = "none"
 
 CLIENT_ID_LENGTH: Final = 100
-"""So much of a client id goes into a line of the log."""
+"""How many characters of a client id a log line shows."""
 
 _LOG = logging.getLogger("moldau.loop")
 
@@ -78,7 +78,9 @@ class LoopWatchdog:
             elapsed_ms,
         )
 
-    def watch(self, request: Request, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+    def watch(
+        self, request: Request, coroutine: Coroutine[object, None, T]
+    ) -> Coroutine[object, None, T]:
         """The same coroutine, which works on a request, for a task: its steps are timed."""
         return _TimedCoroutine(coroutine, self._clock, lambda ms: self.held_by(request, ms))
 
@@ -100,26 +102,26 @@ class LoopWatchdog:
         self._registry.counter(name, request=request_name).add(amount)
 
 
-class _TimedCoroutine(Coroutine[Any, Any, T]):
+class _TimedCoroutine(Coroutine[object, None, T]):
     """Tells of the steps of a coroutine that take longer than STALL_MS."""
 
     __slots__ = ("_clock", "_coroutine", "_told")
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, T], clock: Clock, told: Callable[[float], None]
+        self, coroutine: Coroutine[object, None, T], clock: Clock, told: Callable[[float], None]
     ) -> None:
         self._coroutine = coroutine
         self._clock = clock
         self._told = told
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: None) -> object:
         begun_ms = self._clock.monotonic_ms()
         try:
             return self._coroutine.send(value)
         finally:
             self._ended(begun_ms)
 
-    def throw(self, *error: Any) -> Any:
+    def throw(self, *error: Any) -> object:
         begun_ms = self._clock.monotonic_ms()
         try:
             return self._coroutine.throw(*error)
@@ -129,7 +131,7 @@ class _TimedCoroutine(Coroutine[Any, Any, T]):
     def close(self) -> None:
         self._coroutine.close()
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[object, None, T]:
         return self._coroutine.__await__()
 
     def _ended(self, begun_ms: float) -> None:

@@ -14,8 +14,8 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from moldau.runtime.files import File, FileRegion
 
@@ -38,17 +38,25 @@ _MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)
 _HAS_SENDFILE: Final = hasattr(os, "sendfile")
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
-Offload = Callable[..., Awaitable[Any]]
-"""Runs a function beside the loop."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-async def run_inline(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+class Offload(Protocol):
+    """Runs a function beside the loop."""
+
+    async def __call__(
+        self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+
+async def run_inline(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """An `Offload` for where there is nothing beside the loop."""
     return function(*args, **kwargs)
 
 
 class OutgoingOwner(Protocol):
-    """Whom the stream tells about its fate."""
+    """The connection, which the stream tells what became of its bytes."""
 
     def on_drained(self) -> None:
         """Everything queued has been taken by the kernel."""

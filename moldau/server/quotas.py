@@ -1,8 +1,7 @@
 """The throttle hook: what each request used, and how long its client should pause.
 
-Owns the port. Must not delay anything itself: it answers with a time, the response carries it and
-the server stops reading the connection for that long (KIP-219). Invariant: usage is recorded once
-per request, before its response is built.
+Usage is recorded once per request, before its response is built. The response carries the pause,
+and the server does not read from the connection for that long (KIP-219).
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Request:
         """
         version = self.api_version
         message, _ = await self.connection.offload(message_class.decode, self.body, version)
-        return message  # type: ignore[no-any-return]
+        return message
 
     def respond(self, message: Message, *, api_version: int | None = None) -> None:
         """Answer with a message, encoded in the request's version unless another is named; a large

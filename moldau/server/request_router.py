@@ -48,7 +48,7 @@ Handle = Callable[[RequestContext, Any], Iterator[None] | None]
 """Answers through its context, at once or later; a generator, for requests with many parts, yields
 after each and is cut into slices."""
 
-Answer = Callable[[RequestContext, Any], Coroutine[Any, Any, "Message"]]
+Answer = Callable[[RequestContext, Any], Coroutine[object, None, "Message"]]
 """Returns the response."""
 
 
@@ -85,7 +85,7 @@ class Route:
         max_version: int,
         load: Callable[[], Handler],
         lane: Lane = ADMIN,
-        opened: Callable[[Any], Any] | None = None,
+        opened: Callable[[Any], object] | None = None,
     ) -> None:
         self.min_version = min_version
         self.max_version = max_version
@@ -106,7 +106,7 @@ class Route:
 class _Call(NamedTuple):
     answer: Answer
     context: RequestContext
-    message: Any
+    message: object
 
 
 class _Traffic:
@@ -171,7 +171,7 @@ class RequestRouter:
             self._suspend(request, self._decode(route, message_class, request))
             return
         try:
-            message, _end = message_class.decode(request.body, api_version)
+            message: object = message_class.decode(request.body, api_version)[0]
         except RemoteProtocolError as error:
             self._refuse_body(request, message_class, error)
             return
@@ -204,7 +204,7 @@ class RequestRouter:
         }:
             await asyncio.wait(running)
 
-    def _handle(self, route: Route, request: Request, message: Any) -> Work | None:
+    def _handle(self, route: Route, request: Request, message: object) -> Work | None:
         context = RequestContext(request, self._authorizer)
         if route.handle is not None:
             steps = route.handle(context, message)
@@ -225,7 +225,7 @@ class RequestRouter:
 
     async def _decode(self, route: Route, message_class: type[Message], request: Request) -> None:
         try:
-            message: Any = await request.decode(message_class)
+            message: object = await request.decode(message_class)
             if route.opened is not None:
                 message = await request.connection.offload(route.opened, message)
         except RemoteProtocolError as error:

@@ -13,9 +13,9 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.protocol.api_keys import api_name
 from moldau.protocol.errors import RemoteProtocolError
@@ -33,6 +33,7 @@ from moldau.runtime.network import (
     Network,
     set_socket_options,
 )
+from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
 from moldau.runtime.timers import TimerWheel
@@ -297,7 +298,7 @@ class Server:
 
     # -- for connections -------------------------------------------------------------------------
 
-    def start_work(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_work(self, work: Work) -> None:
         """Run what a connection's request needs beyond its handler; a failure goes to the loop's
         exception handler.
         """
@@ -390,7 +391,7 @@ class Server:
 
     def wait_for_turn(self, connection: ServerConnection) -> None:
         """Let the connection take its turn after those that wait already. There is one turn between
-        two looks at the sockets, however many wait: what comes in meanwhile waits for one.
+        two looks at the sockets, however many wait: what has come in since then waits for one.
         """
         self._line.append(connection)
         if not self._is_turn_due:
@@ -442,14 +443,12 @@ class Server:
         self._sweep_timer = self.timers.call_later(SWEEP_INTERVAL_MS, self._sweep)
         now = self.clock.monotonic_ms()
         idle_ms = self.limits.connections_max_idle_ms
-        someone_waits = bool(self._memory_waiters)
+        frames_wait = bool(self._memory_waiters)
         for connection in list(self._connections):
             silent_ms = now - connection.last_active_ms
             if 0 <= idle_ms < silent_ms and connection.is_idle:
                 connection.close(f"idle for {silent_ms:.0f} ms")
             elif (
-                someone_waits
-                and silent_ms > STALLED_FRAME_MS
-                and connection.is_stalled_inside_frame
+                frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame
             ):
                 connection.close("stalled inside a request while others wait for its memory")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
@@ -20,6 +20,7 @@ from moldau.protocol.framing import CHUNK_BYTES, FrameReader
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
+from moldau.runtime.slices import Work
 from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
 from moldau.server.request import Request
@@ -45,15 +46,15 @@ MAX_HELD_BYTES: Final = 1024 * 1024
 """Bytes of such requests after which the connection's next ones are not handled."""
 
 TURN_MS: Final = 0.25
-"""For so long requests that have just been read are handled. What is left over joins the server's
-line, of which one request is handled between two looks at the sockets; nothing more is read from
-the connection before all that it has sent is with the handler.
+"""How long requests that have just been read are handled. The rest joins the server's line, of
+which one request is handled between two looks at the sockets; nothing more is read from the
+connection before the handler has all that it has sent.
 """
 
 UNSENT_MS: Final = 1.0
 """The answers of so much handling leave together while the connection stays in the line: a call to
 the kernel costs as much as a tenth of a request. Those of what has just been read leave at once, so
-that a client with few requests in flight sends the next ones meanwhile.
+that a client with few requests in flight sends the next ones early.
 """
 
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
@@ -211,7 +212,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def offload(self) -> Offload:
         return self._server.offload or run_inline
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Work) -> None:
         """Run work that ends by itself, for a request of this connection."""
         self._server.start_work(work)
 
@@ -448,7 +449,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.flush()
 
     def _join_line(self) -> None:
-        """Have a turn when those who came before have had theirs."""
+        """Have a turn after the connections that wait already."""
         if self._backlog and not self._in_line and not self._pause_reasons & _STOPS_DISPATCH:
             self._in_line = True
             self._server.wait_for_turn(self)

@@ -1,9 +1,4 @@
-"""Resources that carry configuration, as config requests name them.
-
-Owns the numbering of resource types and the checks of a resource's name that need no controller.
-Must not change configuration. Invariant: a resource that passes `problem` exists, as far as this
-broker knows.
-"""
+"""Resources that carry configuration, as config requests name them: what a broker can check."""
 
 from __future__ import annotations
 
@@ -17,7 +12,6 @@ from moldau.protocol.types import topic_name_problem
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
-LOG_LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
 TO_PYTHON_LEVEL: Final = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -26,12 +20,9 @@ TO_PYTHON_LEVEL: Final = {
     "DEBUG": logging.DEBUG,
     "TRACE": logging.DEBUG,
 }
+LOG_LEVELS: Final = tuple(TO_PYTHON_LEVEL)
 FROM_PYTHON_LEVEL: Final = {
-    logging.CRITICAL: "FATAL",
-    logging.ERROR: "ERROR",
-    logging.WARNING: "WARN",
-    logging.INFO: "INFO",
-    logging.DEBUG: "DEBUG",
+    number: name for name, number in TO_PYTHON_LEVEL.items() if name != "TRACE"
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.controller_channel import (
@@ -23,7 +23,7 @@ from moldau.broker.lifecycle.metadata_loader import TooManyWaiters, catch_up, wa
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
-from moldau.protocol.schema import AnyRequest
+from moldau.protocol.schema import AnyRequest, Message, Request, Response
 from moldau.server.request_context import RequestContext
 
 logger = logging.getLogger("moldau.broker.api.forwarding")
@@ -38,7 +38,7 @@ QUESTIONS: Final = frozenset({ApiKey.DESCRIBE_QUORUM, ApiKey.LIST_PARTITION_REAS
 """Forwarded, but no change: their answers do not wait for metadata."""
 
 
-async def answer(services: BrokerServices, context: RequestContext, request: AnyRequest) -> Any:
+async def answer(services: BrokerServices, context: RequestContext, request: AnyRequest) -> Message:
     """Pass a request on as the client sent it; the response is always one of its own API."""
     version = context.api_version
     timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
@@ -47,7 +47,7 @@ async def answer(services: BrokerServices, context: RequestContext, request: Any
         return await _send(services, context, request, client, timeout_ms)
     except ControllerUnavailable as problem:
         logger.warning("no answer from the controller: %s", problem)
-        failed = partial(
+        failed: partial[Message] = partial(
             error_response,
             request,
             problem.error,
@@ -60,8 +60,12 @@ async def answer(services: BrokerServices, context: RequestContext, request: Any
 
 
 async def forward(
-    services: BrokerServices, context: RequestContext, request: AnyRequest, *, timeout_ms: int
-) -> Any | None:
+    services: BrokerServices,
+    context: RequestContext,
+    request: Request[Response],
+    *,
+    timeout_ms: int,
+) -> Response | None:
     """The controller's response to what a handler made of its request, or None when none came in
     time.
 
@@ -79,10 +83,10 @@ async def forward(
 async def _send(
     services: BrokerServices,
     context: RequestContext,
-    request: AnyRequest,
+    request: Request[Response],
     client: ForwardedClient,
     timeout_ms: int,
-) -> Any:
+) -> Response:
     """The controller's response, once it is visible here. Raises: ControllerUnavailable."""
     loop = asyncio.get_running_loop()
     limit_ms = max(0, timeout_ms) + FORWARD_SLACK_MS

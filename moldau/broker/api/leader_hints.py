@@ -1,18 +1,14 @@
-"""Where to go instead: the leader and its address in an error response (KIP-951).
-
-Owns the choice of endpoints for the listener a client came in through. Must not build messages of
-one API in particular. Invariant: a node is listed once, and only if the client's listener
-reaches it.
-"""
+"""Where to go instead: the leader and its address in an error response (KIP-951)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from moldau.broker.replica.replica_manager import LeaderHint, ReplicaManager
+    from moldau.protocol.messages import p00_produce, p01_fetch
 
 WRONG_LEADER_ERRORS: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
@@ -20,13 +16,7 @@ WRONG_LEADER_ERRORS: Final = frozenset(
 """The errors that come with a hint."""
 
 
-class NodeEndpointLike(Protocol):
-    """The NodeEndpoint struct of one response."""
-
-    def __init__(self, *, node_id: int, host: str, port: int, rack: str | None) -> None: ...
-
-
-NodeEndpointT = TypeVar("NodeEndpointT", bound=NodeEndpointLike)
+NodeEndpoint = TypeVar("NodeEndpoint", "p00_produce.NodeEndpoint", "p01_fetch.NodeEndpoint")
 
 
 class LeaderHints:
@@ -46,7 +36,7 @@ class LeaderHints:
             self._leader_ids[hint.leader_id] = None
         return hint
 
-    def endpoints(self, endpoint_class: type[NodeEndpointT]) -> list[NodeEndpointT]:
+    def endpoints(self, endpoint_class: type[NodeEndpoint]) -> list[NodeEndpoint]:
         """The addresses of the leaders named so far."""
         brokers = self._manager.image.cluster.brokers
         found = []

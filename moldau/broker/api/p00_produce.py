@@ -28,6 +28,7 @@ from moldau.protocol.messages.p00_produce import (
     LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceRequest,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
-    from moldau.protocol.messages.p00_produce import TopicProduceData
     from moldau.server.request_context import RequestContext
 
 FIRST_BY_TOPIC_ID: Final = 13
@@ -45,8 +45,8 @@ FIRST_WITH_ZSTD: Final = 7
 FIRST_WITH_LEADER: Final = 10
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
-"""Who calls itself so may write to internal topics, as with Apache Kafka: no state machine hears of
-it before it loads the log again."""
+"""A client with this id may write to internal topics, as in Apache Kafka. Coordinators read such
+records only when they load the log again."""
 
 VALID_ACKS: Final = (-1, 0, 1)
 NO_OFFSET: Final = -1

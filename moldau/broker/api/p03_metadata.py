@@ -147,7 +147,7 @@ async def _respond(
         partition_count += len(topic.partitions) + 1
         if partition_count > PARTITIONS_PER_TURN:
             partition_count = 0
-            await asyncio.sleep(0)  # others are served meanwhile; the image stays this one
+            await asyncio.sleep(0)  # other requests have their turn; the image stays this one
     return response
 
 

@@ -10,7 +10,8 @@ epoch (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
@@ -110,8 +111,9 @@ def _ask(
         return
     coordinator = services.group_coordinator
     if group.topics is None:
+        visible = partial(_visible, services, context)
         coordinator.fetch_offsets(
-            group, _Visible(services, context, part), require_stable=require_stable
+            group, _Answering(services, part, visible), require_stable=require_stable
         )
         yield
         return
@@ -125,9 +127,8 @@ def _ask(
             refused.append((yield from _refused_topic(topic, error)))
         yield
     group.topics = valid
-    coordinator.fetch_offsets(
-        group, _Merged(services, part, refused), require_stable=require_stable
-    )
+    merged = _Answering(services, part, partial(_with_refused, refused))
+    coordinator.fetch_offsets(group, merged, require_stable=require_stable)
     yield
 
 
@@ -158,62 +159,55 @@ def _refused_topic(
 class _Answering:
     """Hands on what the coordinator says of a group, when it is whole: of very many partitions the
     coordinator gives the steps that make the answer.
+
+    Args:
+        complete: makes of a group what this client is told of it.
     """
-
-    def __init__(self, services: BrokerServices, part: Answerable) -> None:
-        self._services = services
-        self._part = part
-
-    def respond(self, message: OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]) -> None:
-        if isinstance(message, OffsetFetchResponseGroup):
-            self._part.respond(self.complete(message))
-        else:
-            self._services.go_on(self._go_on(message))
-
-    def _go_on(self, steps: Steps[OffsetFetchResponseGroup]) -> Iterator[None]:
-        group = yield from steps
-        self._part.respond(self.complete(group))
-
-    def complete(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-        raise NotImplementedError
-
-
-class _Merged(_Answering):
-    """Adds the topics that were refused here, unless the whole group is refused."""
 
     def __init__(
         self,
         services: BrokerServices,
         part: Answerable,
-        refused: list[OffsetFetchResponseTopics],
+        complete: Callable[[OffsetFetchResponseGroup], OffsetFetchResponseGroup],
     ) -> None:
-        super().__init__(services, part)
-        self._refused = refused
+        self._services = services
+        self._part = part
+        self._complete = complete
 
-    def complete(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-        if not group.error_code:
-            group.topics = [*group.topics, *self._refused]
-        return group
+    def respond(self, message: OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]) -> None:
+        if isinstance(message, OffsetFetchResponseGroup):
+            self._part.respond(self._complete(message))
+        else:
+            self._services.go_on(self._go_on(message))
+
+    def _go_on(self, steps: Steps[OffsetFetchResponseGroup]) -> Iterator[None]:
+        group = yield from steps
+        self._part.respond(self._complete(group))
 
 
-class _Visible(_Answering):
-    """Leaves out topics that the client may not see, and gives the others their ids."""
+def _with_refused(
+    refused: list[OffsetFetchResponseTopics], group: OffsetFetchResponseGroup
+) -> OffsetFetchResponseGroup:
+    """Add the topics that were refused here, unless the whole group is refused."""
+    if not group.error_code:
+        group.topics = [*group.topics, *refused]
+    return group
 
-    def __init__(self, services: BrokerServices, context: RequestContext, part: Answerable) -> None:
-        super().__init__(services, part)
-        self._context = context
 
-    def complete(self, group: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-        topics = []
-        by_name = self._services.metadata.image.topics.topics_by_name
-        for topic in group.topics:
-            if not self._context.authorized_topic(Operation.DESCRIBE, topic.name):
-                continue
-            if self._context.api_version >= FIRST_TOPIC_ID_VERSION:
-                found = by_name.get(topic.name)
-                if found is None:
-                    continue  # it cannot be named
-                topic.topic_id = found.topic_id
-            topics.append(topic)
-        group.topics = topics
-        return group
+def _visible(
+    services: BrokerServices, context: RequestContext, group: OffsetFetchResponseGroup
+) -> OffsetFetchResponseGroup:
+    """Leave out topics that the client may not see, and give the others their ids."""
+    topics = []
+    by_name = services.metadata.image.topics.topics_by_name
+    for topic in group.topics:
+        if not context.authorized_topic(Operation.DESCRIBE, topic.name):
+            continue
+        if context.api_version >= FIRST_TOPIC_ID_VERSION:
+            found = by_name.get(topic.name)
+            if found is None:
+                continue  # it cannot be named
+            topic.topic_id = found.topic_id
+        topics.append(topic)
+    group.topics = topics
+    return group

@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
     from moldau.server.request_context import RequestContext
 
 

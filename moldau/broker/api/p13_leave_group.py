@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p13_leave_group import (
+    LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
     MemberResponse,
@@ -21,7 +22,6 @@ from moldau.server.authorizer import Operation, ResourceType
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.replies import Answerable
-    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
     from moldau.server.request_context import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 3

@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
+from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
     from moldau.server.request_context import RequestContext
 
 PROTOCOL_SINCE: Final = 5

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.replies import Collector
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribeGroupsResponse
+from moldau.protocol.messages.p15_describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.protocol.messages.p15_describe_groups import DescribeGroupsRequest
     from moldau.server.request_context import RequestContext
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from moldau.protocol.messages.p16_list_groups import ListedGroup, ListGroupsResponse
+from moldau.protocol.messages.p16_list_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
     from moldau.metadata.steps import Steps
     from moldau.protocol.errors import ErrorCode
-    from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
     from moldau.server.request_context import RequestContext
 
 

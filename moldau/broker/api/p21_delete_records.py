@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
-from moldau.broker.replica.replica_manager import find_led
+from moldau.broker.replica.replica_manager import ReplicaManager, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -27,7 +27,6 @@ from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.server.request_context import RequestContext
 
 HIGH_WATERMARK = -1

@@ -10,7 +10,7 @@ producers of every version try again (before v2 that is COORDINATOR_NOT_AVAILABL
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -37,8 +37,6 @@ from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.group.core.offset_requests import PreparedCommit
     from moldau.broker.replica.partition import Partition

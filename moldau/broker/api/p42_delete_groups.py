@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from moldau.broker.coordinator.replies import Collector
 from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p42_delete_groups import DeletableGroupResult, DeleteGroupsResponse
+from moldau.protocol.messages.p42_delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
 from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
     from moldau.server.request_context import RequestContext
 
 

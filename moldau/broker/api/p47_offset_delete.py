@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
+    OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
@@ -24,7 +25,6 @@ from moldau.server.authorizer import Operation, ResourceType
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
     from moldau.metadata.image import TopicsImage
-    from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
     from moldau.server.request_context import RequestContext
 
 

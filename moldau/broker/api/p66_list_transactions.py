@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.transaction.core.state import ListAnswer
-from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS
+from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS, Transaction
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsRequest,
@@ -29,7 +29,6 @@ from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.transaction.core.transaction import Transaction
     from moldau.server.request_context import RequestContext
 
 

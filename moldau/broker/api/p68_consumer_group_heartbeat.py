@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Final
 from moldau.broker.coordinator.group.coordinator import client_of
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from moldau.protocol.messages.p68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
     from moldau.server.request_context import RequestContext
 
 _MIN_GROUP_VERSION: Final = 1

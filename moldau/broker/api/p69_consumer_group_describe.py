@@ -16,6 +16,7 @@ from moldau.broker.api.p68_consumer_group_heartbeat import is_served
 from moldau.broker.coordinator.replies import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.core.result import CoordinatorResult
     from moldau.broker.coordinator.group.core.state import GroupState
-    from moldau.protocol.messages.p69_consumer_group_describe import ConsumerGroupDescribeRequest
     from moldau.server.request_context import RequestContext
 
 

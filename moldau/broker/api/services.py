@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.expressions.matcher import ExpressionMatcher
 from moldau.broker.coordinator.expressions.workers import ProcessWorker, SliceWorker, ThreadWorker
@@ -23,7 +23,7 @@ from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
-from moldau.runtime.slices import in_slices
+from moldau.runtime.slices import Work, in_slices
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.storage.log_manager import LogManager
@@ -59,7 +59,7 @@ class Background:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+    def start(self, work: Work, name: str | None = None) -> None:
         """Run work that ends by itself, or that its owner ends before `close`."""
         if self._is_closed:
             work.close()
@@ -129,7 +129,7 @@ class BrokerServices:
             worker = ProcessWorker(self.clock, instead=worker)
         self.matcher = ExpressionMatcher(self.clock, worker)
 
-    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
+    def start(self, work: Work, name: str | None = None) -> None:
         """As `Background.start`."""
         self.background.start(work, name)
 

@@ -1,9 +1,4 @@
-"""What the metadata image looks like from one listener: the shapes Metadata-like answers share.
-
-Owns the rules by which an image becomes a client's view: the broker addresses of the client's
-listener, when a leader counts as absent, what a topic's entry carries. Invariant: a view is built
-from one image, never from two.
-"""
+"""One metadata image as clients of one listener see it: brokers, topics and partitions."""
 
 from __future__ import annotations
 

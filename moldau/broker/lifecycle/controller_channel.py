@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import ssl
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
-from moldau.protocol.schema import AnyRequest, Request, Response
+from moldau.protocol.schema import Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
@@ -60,13 +59,13 @@ class ForwardedClient(NamedTuple):
     api_version: int | None = None
 
 
-class ControllerAnswer(NamedTuple):
+class ControllerAnswer(NamedTuple, Generic[Response]):
     """The controller's response, and the end of the metadata that was committed then: every change
     that the response reports is below. UNKNOWN_END_OFFSET: this controller does not say (Apache
     Kafka's), or the request was the broker's own.
     """
 
-    response: Any
+    response: Response
     committed_end_offset: int = UNKNOWN_END_OFFSET
 
 
@@ -87,12 +86,12 @@ class ControllerChannel(Protocol):
 
     async def forward(
         self,
-        request: AnyRequest,
+        request: Request[Response],
         principal: str,
         client: ForwardedClient,
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> ControllerAnswer:
+    ) -> ControllerAnswer[Response]:
         """As `send`, for the request of a client, whose `principal` the controller authorizes."""
 
 
@@ -115,12 +114,12 @@ class OwnController(Protocol):
 
     async def send(
         self,
-        request: AnyRequest,
+        request: Request[Response],
         principal: str,
         *,
         timeout_ms: float | None = None,
         client: ForwardedClient | None = None,
-    ) -> Any:
+    ) -> Response:
         """This controller's response to a request, `client`'s or this process's own.
 
         Raises:
@@ -162,7 +161,6 @@ class NetworkControllerChannel:
         client_id: str = "moldau-broker",
         network: Network | None = None,
         clock: Clock | None = None,
-        ssl_context: ssl.SSLContext | None = None,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
         offload: Offload = run_inline,
@@ -176,7 +174,6 @@ class NetworkControllerChannel:
                 client_id=f"{client_id}-{lane}",
                 network=network,
                 clock=clock,
-                ssl_context=ssl_context,
                 request_timeout_ms=request_timeout_ms,
             )
             for lane in (*dict.fromkeys(_LANES.values()), _CLIENTS_LANE)
@@ -211,22 +208,25 @@ class NetworkControllerChannel:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> Response:
-        response: Response = (await self._send(request, principal, timeout_ms, None)).response
-        return response
+        return (await self._send(request, principal, timeout_ms, None)).response
 
     async def forward(
         self,
-        request: AnyRequest,
+        request: Request[Response],
         principal: str,
         client: ForwardedClient,
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> ControllerAnswer:
+    ) -> ControllerAnswer[Response]:
         return await self._send(request, principal, timeout_ms, client)
 
     async def _send(
-        self, request: AnyRequest, principal: str, timeout_ms: int, client: ForwardedClient | None
-    ) -> ControllerAnswer:
+        self,
+        request: Request[Response],
+        principal: str,
+        timeout_ms: int,
+        client: ForwardedClient | None,
+    ) -> ControllerAnswer[Response]:
         if self._waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
         self._waiting_count += 1
@@ -236,8 +236,12 @@ class NetworkControllerChannel:
             self._waiting_count -= 1
 
     async def _try(
-        self, request: AnyRequest, principal: str, timeout_ms: int, client: ForwardedClient | None
-    ) -> ControllerAnswer:
+        self,
+        request: Request[Response],
+        principal: str,
+        timeout_ms: int,
+        client: ForwardedClient | None,
+    ) -> ControllerAnswer[Response]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         reason = "no controller is known to lead"
@@ -268,11 +272,11 @@ class NetworkControllerChannel:
     async def _attempt(
         self,
         leader: LeaderAddress,
-        request: AnyRequest,
+        request: Request[Response],
         principal: str,
         timeout_ms: float,
         client: ForwardedClient | None,
-    ) -> ControllerAnswer:
+    ) -> ControllerAnswer[Response]:
         """One attempt at one leader. Raises TryAgain, ControllerUnavailable."""
         own = self._own
         if own is not None and leader.node_id == own.node_id:
@@ -297,11 +301,11 @@ class NetworkControllerChannel:
     async def _ask_own(
         own: OwnController,
         leader: LeaderAddress,
-        request: AnyRequest,
+        request: Request[Response],
         principal: str,
         timeout_ms: float,
         client: ForwardedClient | None,
-    ) -> ControllerAnswer:
+    ) -> ControllerAnswer[Response]:
         # The controller carries out what it was asked even when no caller waits any more: the
         # limit is this caller's.
         try:
@@ -321,11 +325,11 @@ class NetworkControllerChannel:
         self,
         link: LeaderLink,
         leader: LeaderAddress,
-        request: AnyRequest,
+        request: Request[Response],
         principal: str,
         timeout_ms: float,
         client: ForwardedClient,
-    ) -> ControllerAnswer:
+    ) -> ControllerAnswer[Response]:
         correlation_id = next(self._correlation_ids)
         api_version = -1
 
@@ -334,7 +338,7 @@ class NetworkControllerChannel:
             api_version = connection.best_version(
                 request.API_KEY, type(request), max_version=client.api_version
             )
-            return await self._offload(  # type: ignore[no-any-return]
+            return await self._offload(
                 encode_envelope,
                 request,
                 api_version=api_version,
@@ -363,4 +367,5 @@ class NetworkControllerChannel:
             api_version=api_version,
             correlation_id=correlation_id,
         )
-        return ControllerAnswer(response, answer.committed_end_offset)
+        # The envelope holds the answer to `request`, so it is of that request's response class.
+        return ControllerAnswer(cast("Response", response), answer.committed_end_offset)

@@ -1,4 +1,5 @@
-"""The HTTP listener: metrics, health and read-only JSON, on a thread and loop of its own.
+"""The HTTP listener: metrics, health and read-only JSON, on a thread and loop of its own. Imported
+when it starts: its libraries cost more than the rest of a node.
 
 Owns the thread, the aiohttp application and its routes. Must not run anything on the data loop but
 the short functions of `views` and `metrics`, handed over one at a time. Invariant: whatever an HTTP
@@ -14,18 +15,18 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Final, TypeVar, TypeVarTuple
+
+import orjson
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
 from moldau.runtime.loop_thread import LoopThread, call_on
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.server import Server
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from moldau.storage.log import Log
+from moldau.storage.log import Log
 
 logger = logging.getLogger("moldau.node.http")
 
@@ -36,6 +37,7 @@ MAX_REQUEST_BODY_BYTES: Final = 65_536
 MAX_HANDED_OVER: Final = 16
 
 Result = TypeVar("Result")
+Ts = TypeVarTuple("Ts")
 
 
 class HttpListener:
@@ -102,8 +104,6 @@ class HttpListener:
             await self._thread.stop()
 
     async def _serve(self, host: str, port: int) -> int:
-        from aiohttp import web
-
         runner = self._runner = web.AppRunner(
             self._application(),
             access_log=None,
@@ -122,8 +122,6 @@ class HttpListener:
             await self._runner.cleanup()
 
     def _application(self) -> web.Application:
-        from aiohttp import web
-
         application = web.Application(client_max_size=MAX_REQUEST_BODY_BYTES)
         application.add_routes(
             [
@@ -139,9 +137,7 @@ class HttpListener:
         )
         return application
 
-    async def _on_data_loop(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        from aiohttp import web
-
+    async def _on_data_loop(self, function: Callable[[*Ts], Result], *arguments: *Ts) -> Result:
         async with self._handed_over:
             try:
                 async with asyncio.timeout(DATA_LOOP_TIMEOUT_S):
@@ -150,8 +146,6 @@ class HttpListener:
                 raise web.HTTPServiceUnavailable(text="the broker is busy\n") from None
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        from aiohttp import web
-
         samples = await self._on_data_loop(metrics.snapshot, self._registry)
         samples += self._loop_load.samples()
         server, services = self._server(), self._services()
@@ -178,10 +172,8 @@ class HttpListener:
             )
         return samples + collect.total_samples(totals)
 
-    async def _show(self, view: Callable[..., Any], *arguments: Any) -> Any:
+    async def _show(self, view: Callable[[BrokerServices, *Ts], Result], *arguments: *Ts) -> Result:
         """What a view makes of the broker; 503 while there is none to look at."""
-        from aiohttp import web
-
         services = self._services()
         if services is None:
             raise web.HTTPServiceUnavailable(text="the broker is starting or stopping\n")
@@ -189,14 +181,10 @@ class HttpListener:
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         """Alive: the data loop answers."""
-        from aiohttp import web
-
         await self._on_data_loop(lambda: None)
         return web.Response(text="ok\n")
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        from aiohttp import web
-
         if await self._on_data_loop(self._is_ready):
             return web.Response(text="ready\n")
         return web.Response(status=503, text="not ready\n")
@@ -228,7 +216,6 @@ class HttpListener:
 
 def _protocol_logger() -> logging.Logger:
     """For what goes wrong inside the HTTP library; what a client got wrong is not news."""
-    from aiohttp.http_exceptions import HttpProcessingError
 
     def is_ours(record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -239,10 +226,7 @@ def _protocol_logger() -> logging.Logger:
     return protocol_logger
 
 
-def _json(document: Any, status: int = 200) -> web.Response:
-    import orjson
-    from aiohttp import web
-
+def _json(document: object, status: int = 200) -> web.Response:
     return web.Response(
         status=status, body=orjson.dumps(document) + b"\n", content_type="application/json"
     )

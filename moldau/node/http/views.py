@@ -7,7 +7,7 @@ ever shown.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.cluster_view import alive_brokers, is_internal_topic, partition_state
@@ -20,7 +20,7 @@ from moldau.storage.log_manager import describe_log_dirs
 MAX_TOPICS_PER_PAGE: Final = 1_000
 MAX_PARTITIONS_PER_PAGE: Final = 2_000
 
-Document = dict[str, Any]
+Document = dict[str, object]
 
 
 def cluster(services: BrokerServices) -> Document:

@@ -14,7 +14,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from moldau.runtime.authentication import SecuritySettingError, TlsError
 
@@ -209,8 +209,8 @@ def _read_pkcs12(data: bytes, password: str | None, where: str) -> tuple[str | N
             f"{where}: the PKCS12 store cannot be opened ({error}); is the password right?"
         ) from None
     encoding = serialization.Encoding.PEM
-    certificates: list[Any] = [] if store.cert is None else [store.cert.certificate]
-    certificates += [each.certificate for each in store.additional_certs]
+    own = [] if store.cert is None else [store.cert]
+    certificates = [each.certificate for each in (*own, *store.additional_certs)]
     chain = "".join(each.public_bytes(encoding).decode() for each in certificates)
     key: str | None = None
     if store.key is not None:

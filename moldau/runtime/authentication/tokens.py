@@ -17,7 +17,7 @@ import urllib.request
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
@@ -104,7 +104,7 @@ class CachedTokens:
         return at_ms
 
 
-def from_function(function: Callable[[], Any]) -> TokenSource:
+def from_function(function: Callable[[], object]) -> TokenSource:
     """A plain or an async function that returns a token or its text."""
 
     async def source() -> OAuthBearerToken:

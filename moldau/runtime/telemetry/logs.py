@@ -13,9 +13,12 @@ import json
 import logging
 import sys
 import time
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 from moldau.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 ROOT: Final = "moldau"
 
@@ -28,7 +31,7 @@ _STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dic
 }
 
 
-def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
+def extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
 
 
@@ -52,7 +55,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        entry: dict[str, Any] = {
+        entry: dict[str, object] = {
             "timestamp": f"{when}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -115,7 +118,7 @@ def enhance() -> None:
             continue
         is_json = isinstance(formatter, JsonFormatter)
         colors = bool(getattr(handler.stream, "isatty", lambda: False)())
-        shared: list[Any] = [
+        shared: list[Processor] = [
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
             structlog.stdlib.ExtraAdder(),
@@ -123,7 +126,7 @@ def enhance() -> None:
                 fmt="iso" if is_json else "%Y-%m-%d %H:%M:%S.%f", utc=is_json
             ),
         ]
-        renderers: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+        renderers: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
         if is_json:
             renderers += [
                 structlog.processors.format_exc_info,
@@ -149,7 +152,7 @@ def set_level(logger_name: str, level: str | int) -> None:
 
 
 class RateLimitedLog:
-    """A logger for lines a stranger can provoke: a few per interval, then a count of the rest."""
+    """A logger for lines that peers can provoke: a few per interval, then a count of the rest."""
 
     __slots__ = ("_allowed", "_clock", "_interval_ms", "_left", "_logger", "_suppressed", "_until")
 

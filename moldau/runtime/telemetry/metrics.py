@@ -3,8 +3,8 @@
 Owns: counters, gauges, histograms and meters, by name and labels.
 Must not: lock, start threads, format an exposition, or allocate on the hot path (`Counter.value +=
 n` is the idea). Invariant: one name has one kind; a name never has more than `MAX_SERIES_PER_NAME`
-label sets: further ones share a single overflow series, so that strangers (topics, client ids)
-cannot fill the memory.
+label sets: further ones share a single overflow series, so that topics and client ids cannot
+fill the memory.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Registry:
             family.series.pop(_key(labels), None)
 
     def collect(self) -> Iterator[Metric]:
-        """Every series, grouped by name; safe against metrics being made meanwhile."""
+        """Every series, grouped by name. Another thread may make metrics while this runs."""
         for name, family in sorted(self._families.items()):
             for labels, instrument in list(family.series.items()):
                 yield Metric(name, labels, instrument)
