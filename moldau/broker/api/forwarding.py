@@ -4,6 +4,7 @@ Owns the round trip, the wait until this broker has applied what the answer tell
 a client sees when no controller answers. Must not authorise or decide anything: the controller does
 both, for the client behind the request. Invariant: the answer to a change is given when this
 broker's next answers are in accord with it, or VISIBLE_WAIT_MS after the controller's.
+Known gaps: none.
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ Known gaps: no tiered storage.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH
 from moldau.broker.replica.delayed_fetch import (
     MAX_READ_AT_ONCE,
@@ -38,6 +39,7 @@ from moldau.broker.replica.fetch_sessions import (
     PartitionKey,
     request_partitions,
 )
+from moldau.broker.replica.partition import FetchRead
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     AbortedTransaction,
@@ -50,11 +52,7 @@ from moldau.protocol.messages.p01_fetch import (
     PartitionData,
 )
 from moldau.server.authorizer import Operation
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.broker.replica.partition import FetchRead
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_SESSIONS: Final = 7

@@ -11,8 +11,9 @@ A search by time reads and decompresses off the loop, one partition of a request
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
@@ -22,15 +23,12 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
+from moldau.server.request_context import RequestContext
 from moldau.storage.faults import LogOffline
 from moldau.storage.timestamp_search import TimestampSearch
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.runtime.filesystem import Filesystem
-    from moldau.server.request_context import RequestContext
 
 LATEST: Final = -1
 EARLIEST: Final = -2

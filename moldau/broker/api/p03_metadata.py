@@ -3,6 +3,7 @@
 Behaviour: null topics (an empty list in v0) means all topics; a topic is named or, from v10 on,
 given by id; a missing topic is created when both the client and `auto.create.topics.enable` allow
 it, and the answer waits for it (bounded), so that most clients need no second round.
+Known gaps: none.
 """
 
 from __future__ import annotations

@@ -11,9 +11,11 @@ when the offsets are committed in `__consumer_offsets`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
+from moldau.broker.api.services import BrokerServices
+from moldau.metadata.image import TopicImage, TopicsImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
@@ -24,11 +26,7 @@ from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitResponseTopic,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.metadata.image import TopicImage, TopicsImage
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 FIRST_TOPIC_ID_VERSION: Final = 10
 

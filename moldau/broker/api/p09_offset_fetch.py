@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
 from moldau.broker.coordinator.replies import Answerable, Collector
 from moldau.metadata.steps import Steps
@@ -29,10 +30,7 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 FIRST_TOP_LEVEL_ERROR_VERSION: Final = 2
 FIRST_BATCHED_VERSION: Final = 8

@@ -16,16 +16,13 @@ reads the first protocol alone, and takes such a member in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.core.joining import join_error
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p11_join_group import JoinGroupRequest
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.protocol.messages.p11_join_group import JoinGroupRequest
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

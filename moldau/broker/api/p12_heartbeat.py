@@ -7,15 +7,11 @@ While the coordinator is still loading every member is told that all is well.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(services: BrokerServices, context: RequestContext, request: HeartbeatRequest) -> None:

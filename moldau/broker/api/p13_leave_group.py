@@ -8,8 +8,10 @@ instance id alone. When the last one leaves, the answer comes when the group is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.replies import Answerable
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,
@@ -18,11 +20,7 @@ from moldau.protocol.messages.p13_leave_group import (
     MemberResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.replies import Answerable
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 3
 

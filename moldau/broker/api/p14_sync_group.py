@@ -8,15 +8,13 @@ the generation's, or none (v5, KIP-559).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 PROTOCOL_SINCE: Final = 5
 """The version from which on the protocol's type and name must be told."""

@@ -8,8 +8,8 @@ GROUP_ID_NOT_FOUND with a message. `include_authorized_operations` (v3) as KIP-4
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.replies import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import (
@@ -18,10 +18,7 @@ from moldau.protocol.messages.p15_describe_groups import (
     DescribeGroupsResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -8,20 +8,17 @@ is unknown finds nothing. COORDINATOR_LOAD_IN_PROGRESS while some of them are st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
+from moldau.metadata.steps import Steps
+from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p16_list_groups import (
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.metadata.steps import Steps
-    from moldau.protocol.errors import ErrorCode
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -11,8 +11,8 @@ the coordinators.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
 from moldau.broker.replica.replica_manager import ReplicaManager, find_led
@@ -24,10 +24,7 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsTopicResult,
 )
 from moldau.server.authorizer import Operation
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 HIGH_WATERMARK = -1
 

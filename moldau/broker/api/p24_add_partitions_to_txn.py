@@ -5,15 +5,15 @@ write to, or that there is not, refuses all of them (OPERATION_NOT_ATTEMPTED for
 coordinators' own topics are refused. From v4 on a broker's (permission to CLUSTER_ACTION), for
 many transactions at once, each to be added or only to be verified (KIP-890): TRANSACTION_ABORTABLE
 for a partition that is not in the transaction. v2 knows PRODUCER_FENCED (INVALID_PRODUCER_EPOCH
-below).
+below). Known gaps: none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.replies import Collector
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
@@ -30,10 +30,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 FIRST_BROKER_VERSION = 4
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2

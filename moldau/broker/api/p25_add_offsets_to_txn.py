@@ -2,13 +2,12 @@
 
 Behaviour: adds the partition of `__consumer_offsets` that keeps the group to the transaction;
 COORDINATOR_NOT_AVAILABLE while there is no such topic. v2 knows PRODUCER_FENCED
-(INVALID_PRODUCER_EPOCH below). Clients of transaction version 2 do not send it.
+(INVALID_PRODUCER_EPOCH below). Clients of transaction version 2 do not send it. Known gaps: none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -18,10 +17,7 @@ from moldau.protocol.messages.p25_add_offsets_to_txn import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 

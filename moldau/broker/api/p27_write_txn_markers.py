@@ -7,13 +7,14 @@ partition has seen is TRANSACTION_COORDINATOR_FENCED, of an older producer epoch
 INVALID_PRODUCER_EPOCH; from v2 on a marker says that its transaction had an epoch of its own, and
 must then be above the partition's epoch (KIP-890, KIP-1228). Markers for `__consumer_offsets` go
 through the group coordinator.
+Known gaps: none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p27_write_txn_markers import (
@@ -24,10 +25,7 @@ from moldau.protocol.messages.p27_write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from moldau.server.authorizer import Operation
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -6,15 +6,19 @@ is in the transaction; from v5 on it is added by that (KIP-890). A transaction t
 INVALID_TXN_STATE up to v3, TRANSACTION_ABORTABLE from v4; a fenced producer is
 INVALID_PRODUCER_EPOCH; a coordinator that could not be asked is COORDINATOR_LOAD_IN_PROGRESS, which
 producers of every version try again (before v2 that is COORDINATOR_NOT_AVAILABLE).
+Known gaps: none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.group.core.offset_requests import PreparedCommit
 from moldau.broker.coordinator.transaction.verification import Support
+from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.transactions import (
     NO_SEQUENCE,
     BatchProducer,
@@ -23,6 +27,7 @@ from moldau.broker.replica.transactions import (
     end_verification,
     holds_transaction,
 )
+from moldau.metadata.steps import Steps
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p28_txn_offset_commit import (
@@ -35,13 +40,7 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.group.core.offset_requests import PreparedCommit
-    from moldau.broker.replica.partition import Partition
-    from moldau.metadata.steps import Steps
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 FIRST_WITH_LOAD_ERROR: Final = 2
 FIRST_WITH_ABORTABLE_ERROR: Final = 4

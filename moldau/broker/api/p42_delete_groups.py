@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.replies import Collector
 from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode
@@ -19,10 +19,7 @@ from moldau.protocol.messages.p42_delete_groups import (
     DeleteGroupsResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

@@ -9,8 +9,9 @@ topic of which no partition is named is not in the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
+from moldau.metadata.image import TopicsImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequest,
@@ -21,11 +22,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteResponseTopic,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.metadata.image import TopicsImage
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

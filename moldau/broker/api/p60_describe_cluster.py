@@ -3,6 +3,7 @@
 Behaviour: endpoint type 1 (brokers) is answered by brokers; type 2 (controllers) belongs to the
 controller listener and gets MISMATCHED_ENDPOINT_TYPE here; fenced brokers are listed from v2 on
 when asked for.
+Known gaps: none.
 """
 
 from __future__ import annotations

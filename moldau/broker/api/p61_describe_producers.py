@@ -1,13 +1,14 @@
 """DescribeProducers v0: what a partition remembers of its producers (KIP-664).
 
 Behaviour: idempotent and transactional producers alike, until they expire; only the leader answers.
+Known gaps: none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import LedPartition, find_led
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p61_describe_producers import (
@@ -19,10 +20,7 @@ from moldau.protocol.messages.p61_describe_producers import (
 )
 from moldau.protocol.types import is_legal_topic_name
 from moldau.server.authorizer import Operation
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

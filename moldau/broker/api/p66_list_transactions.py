@@ -13,8 +13,8 @@ bytes, or that takes RE2 more than 64 KiB, names more than 4 Unicode classes, or
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.transaction.core.state import ListAnswer
 from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS, Transaction
@@ -26,10 +26,7 @@ from moldau.protocol.messages.p66_list_transactions import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 async def answer(

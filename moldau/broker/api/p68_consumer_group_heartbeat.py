@@ -16,8 +16,9 @@ than 64 KiB, names more than 4 Unicode classes, or has repetitions (`{1,249}`) o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.coordinator import client_of
 from moldau.metadata.features import GROUP_VERSION
 from moldau.protocol.errors import ErrorCode
@@ -26,10 +27,7 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 _MIN_GROUP_VERSION: Final = 1
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
+from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.core.result import CoordinatorResult
+from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.broker.coordinator.replies import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
@@ -21,12 +23,7 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     DescribedGroup,
 )
 from moldau.server.authorizer import Operation, ResourceType
-
-if TYPE_CHECKING:
-    from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.core.result import CoordinatorResult
-    from moldau.broker.coordinator.group.core.state import GroupState
-    from moldau.server.request_context import RequestContext
+from moldau.server.request_context import RequestContext
 
 
 def handle(

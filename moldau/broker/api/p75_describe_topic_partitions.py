@@ -1,7 +1,7 @@
 """DescribeTopicPartitions v0 (KIP-966): partitions with their eligible leaders, page by page.
 
 Behaviour: topics come in name order; the cursor names the first topic and partition of the next
-page; an empty list of topics means all.
+page; an empty list of topics means all. Known gaps: none.
 """
 
 from __future__ import annotations
