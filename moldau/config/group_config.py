@@ -34,8 +34,7 @@ def effective_group_config(
 ) -> dict[str, Any]:
     """A group's typed configuration: its overrides on top of the broker's defaults.
 
-    Raises:
-        ConfigError: an unknown key or a bad value.
+    Raises ConfigError: an unknown key or a bad value.
     """
     values = {
         name: node_values[key.synonyms[0]] if key.synonyms else key.default_value

@@ -70,8 +70,7 @@ def host_and_port(host: str, port: int) -> str:
 def parse_security_protocol_map(key: str, text: str) -> dict[str, SecurityProtocol]:
     """Parses `NAME:PROTOCOL,…`; names come out in upper case, as Kafka compares them.
 
-    Raises:
-        ConfigError: not a pair, an unknown protocol, or a repeated name.
+    Raises ConfigError: not a pair, an unknown protocol, or a repeated name.
     """
     protocols: dict[str, SecurityProtocol] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
@@ -113,19 +112,14 @@ def parse_endpoints(
 
 
 def parse_bootstrap_servers(key: str, elements: Sequence[str]) -> tuple[HostPort, ...]:
-    """Parses `HOST:PORT` elements.
-
-    Raises:
-        ConfigError: malformed or a port out of range.
-    """
+    """Parses `HOST:PORT` elements. Raises ConfigError: malformed or a port out of range."""
     return tuple(_host_port(key, element, element) for element in elements)
 
 
 def parse_quorum_voters(key: str, elements: Sequence[str]) -> tuple[QuorumVoter, ...]:
     """Parses `ID@HOST:PORT` elements.
 
-    Raises:
-        ConfigError: malformed, an id beyond 32 bits, or a repeated id.
+    Raises ConfigError: malformed, an id beyond 32 bits, or a repeated id.
     """
     voters: list[QuorumVoter] = []
     for element in elements:
@@ -143,8 +137,7 @@ def parse_quorum_voters(key: str, elements: Sequence[str]) -> tuple[QuorumVoter,
 def parse_connection_overrides(key: str, text: str) -> dict[str, int]:
     """Parses `HOST:COUNT,…`, the exceptions from a limit per client address.
 
-    Raises:
-        ConfigError: not such a pair, or a host given twice.
+    Raises ConfigError: not such a pair, or a host given twice.
     """
     counts: dict[str, int] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):

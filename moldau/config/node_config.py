@@ -186,7 +186,6 @@ class NodeConfig(Mapping[str, Any]):
         return value
 
     def get_boolean(self, name: str) -> bool:
-        """The value of a boolean key."""
         value = self._values[name]
         assert isinstance(value, bool)
         return value
@@ -199,7 +198,6 @@ class NodeConfig(Mapping[str, Any]):
 
     @property
     def node_id(self) -> int:
-        """This node's id."""
         return self.get_int("node.id")
 
     @property
@@ -414,11 +412,7 @@ def _status_warnings(key: ConfigKey, name: str, value: Any) -> Iterator[str]:
 
 
 def _check_node(config: NodeConfig) -> Iterator[str]:
-    """Runs every check; yields warnings.
-
-    Raises:
-        ConfigError: the first rule that does not hold.
-    """
+    """Runs every check; yields warnings. Raises ConfigError: the first rule that does not hold."""
     _check_roles(config)
     _check_quorum(config)
     _check_listener_ports(config)

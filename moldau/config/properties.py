@@ -80,8 +80,7 @@ def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]
 def read_properties_file(path: str) -> dict[str, str]:
     """Reads a `.properties` file (UTF-8).
 
-    Raises:
-        ConfigError: the file cannot be read, is not text, or is larger than `MAX_FILE_BYTES`.
+    Raises ConfigError: the file cannot be read, is not text, or is larger than `MAX_FILE_BYTES`.
     """
     try:
         with open(path, "rb") as file:

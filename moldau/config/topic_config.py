@@ -91,8 +91,7 @@ def validate_topic_config(
 def topic_key(name: str) -> ConfigKey:
     """The declaration of a topic key.
 
-    Raises:
-        ConfigError: there is none; it names the replacement, or a key that looks like it.
+    Raises ConfigError: there is none; it names the replacement, or a key that looks like it.
     """
     key = TOPIC_KEYS.get(name)
     if key is not None:

@@ -38,8 +38,7 @@ def shown(key: ConfigKey, text: str | None) -> str | None:
 def parse_value(key: ConfigKey, text: str) -> Any:
     """Parses and checks a value against type and limits, whatever the key's status.
 
-    Raises:
-        ConfigError: wrong type or outside the limits.
+    Raises ConfigError: wrong type or outside the limits.
     """
     value = _parse(key, text)
     if key.validator is not None and not key.validator.accepts(value):
@@ -50,8 +49,7 @@ def parse_value(key: ConfigKey, text: str) -> Any:
 def accept_value(key: ConfigKey, text: str) -> Any:
     """As `parse_value`, and enforces what this node refuses although Kafka would take it.
 
-    Raises:
-        ConfigError: also for a refused key, or a refused value of a served one.
+    Raises ConfigError: also for a refused key, or a refused value of a served one.
     """
     value = parse_value(key, text)
     if key.status is Status.REFUSED and value != key.default:

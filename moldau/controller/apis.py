@@ -183,7 +183,6 @@ class ControllerApis:
         """
 
     def routes(self) -> dict[int, Route]:
-        """The table for the request router of the controller listeners."""
         own = {
             ApiKey.API_VERSIONS: Route(
                 *SERVED[ApiKey.API_VERSIONS], lambda: Handler(handle=self._answer_api_versions)
@@ -213,7 +212,6 @@ class ControllerApis:
         return self._controller.committed_image.provenance.last_contained_offset + 1
 
     async def answer(self, context: Sender, request: Message) -> Any:
-        """The response to `request`, after what it did is committed."""
         api_key = ApiKey(request.API_KEY)
         assert api_key in CONTROLLER_APIS, f"{api_key.name} is not for the controller"
         operation = CLUSTER_OPERATION.get(api_key)
@@ -331,7 +329,6 @@ class ControllerApis:
 
 
 def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
-    """What is in an Envelope, or what is wrong with it."""
     try:
         return decode_envelope(envelope)
     except EnvelopeRefused as refusal:
@@ -341,7 +338,6 @@ def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
 def _closed(
     response: Message, header: RequestHeader, committed_end_offset: int
 ) -> EnvelopeResponse:
-    """An embedded request's response in an Envelope's."""
     if has_error(response, ErrorCode.NOT_CONTROLLER):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     return encode_enveloped_response(response, header, committed_end_offset=committed_end_offset)
@@ -358,7 +354,6 @@ class KraftUpgrade(Protocol):
 
 
 def names_kraft_version(request: UpdateFeaturesRequest) -> bool:
-    """Whether the quorum is concerned."""
     return any(update.feature == KRAFT_VERSION for update in request.feature_updates)
 
 

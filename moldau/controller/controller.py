@@ -79,8 +79,7 @@ class MetadataLog(Protocol):
     ) -> Awaitable[None]:
         """Write a snapshot that stands for everything below `end_offset`, then trim the log.
 
-        Raises:
-            OSError: it could not be written; nothing changed.
+        Raises OSError: it could not be written; nothing changed.
         """
 
 
@@ -112,11 +111,9 @@ class SnapshotPolicy:
         self._not_before_ms = 0.0
 
     def start(self, now_ms: float) -> None:
-        """Start to count the interval."""
         self._last_ms = now_ms
 
     def on_committed(self, size_bytes: int, *, has_records: bool) -> None:
-        """A batch was committed."""
         self._bytes_since += size_bytes
         self._records_since |= has_records
 
@@ -175,7 +172,6 @@ class Turns:
         self._timer: TimerHandle | None = None
 
     def take(self, steps: Steps[None]) -> None:
-        """Do a piece of work now, or after the pieces before it."""
         self._line.append(steps)
         if not self._is_running and self._timer is None:
             self._run()
@@ -294,12 +290,10 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node decides."""
         return self._core.role is Role.ACTIVE
 
     @property
     def committed_image(self) -> MetadataImage:
-        """The cluster as far as it is certain."""
         return self._core.committed_image
 
     @property
@@ -443,7 +437,6 @@ class Controller:
     # -- the log ---------------------------------------------------------------------------------
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        """Start over from a snapshot."""
         provenance = Provenance(
             snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
         )
@@ -470,7 +463,6 @@ class Controller:
             waiting.complete(waiting.response, None)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """Become active, or stop being active."""
         if self.is_active:
             self._turns.clear()
             self._core.deactivate()

@@ -70,12 +70,10 @@ class ClusterDescriptions:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed metadata, as far as this node has replayed it."""
         return self._image()
 
     @property
     def kraft_version(self) -> int:
-        """The finalized level."""
         return self._kraft_version()
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:

@@ -93,7 +93,6 @@ class ControllerListener:
 
     @property
     def connection_count(self) -> int:
-        """How many peers and clients are connected."""
         return self._server.connection_count
 
     async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:

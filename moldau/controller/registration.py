@@ -75,12 +75,10 @@ class ControllerRegistrationManager:
         self._problem = ""
 
     def start(self) -> None:
-        """Begin to look after the registration."""
         self._task.start()
 
     @property
     def is_registered(self) -> bool:
-        """Whether the replayed metadata holds this incarnation."""
         known = self._image().cluster.controllers.get(self._request.controller_id)
         return known is not None and known.incarnation_id == self._request.incarnation_id
 
@@ -92,17 +90,14 @@ class ControllerRegistrationManager:
     # -- the log ---------------------------------------------------------------------------------
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        """Everything may be different."""
         self._woken.set()
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """A batch may have changed this registration, or what may be registered."""
         if batch.records:
             self._has_registered = self._has_registered or self.is_registered
             self._woken.set()
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """What the log says of its leader, in its order."""
         self.leader_changed()
 
     def leader_changed(self) -> None:

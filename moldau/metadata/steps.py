@@ -17,7 +17,6 @@ Steps: TypeAlias = Generator[None, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Do all of the work now."""
     while True:
         try:
             next(steps)

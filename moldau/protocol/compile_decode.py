@@ -29,7 +29,6 @@ class DecoderBuilder(SourceBuilder):
         self._after_run: list[str] = []
 
     def build(self) -> Decoder:
-        """Write and compile the decoder."""
         self.line("def decode(buffer, position):")
         self.indent()
         self.line("end = len(buffer)")

@@ -31,7 +31,6 @@ class EncoderBuilder(SourceBuilder):
         self._add = "add"
 
     def build(self) -> Encoder:
-        """Write and compile the encoder."""
         self.line("def encode(message):")
         self.indent()
         self.line("pieces = []")

@@ -89,8 +89,7 @@ def encode_principal(principal: str) -> bytes:
 def decode_principal(data: bytes) -> str:
     """The reverse of `encode_principal`.
 
-    Raises:
-        EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE.
+    Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE.
     """
     version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
     try:
@@ -141,9 +140,8 @@ def encode_envelope(
 def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
     """Take a client's request out of its Envelope.
 
-    Raises:
-        EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that is
-            none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
+    Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that
+    is none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
     """
     principal = decode_principal(bytes(envelope.request_principal or b""))
     address = bytes(envelope.client_host_address)
@@ -196,8 +194,7 @@ def decode_enveloped_response(
 ) -> Message:
     """Take the response to an embedded request out of an Envelope's that has no error.
 
-    Raises:
-        RemoteProtocolError: it is not the response to that request.
+    Raises RemoteProtocolError: it is not the response to that request.
     """
     if envelope.response_data is None:
         raise RemoteProtocolError("an Envelope response has neither error nor content")

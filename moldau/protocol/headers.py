@@ -61,8 +61,7 @@ def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
     The API and the version may be unknown: the header is then read as such a version would have it,
     so that the caller can still answer, or name the client whose connection it closes.
 
-    Raises:
-        RemoteProtocolError: the bytes are no request header.
+    Raises RemoteProtocolError: the bytes are no request header.
     """
     if len(buffer) < _REQUEST_HEAD.size:
         raise RemoteProtocolError(f"a request of {len(buffer)} bytes has no room for its header")
@@ -94,9 +93,8 @@ def encode_request(
 ) -> list[Part]:
     """Return the frame of a request, size prefix included.
 
-    Raises:
-        LocalProtocolError: the message has no such version or does not fit it, or the frame
-            would be larger than its size prefix can say.
+    Raises LocalProtocolError: the message has no such version or does not fit it, or the frame
+    would be larger than its size prefix can say.
     """
     body = message.encode(api_version)
     name = b"" if client_id is None else client_id.encode()
@@ -115,8 +113,7 @@ def encode_request(
 def encode_response(message: Message, *, api_version: int, correlation_id: int) -> list[Part]:
     """Return the frame of a response, size prefix included.
 
-    Raises:
-        LocalProtocolError: as `encode_request`.
+    Raises LocalProtocolError: as `encode_request`.
     """
     body = message.encode(api_version)
     packing = _SIZED_RESPONSE_HEAD
@@ -133,11 +130,10 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
 def decode_response(api_key: int, api_version: int, buffer: Buffer) -> tuple[int, Message]:
     """Return the correlation id and the message of a response, a frame without its size.
 
-    An ApiVersions response that says UNSUPPORTED_VERSION is read as version 0, whatever was
-    asked: that is how nodes answer a version they do not know (KIP-511).
+    An ApiVersions response that says UNSUPPORTED_VERSION is read as version 0, whatever was asked:
+    that is how nodes answer a version they do not know (KIP-511).
 
-    Raises:
-        RemoteProtocolError: the bytes are not this response.
+    Raises RemoteProtocolError: the bytes are not this response.
     """
     if len(buffer) < _CORRELATION_ID.size:
         raise RemoteProtocolError(f"a response of {len(buffer)} bytes has no room for its header")

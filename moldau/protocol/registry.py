@@ -42,7 +42,6 @@ def api_keys() -> list[ApiKey]:
 
 
 def is_known(api_key: int) -> bool:
-    """Return whether the API has messages."""
     return api_key in _MODULES
 
 
@@ -56,19 +55,11 @@ def _message_class(api_key: int, kind: str) -> type[Message]:
 
 @cache
 def request_class(api_key: int) -> type[Message]:
-    """Return the API's request.
-
-    Raises:
-        RemoteProtocolError: there is no such API.
-    """
+    """Return the API's request. Raises RemoteProtocolError: there is no such API."""
     return _message_class(api_key, "Request")
 
 
 @cache
 def response_class(api_key: int) -> type[Message]:
-    """Return the API's response.
-
-    Raises:
-        RemoteProtocolError: there is no such API.
-    """
+    """Return the API's response. Raises RemoteProtocolError: there is no such API."""
     return _message_class(api_key, "Response")

@@ -342,9 +342,8 @@ class Message(Struct):
     def encode(self, version: int) -> list[Part]:
         """Encode as `version`; a `records` value becomes a part of its own, untouched.
 
-        Raises:
-            LocalProtocolError: the version does not exist, a value does not fit its type, or a
-                field that the version lacks has a value other than its default.
+        Raises LocalProtocolError: the version does not exist, a value does not fit its type, or a
+        field that the version lacks has a value other than its default.
         """
         encoder = self._encoders.get(version)
         try:
@@ -359,8 +358,7 @@ class Message(Struct):
     def to_bytes(self, version: int) -> bytes:
         """Encode as `version` into one bytes object; its `records` must be in memory.
 
-        Raises:
-            LocalProtocolError: as `encode`.
+        Raises LocalProtocolError: as `encode`.
         """
         parts: list[Any] = self.encode(version)
         try:
@@ -374,8 +372,7 @@ class Message(Struct):
 
         `records` fields are memoryviews of `buffer`. Bytes behind the message are the caller's.
 
-        Raises:
-            RemoteProtocolError: the bytes are not this message, or the version does not exist.
+        Raises RemoteProtocolError: the bytes are not this message, or the version does not exist.
         """
         decoder = cls._decoders.get(version)
         try:
@@ -389,7 +386,6 @@ class Message(Struct):
 
     @classmethod
     def supports(cls, version: int) -> bool:
-        """Return whether the class can encode and decode `version`."""
         return cls.MIN_VERSION <= version <= cls.MAX_VERSION
 
     @classmethod

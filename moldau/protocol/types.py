@@ -87,8 +87,7 @@ def uuid_to_base64(value: UUID) -> str:
 def uuid_from_base64(text: str) -> UUID:
     """Parse Kafka's text form of a uuid.
 
-    Raises:
-        ValueError: `text` is not 22 to 24 characters of url-safe base64 for 16 bytes.
+    Raises ValueError: `text` is not 22 to 24 characters of url-safe base64 for 16 bytes.
     """
     if not 22 <= len(text) <= 24:
         raise ValueError(f"{text!r} is not a base64 uuid: 22 characters are expected")

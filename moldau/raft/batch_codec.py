@@ -203,7 +203,7 @@ def _check_batch(
 ) -> BatchHeader | None:
     """The header of the batch at `position`; None when the batch is not whole.
 
-    Raises: InvalidBatch, MetadataLogError.
+    Raises InvalidBatch, MetadataLogError.
     """
     if len(view) - position < BATCH_HEADER_SIZE:
         return None
@@ -228,7 +228,7 @@ def _decode(data: memoryview, header: BatchHeader) -> DecodedBatch | None:
 
     Such bytes are intact and belong into the log; the listener that applies them reports them.
 
-    Raises: MetadataLogError: a control batch that makes no sense.
+    Raises MetadataLogError: a control batch that makes no sense.
     """
     try:
         (decoded,) = decode_batches(data, "fetched")

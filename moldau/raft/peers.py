@@ -47,7 +47,6 @@ class NoPeers:
     async def request(
         self, destination: Destination, request: PeerRequest, timeout_ms: float
     ) -> PeerResponse | None:
-        """No answer."""
         return None
 
     async def close(self) -> None:
@@ -166,7 +165,7 @@ class ConnectionPeers:
     async def _exchange(
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
     ) -> PeerResponse:
-        """Raises: OSError, TimeoutError, RemoteProtocolError, LocalProtocolError."""
+        """Raises OSError, TimeoutError, RemoteProtocolError, LocalProtocolError."""
         connection = await channel.connected(
             self._network, self._clock, destination, self._client_id
         )

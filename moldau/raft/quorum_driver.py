@@ -87,7 +87,6 @@ class EventQueue:
         self.is_stopped = False
 
     def start(self) -> None:
-        """Begin to take events."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-quorum")
 
     def post(self, event: Event) -> None:
@@ -224,8 +223,7 @@ class QuorumDriver:
     async def start(self) -> None:
         """Take part in the quorum; a quorum of one leads on return.
 
-        Raises:
-            MetadataLogError: the first steps failed; everything is closed.
+        Raises MetadataLogError: the first steps failed; everything is closed.
         """
         core, events = self.core, self.events
         self.delivery.keep_snapshot()
@@ -243,13 +241,12 @@ class QuorumDriver:
     # -- events ----------------------------------------------------------------------------------
 
     def now_ms(self) -> float:
-        """The time as the core knows it."""
         return self._clock.monotonic_ms()
 
     async def ask(self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]) -> Any:
         """Post an event with a token, and wait for the effect that answers the token.
 
-        Raises: QuorumStopped.
+        Raises QuorumStopped.
         """
         if self.failure is not None or self.events.is_stopped:
             raise QuorumStopped(self.failure or "the metadata log is closed")

@@ -54,7 +54,6 @@ class QuorumStatus:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica leads."""
         return self.role is Role.LEADER
 
 
@@ -129,7 +128,6 @@ class QuorumLog:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch this replica is in."""
         return self._core.leader_epoch
 
     @property
@@ -139,12 +137,10 @@ class QuorumLog:
 
     @property
     def node_id(self) -> int:
-        """This node."""
         return self._settings.node_id
 
     @property
     def directory_id(self) -> UUID:
-        """The directory of this replica."""
         return self._settings.directory_id
 
     @property
@@ -154,7 +150,6 @@ class QuorumLog:
 
     @property
     def voter_ids(self) -> Sequence[int]:
-        """Node ids of the latest voters."""
         return tuple(voter.voter_id for voter in self._core.voters.voters)
 
     @property
@@ -173,7 +168,6 @@ class QuorumLog:
         return tuple(self._files.snapshots)
 
     def status(self) -> QuorumStatus:
-        """The quorum as this replica knows it now."""
         core = self._core
         voters: list[ReplicaProgress] = []
         observers: list[ReplicaProgress] = []
@@ -223,7 +217,6 @@ class QuorumLog:
         )
 
     def add_listener(self, listener: MetadataLogListener) -> Subscription:
-        """Deliver the committed log to `listener`, then every batch that commits."""
         return self._delivery.add_listener(listener)
 
     def release_cached_snapshot(self) -> None:
@@ -240,8 +233,7 @@ class QuorumLog:
     ) -> None:
         """Write a snapshot of everything below `end_offset`, then trim log and older snapshots.
 
-        Raises:
-            OSError: it could not be written; nothing changed.
+        Raises OSError: it could not be written; nothing changed.
         """
         assert end_offset <= self.high_watermark, "only what is committed"
         snapshot_id = SnapshotId(end_offset, leader_epoch)
@@ -275,8 +267,7 @@ class QuorumLog:
     async def handle(self, request: PeerRequest) -> PeerResponse:
         """The answer to a peer; a fetch may wait for it as long as it asked for.
 
-        Raises:
-            QuorumStopped: the replica is closed or has failed.
+        Raises QuorumStopped: the replica is closed or has failed.
         """
         await self._driver.events.has_room()
         core = self._core
@@ -290,7 +281,7 @@ class QuorumLog:
     ) -> tuple[ErrorCode, str]:
         """Add a voter that has caught up (KIP-853); the error and what to say of it.
 
-        Raises: QuorumStopped.
+        Raises QuorumStopped.
         """
         return await self._change(
             lambda core, token, now_ms: core.add_voter(
@@ -303,7 +294,7 @@ class QuorumLog:
         )
 
     async def remove_voter(self, voter: ReplicaKey, *, timeout_ms: int) -> tuple[ErrorCode, str]:
-        """Remove a voter, be it this leader (KIP-853). Raises: QuorumStopped."""
+        """Remove a voter, be it this leader (KIP-853). Raises QuorumStopped."""
         return await self._change(
             lambda core, token, now_ms: core.remove_voter(
                 token, voter, now_ms, timeout_ms=timeout_ms
@@ -325,11 +316,10 @@ class QuorumLog:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, str(problem)
 
     async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
-        """Stop leading, in favour of `preferred` if it can. Raises: QuorumStopped."""
+        """Stop leading, in favour of `preferred` if it can. Raises QuorumStopped."""
         return await self._change(lambda core, token, now_ms: core.resign(token, preferred, now_ms))
 
     def step_down(self) -> None:
-        """See MetadataLog.step_down."""
         if self._stepping_down is None and self._may_append(self._core.leader_epoch):
             self._stepping_down = asyncio.get_running_loop().create_task(
                 self._step_down(), name="metadata-step-down"

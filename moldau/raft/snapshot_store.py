@@ -67,9 +67,8 @@ class SnapshotStore:
     ) -> tuple[LoadedSnapshot, VoterSet] | None:
         """Add a piece; the installed snapshot with its voters after the last one, else None.
 
-        Raises:
-            SnapshotRefused: it is damaged, or the piece does not follow the one before.
-            OSError, LogOffline: the disk refuses; the replica must stop.
+        Raises SnapshotRefused: it is damaged, or the piece does not follow the one before; OSError,
+        LogOffline: the disk refuses; the replica must stop.
         """
         offload = self._filesystem.offload
         if effect.position == 0:
@@ -135,7 +134,7 @@ class SnapshotStore:
         last_contained_log_time_ms: int,
         records: Iterator[tuple[Message, int]],
     ) -> None:
-        """Write a snapshot, durably; `register` makes it count. Raises: OSError."""
+        """Write a snapshot, durably; `register` makes it count. Raises OSError."""
         offload = self._filesystem.offload
         path = snapshot_path(self._files.directory, snapshot_id)
         writer = await offload(SnapshotWriter, self._filesystem, path)
@@ -157,7 +156,7 @@ class SnapshotStore:
     def register(self, snapshot_id: SnapshotId) -> bool:
         """A snapshot has been written: trim what it replaces. Returns whether it counts.
 
-        On the loop, between two effects. Raises: LogOffline.
+        On the loop, between two effects. Raises LogOffline.
         """
         snapshots = self._files.snapshots
         if snapshots and snapshots[-1].end_offset >= snapshot_id.end_offset:

@@ -35,9 +35,7 @@ _MAX_EPOCH: Final = 2**31 - 1
 def read_quorum_state(filesystem: Filesystem, directory: str) -> ElectionState | None:
     """The state in `directory`, None when there is no file.
 
-    Raises:
-        MetadataLogError: the file is there and makes no sense.
-        OSError: it cannot be read.
+    Raises MetadataLogError: the file is there and makes no sense; OSError: it cannot be read.
     """
     path = os.path.join(directory, QUORUM_STATE)
     try:
@@ -107,7 +105,7 @@ _MAX_BYTES: Final = 20
 
 
 def read_flushed_end(filesystem: Filesystem, directory: str) -> int:
-    """The offset noted, 0 when there is no note or it makes no sense. Raises: OSError."""
+    """The offset noted, 0 when there is no note or it makes no sense. Raises OSError."""
     path = os.path.join(directory, FLUSHED_END)
     try:
         size_bytes = filesystem.size_bytes(path)
@@ -124,13 +122,13 @@ def read_flushed_end(filesystem: Filesystem, directory: str) -> int:
 
 
 def write_flushed_end(filesystem: Filesystem, directory: str, end_offset: int) -> None:
-    """Note that everything below `end_offset` is on stable storage, durably. Raises: OSError."""
+    """Note that everything below `end_offset` is on stable storage, durably. Raises OSError."""
     assert end_offset >= 0
     filesystem.write_atomically(os.path.join(directory, FLUSHED_END), b"%d\n" % end_offset)
 
 
 def forget_flushed_end(filesystem: Filesystem, directory: str) -> None:
-    """Durably promise nothing; before a snapshot replaces the log. Raises: OSError."""
+    """Durably promise nothing; before a snapshot replaces the log. Raises OSError."""
     path = os.path.join(directory, FLUSHED_END)
     if filesystem.exists(path):
         filesystem.unlink(path)

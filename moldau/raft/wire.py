@@ -80,7 +80,7 @@ def _refused(response_class: Any, error: ErrorCode = ErrorCode.INVALID_REQUEST) 
 
 
 def _named_partition(message: Any, response_class: type[Message]) -> Any:
-    """The metadata log's part of a request that must be about it alone. Raises: Refused."""
+    """The metadata log's part of a request that must be about it alone. Raises Refused."""
     topic = _single(message.topics)
     partition = _single(topic.partitions) if topic is not None else None
     if (
@@ -123,7 +123,7 @@ def _encode_election_response(
 
 
 def _decode_election_response(message: Any, listener_name: str) -> tuple[Any, Endpoints]:
-    """The answer about the metadata log, and where the leader is. Raises: RemoteProtocolError."""
+    """The answer about the metadata log, and where the leader is. Raises RemoteProtocolError."""
     _require_no_error(message.error_code)
     for topic in message.topics:
         if topic.topic_name == METADATA_TOPIC:
@@ -684,8 +684,7 @@ def encode_request(
 ) -> tuple[Message, int]:
     """The protocol's message for a request, and the version to send it in.
 
-    Raises:
-        LocalProtocolError: the peer speaks no version that can carry it.
+    Raises LocalProtocolError: the peer speaks no version that can carry it.
     """
     message_class, encode, _ = _ASKED[type(request)]
     version = version_of(message_class)
@@ -711,8 +710,7 @@ def decode_response(
 def decode_request(message: Any, version: int, cluster_id: str) -> core.PeerRequest:
     """What a request of a peer means.
 
-    Raises:
-        Refused: another cluster's, about another partition, or impossible values.
+    Raises Refused: another cluster's, about another partition, or impossible values.
     """
     response_class, decode = _SERVED[type(message)]
     if message.cluster_id is not None and message.cluster_id != cluster_id:

@@ -134,7 +134,6 @@ class BrokerHeartbeats:
     def touch(
         self, broker_id: int, broker_epoch: int, now_ms: float, metadata_offset: int = -1
     ) -> None:
-        """Take note of a sign of life."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             session = self._sessions[broker_id] = _Session(broker_epoch, now_ms)
@@ -142,11 +141,9 @@ class BrokerHeartbeats:
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
     def forget(self, broker_id: int) -> None:
-        """A broker was unregistered, or its incarnation replaced."""
         self._sessions.pop(broker_id, None)
 
     def has_valid_session(self, broker_id: int, now_ms: float) -> bool:
-        """Whether a broker has given a sign of life within its session timeout."""
         session = self._sessions.get(broker_id)
         return session is not None and now_ms < session.last_contact_ms + self._session_timeout_ms
 
@@ -161,7 +158,6 @@ class BrokerHeartbeats:
         ]
 
     def next_expiry_ms(self, image: MetadataImage) -> float | None:
-        """When the next session may run out."""
         times = [
             session.last_contact_ms + self._session_timeout_ms
             for broker_id, session in self._sessions.items()
@@ -192,8 +188,7 @@ class BrokerHeartbeats:
 def check_registration(state: ControllerState, request: BrokerRegistrationRequest) -> None:
     """Check a broker's registration, apart from its session.
 
-    Raises:
-        Refusal: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
+    Raises Refusal: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
     """
     if request.cluster_id != state.settings.cluster_id:
         raise Refusal(
@@ -446,7 +441,6 @@ class ClusterControl:
     def heartbeat(
         self, request: BrokerHeartbeatRequest, *, log_end_offset: int, now_ms: float
     ) -> ControllerResult[BrokerHeartbeatResponse]:
-        """Take a heartbeat, and the transition it asks for."""
         state = self._state
         error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
         if error is not ErrorCode.NONE:

@@ -230,7 +230,6 @@ def _elements(text: str) -> list[str]:
 def _records(
     state: ControllerState, defaults: Defaults, resource: Any, wanted: Mapping[str, str]
 ) -> Sequence[VersionedRecord]:
-    """The records that turn the resource's configuration into `wanted`."""
     resource_type, name = resource.resource_type, resource.resource_name
     current = state.image.configs.get(resource_type, name)
     changed = [key for key in wanted if wanted[key] != current.get(key)]
@@ -283,8 +282,7 @@ def check_min_insync_replicas(
 ) -> None:
     """One value for the whole cluster must exist, and no broker may have its own.
 
-    Raises:
-        Refusal: INVALID_CONFIG.
+    Raises Refusal: INVALID_CONFIG.
     """
     if resource_type != ConfigResourceType.BROKER:
         return
@@ -307,8 +305,7 @@ def clear_eligible_leaders(
 ) -> list[VersionedRecord]:
     """The records that forget eligible leaders where `records` change `min.insync.replicas`.
 
-    Raises:
-        Refusal: POLICY_VIOLATION, too many partitions would change at once.
+    Raises Refusal: POLICY_VIOLATION, too many partitions would change at once.
     """
     cleared: list[VersionedRecord] = []
     if not state.eligible_leader_replicas_enabled:
@@ -375,8 +372,7 @@ _INTERVAL_MS: Final = (100, 3_600_000)
 def validate_client_metrics_config(key: str, text: str) -> None:
     """Check one key of a CLIENT_METRICS resource.
 
-    Raises:
-        ConfigError: there is no such key, or the value is not one it takes.
+    Raises ConfigError: there is no such key, or the value is not one it takes.
     """
     if key == "interval.ms":
         _check_integer(key, text, *_INTERVAL_MS)

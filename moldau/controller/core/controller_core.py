@@ -151,7 +151,6 @@ class ControllerCore:
     # -- the log ---------------------------------------------------------------------------------
 
     def load_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
-        """Start over from a snapshot. Only a standby loads one."""
         assert self.role is Role.STANDBY, "an active controller is never behind the log"
         delta = MetadataDelta(MetadataImage.EMPTY)
         for record in records:
@@ -311,7 +310,6 @@ class ControllerCore:
             self._tasks.sweep()
 
     def fence_expired(self, now_ms: float) -> list[VersionedRecord]:
-        """Records that fence a broker whose session is over; empty when there is none."""
         records = self.cluster_control.fence_expired(now_ms)
         self._sweep_if_needed()
         return records

@@ -35,7 +35,6 @@ class PartitionIndex:
     # -- keeping up ------------------------------------------------------------------------------
 
     def replay(self, delta: TopicsDelta) -> Steps[None]:
-        """Apply the changes of one batch."""
         for topic in delta.deleted.values():
             for partition_index, partition in topic.partitions.items():
                 self._move(topic.topic_id, partition_index, partition, None)
@@ -97,23 +96,18 @@ class PartitionIndex:
     # -- questions -------------------------------------------------------------------------------
 
     def leads_anything(self, broker_id: int) -> bool:
-        """Whether any partition has this broker for its leader."""
         return bool(self._by_leader.get(broker_id))
 
     def with_isr_member(self, broker_id: int) -> Iterator[PartitionKey]:
-        """Partitions that have a broker in their ISR."""
         return _iterate(self._by_isr_member.get(broker_id, _NOWHERE))
 
     def with_elr_member(self, broker_id: int) -> Iterator[PartitionKey]:
-        """Partitions that have a broker among their eligible leaders."""
         return _iterate(self._by_elr_member.get(broker_id, _NOWHERE))
 
     def led_by(self, broker_id: int) -> Iterator[PartitionKey]:
-        """Partitions that a broker leads."""
         return _iterate(self._by_leader.get(broker_id, _NOWHERE))
 
     def without_leader(self) -> Iterator[PartitionKey]:
-        """Partitions without a leader."""
         return _iterate(self._by_leader.get(NO_LEADER, _NOWHERE))
 
     def without_preferred_leader(self) -> Iterator[PartitionKey]:
@@ -121,7 +115,6 @@ class PartitionIndex:
         return _iterate(self._imbalanced)
 
     def reassigning(self) -> Iterator[PartitionKey]:
-        """Partitions whose replicas are being moved."""
         return _iterate(self._reassigning)
 
     def members(self) -> list[int]:

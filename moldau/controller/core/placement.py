@@ -46,7 +46,6 @@ class _Ring:
         self._dealt = 0
 
     def shuffle(self, random: Random) -> None:
-        """Put the brokers in another order."""
         random.shuffle(self._brokers)
 
     def deal(self, partition_round: int) -> int | None:
@@ -74,7 +73,6 @@ class _Rack:
         return self.fenced.deal(partition_round) if broker_id is None else broker_id
 
     def shuffle(self, random: Random) -> None:
-        """Put the brokers in another order."""
         self.fenced.shuffle(random)
         self.unfenced.shuffle(random)
 
@@ -92,8 +90,7 @@ def place_replicas(
     many partitions as unfenced brokers, racks and brokers are shuffled, so that followers do not
     always meet the same leaders.
 
-    Raises:
-        Refusal: INVALID_REPLICATION_FACTOR, too few brokers or none that is not fenced.
+    Raises Refusal: INVALID_REPLICATION_FACTOR, too few brokers or none that is not fenced.
     """
     _check_placement(brokers, replication_factor)
     by_rack: dict[str, list[UsableBroker]] = {}
@@ -214,8 +211,7 @@ def check_manual_replicas(
 ) -> None:
     """Check one partition of a manual assignment; a new one needs a replica that is live.
 
-    Raises:
-        Refusal: INVALID_REPLICA_ASSIGNMENT.
+    Raises Refusal: INVALID_REPLICA_ASSIGNMENT.
     """
     problem = None
     if not replicas:

@@ -74,7 +74,6 @@ class ControllerSettings:
 
     @classmethod
     def from_node_config(cls, node_config: NodeConfig, cluster_id: str) -> ControllerSettings:
-        """The settings of a configured node."""
         return cls(
             node_id=node_config.node_id,
             cluster_id=cluster_id,
@@ -143,7 +142,6 @@ class ControllerState:
             self._names_by_collision_key.setdefault(collision_key(name), []).append(name)
 
     def replay(self, records: Sequence[Message], provenance: Provenance) -> None:
-        """Apply one batch of records."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
@@ -184,11 +182,9 @@ class ControllerState:
         return None
 
     def topic(self, topic_name: str) -> TopicImage | None:
-        """A topic by name."""
         return self.image.topics.topics_by_name.get(topic_name)
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
-        """A broker's registration."""
         return self.image.cluster.brokers.get(broker_id)
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> ErrorCode:
@@ -220,7 +216,6 @@ class ControllerState:
 
     @property
     def metadata_level(self) -> int:
-        """The finalized `metadata.version`."""
         return self.image.features.metadata_level
 
     @property
@@ -234,11 +229,9 @@ class ControllerState:
         return effective_broker_config(self.settings.node_config, cluster_wide, {})
 
     def min_insync_replicas(self, topic_name: str) -> int:
-        """The `min.insync.replicas` that a topic has in effect."""
         return int(self._topic_value(topic_name, "min.insync.replicas"))
 
     def unclean_election_allowed(self, topic_name: str) -> bool:
-        """The `unclean.leader.election.enable` that a topic has in effect."""
         return bool(self._topic_value(topic_name, "unclean.leader.election.enable"))
 
     def _topic_value(self, topic_name: str, name: str) -> Any:

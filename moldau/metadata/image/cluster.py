@@ -55,7 +55,6 @@ class ClusterImage:
     controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
 
     def write(self, metadata_level: int) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         version = register_broker_record_version(metadata_level)
         for broker_id in sorted(self.brokers):
             yield _broker_record(self.brokers[broker_id], version), version
@@ -75,13 +74,11 @@ class ClusterDelta:
         self.changed_controllers: dict[int, ControllerRegistration | None] = {}
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
-        """The registration as it is with the changes so far."""
         if broker_id in self.changed_brokers:
             return self.changed_brokers[broker_id]
         return self._image.brokers.get(broker_id)
 
     def replay_register_broker(self, record: RegisterBrokerRecord) -> None:
-        """A broker (re)registered."""
         cordoned = record.cordoned_log_dirs
         self.changed_brokers[record.broker_id] = BrokerRegistration(
             broker_id=record.broker_id,
@@ -98,7 +95,6 @@ class ClusterDelta:
         )
 
     def replay_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
-        """A broker is gone for good."""
         self._expect(record.broker_id, record.broker_epoch, record)
         self.changed_brokers[record.broker_id] = None
 
@@ -108,7 +104,6 @@ class ClusterDelta:
         self.changed_brokers[record.id] = replace(registration, fenced=True)
 
     def replay_unfence_broker(self, record: UnfenceBrokerRecord) -> None:
-        """Old form of an unfencing."""
         registration = self._expect(record.id, record.epoch, record)
         self.changed_brokers[record.id] = replace(registration, fenced=False)
 
@@ -127,7 +122,6 @@ class ClusterDelta:
         self.changed_brokers[record.broker_id] = replace(registration, **changes)
 
     def replay_register_controller(self, record: RegisterControllerRecord) -> None:
-        """A controller (re)registered."""
         self.changed_controllers[record.controller_id] = ControllerRegistration(
             controller_id=record.controller_id,
             incarnation_id=record.incarnation_id,
@@ -137,14 +131,12 @@ class ClusterDelta:
         )
 
     def finish_snapshot(self) -> None:
-        """Unregister what the snapshot did not mention."""
         for broker_id in self._image.brokers:
             self.changed_brokers.setdefault(broker_id, None)
         for controller_id in self._image.controllers:
             self.changed_controllers.setdefault(controller_id, None)
 
     def apply(self) -> ClusterImage:
-        """The image with the changes made."""
         return ClusterImage(
             overlay(self._image.brokers, self.changed_brokers),
             overlay(self._image.controllers, self.changed_controllers),
@@ -218,7 +210,6 @@ def _end_points(registration: _Registration) -> Iterator[dict[str, Any]]:
 
 
 def _feature_ranges(registration: _Registration) -> Iterator[dict[str, Any]]:
-    """The fields of each supported feature, by name."""
     for name, levels in sorted(registration.supported_features.items()):
         yield {
             "name": name,
@@ -260,11 +251,9 @@ class FeaturesDelta(MappingDelta[str, int]):
         super().__init__(image.finalized_levels)
 
     def replay_feature_level(self, record: FeatureLevelRecord) -> None:
-        """Take over one level."""
         self.changes[record.name] = record.feature_level or None
 
     def apply(self) -> FeaturesImage:
-        """The image with the changes made."""
         return FeaturesImage(self.merged())
 
 
@@ -275,7 +264,6 @@ class ProducerIdsImage:
     next_producer_id: int = -1
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         if self.next_producer_id >= 0:
             record = ProducerIdsRecord(
                 broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id
@@ -293,7 +281,6 @@ class ProducerIdsDelta:
         self.next_producer_id = image.next_producer_id
 
     def replay_producer_ids(self, record: ProducerIdsRecord) -> None:
-        """A block was handed out."""
         if record.next_producer_id < self.next_producer_id:
             raise InvalidMetadataRecord(
                 f"producer ids go back from {self.next_producer_id}: {record}"
@@ -306,5 +293,4 @@ class ProducerIdsDelta:
         """
 
     def apply(self) -> ProducerIdsImage:
-        """The image with the changes made."""
         return ProducerIdsImage(self.next_producer_id)

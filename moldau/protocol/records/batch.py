@@ -53,7 +53,7 @@ def records_section(
 ) -> Buffer:
     """The uncompressed bytes of a batch's records (a view of `buffer` when it is uncompressed).
 
-    Raises: InvalidBatch: TRUNCATED, BAD_ATTRIBUTES, BAD_COMPRESSION, TOO_LARGE or BAD_OFFSET.
+    Raises InvalidBatch: TRUNCATED, BAD_ATTRIBUTES, BAD_COMPRESSION, TOO_LARGE or BAD_OFFSET.
     """
     end = check_whole(buffer, position, header)
     if not 0 <= header.base_offset <= MAX_BASE_OFFSET:
@@ -81,7 +81,7 @@ def decode_records(
 ) -> list[Record]:
     """The records of the batch at `position`; compressed ones grow to `max_bytes` at most.
 
-    The CRC is not checked (`verify_crc`), control batches decode like others. Raises: InvalidBatch.
+    The CRC is not checked (`verify_crc`), control batches decode like others. Raises InvalidBatch.
     """
     header = read_batch_header(buffer, position)
     section = records_section(buffer, position, header, max_bytes)
@@ -122,7 +122,7 @@ def encode_batch(
 
     Records get the offsets `base_offset`, +1, +2 … whatever their `offset` says, unless
     `keep_offsets`: then gaps stay, and `last_offset_delta` may keep the end of a batch whose last
-    records were removed (compaction). Raises: ValueError, TypeError or struct.error on values that
+    records were removed (compaction). Raises ValueError, TypeError or struct.error on values that
     have no encoding (misuse, not bad input).
     """
     out = bytearray(BATCH_HEADER_SIZE)
@@ -193,7 +193,7 @@ def recompress(
 ) -> bytearray:
     """The same batch with its records under another codec; everything else is kept.
 
-    Raises: InvalidBatch as `records_section`; ValueError on a level out of range.
+    Raises InvalidBatch as `records_section`; ValueError on a level out of range.
     """
     section = records_section(buffer, position, header, max_bytes)
     out = bytearray(BATCH_HEADER_SIZE)

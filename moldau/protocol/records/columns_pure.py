@@ -61,7 +61,7 @@ def decode_column_sections(sections: list[Section]) -> DecodedColumns:
 
     Returns (count, int64 offsets, int64 timestamps, keys, values, headers); headers are None when
     no record has any, else (int32 list offsets, key offsets, key data, values).
-    Raises: InvalidBatch at the position of the batch at fault.
+    Raises InvalidBatch at the position of the batch at fault.
     """
     total_bytes = sum(len(section[1]) for section in sections)
     if total_bytes > MAX_INT32:
@@ -94,7 +94,6 @@ class ColumnWriter:
         self._header_keys, self._header_values = _StringWriter(), _StringWriter()
 
     def extend(self, records: Iterable[Record]) -> None:
-        """Add rows."""
         for record in records:
             self._offsets.append(record.offset)
             self._times.append(record.timestamp_ms)
@@ -108,11 +107,9 @@ class ColumnWriter:
 
     @property
     def row_count(self) -> int:
-        """Rows so far."""
         return len(self._offsets)
 
     def finish(self) -> DecodedColumns:
-        """The columns, as `decode_column_sections` returns them."""
         headers = None
         if self._header_ends[-1]:
             key_ends, _, key_data = self._header_keys.finish()
@@ -194,7 +191,7 @@ def encode_rows(
     returned next row.
     `buffers`: timestamps, keys, values, header list offsets, header keys, header values.
     `header_space`: zero bytes left in front. `timestamp_ms`: for all when there is no timestamp
-    column. Returns (buffer, next row, base timestamp, largest timestamp). Raises: ValueError on
+    column. Returns (buffer, next row, base timestamp, largest timestamp). Raises ValueError on
     offsets that lead outside the buffers, OverflowError on a batch of more than 2 GB.
     """
     timestamps, keys_column, values_column, header_ends, header_keys, header_values = buffers
@@ -273,7 +270,7 @@ def murmur2(key: Buffer) -> int:
 
 
 def murmur2_partition(key: Buffer, partition_count: int) -> int:
-    """The partition of a key. Raises: ValueError without partitions, TypeError without a key."""
+    """The partition of a key. Raises ValueError without partitions, TypeError without a key."""
     if partition_count <= 0:
         raise ValueError(f"{partition_count} partitions")
     return (murmur2(key) & MAX_INT32) % partition_count
@@ -285,7 +282,7 @@ def partition_rows(
     """The partition of each row's key as int32 in native order, -1 where the key is null.
 
     `selection`: int32 numbers of the rows that are meant, in their order; None: the first
-    `row_count`. Raises: ValueError without partitions, or on what lies outside the buffers.
+    `row_count`. Raises ValueError without partitions, or on what lies outside the buffers.
     """
     if partition_count <= 0:
         raise ValueError(f"{partition_count} partitions")
@@ -312,7 +309,7 @@ def group_rows(groups: Buffer, group_count: int) -> tuple[bytearray, list[tuple[
     """Row numbers in the order of their groups (int32 each, -1 to `group_count` - 1).
 
     Returns (int32 row numbers, rows of one group in their order; [(group, first place, end), …] of
-    the groups that have rows). Raises: ValueError on a group out of range.
+    the groups that have rows). Raises ValueError on a group out of range.
     """
     column = int32s(groups)
     if group_count < 0 or len(column) > MAX_INT32:

@@ -61,7 +61,7 @@ def encode_control_key(record_type: ControlRecordType) -> bytes:
 def decode_control_key(key: bytes | None) -> ControlKey:
     """Version and type of a control record. Newer versions may carry more bytes.
 
-    Raises: InvalidBatch (BAD_CONTROL) on a key that is absent, short or of a negative version.
+    Raises InvalidBatch (BAD_CONTROL) on a key that is absent, short or of a negative version.
     """
     if key is None or len(key) < _KEY_STRUCT.size:
         raise InvalidBatch(InvalidBatchReason.BAD_CONTROL, "a control record without a whole key")
@@ -77,7 +77,7 @@ def decode_control_key(key: bytes | None) -> ControlKey:
 def decode_end_txn_marker(record: Record) -> EndTxnMarker:
     """The marker in a control record of a transactional batch.
 
-    Raises: InvalidBatch (BAD_CONTROL) when it is another control record or cut short.
+    Raises InvalidBatch (BAD_CONTROL) when it is another control record or cut short.
     """
     control_key = decode_control_key(record.key)
     record_type = control_key.type

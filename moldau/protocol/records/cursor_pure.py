@@ -33,7 +33,7 @@ RecordT = TypeVar("RecordT")
 
 
 def check_slots(kind: type, shared: Mapping[str, object]) -> tuple[str, ...]:
-    """The slots of `kind`. Raises: TypeError unless they are `RECORD_SLOTS` and `shared`."""
+    """The slots of `kind`. Raises TypeError unless they are `RECORD_SLOTS` and `shared`."""
     found: list[str] = []
     for each in kind.__mro__:
         slots = each.__dict__.get("__slots__", ())
@@ -50,7 +50,7 @@ class RecordMaker(Generic[RecordT]):
     """Makes objects of one slotted class from records, without calling its `__init__`.
 
     `shared`: the value of every slot that is not one of `RECORD_SLOTS`, the same in all objects.
-    Raises: TypeError on a class that is not slotted, or with other slots than these.
+    Raises TypeError on a class that is not slotted, or with other slots than these.
     """
 
     __slots__ = ("_kind", "_setters", "_shared")
@@ -62,7 +62,6 @@ class RecordMaker(Generic[RecordT]):
         self._shared = [(getattr(kind, name).__set__, value) for name, value in shared.items()]
 
     def make(self, record: Record) -> RecordT:
-        """One object."""
         made = object.__new__(self._kind)
         fields = record.offset, record.timestamp_ms, record.key, record.value, record.headers
         for setter, value in zip(self._setters, fields, strict=True):
@@ -76,7 +75,7 @@ class RecordCursor:
     """Reads a batch's uncompressed records section (`records_section`) from front to back.
 
     `append_time_ms`, when given, is every record's timestamp (LOG_APPEND_TIME).
-    Raises: InvalidBatch (BAD_COUNT) on a count that the section cannot hold.
+    Raises InvalidBatch (BAD_COUNT) on a count that the section cannot hold.
     """
 
     __slots__ = (
@@ -122,7 +121,7 @@ class RecordCursor:
         return self._next_offset
 
     def skip_before(self, first_offset: int) -> None:
-        """Pass over records with smaller offsets. Raises: InvalidBatch."""
+        """Pass over records with smaller offsets. Raises InvalidBatch."""
         while self._index < self._count:
             position, next_offset = self._position, self._next_offset
             records, fault = self.read(1)
@@ -180,7 +179,6 @@ class RecordCursor:
 
     @property
     def bytes_left(self) -> int:
-        """Of the section, not read yet."""
         return len(self._data) - self._position
 
 

@@ -139,7 +139,7 @@ def decode_records(
     """Decode exactly `record_count` records from the uncompressed records section of a batch.
 
     `append_time_ms`, when given, is every record's timestamp (LOG_APPEND_TIME). `key_of` makes a
-    header key from its bytes. Raises: InvalidBatch: BAD_COUNT or BAD_RECORD.
+    header key from its bytes. Raises InvalidBatch: BAD_COUNT or BAD_RECORD.
     """
     data = records_section if type(records_section) is bytes else bytes(records_section)
     check_plausible_count(len(data), record_count)
@@ -173,7 +173,7 @@ def decode_into(
     """Append up to `record_count` records, fewer when the data ends between two; where it stopped.
 
     Varints of one and two bytes are spelled out where they are common: a call costs more than the
-    parse. Raises: IndexError or MalformedRecord, the records before the bad one appended.
+    parse. Raises IndexError or MalformedRecord, the records before the bad one appended.
     """
     size = len(data)
     key: bytes | None
@@ -262,7 +262,7 @@ def scan_records(
     """Check every record, that offsets count 0, 1, 2 … and, if required, that keys are there.
 
     Returns (smallest timestamp, largest timestamp, index of the first record that has it); -1s
-    for no records. Raises: InvalidBatch: BAD_COUNT, BAD_RECORD, BAD_OFFSET or MISSING_KEY.
+    for no records. Raises InvalidBatch: BAD_COUNT, BAD_RECORD, BAD_OFFSET or MISSING_KEY.
     """
     lowest = highest = highest_at = -1
     records = decode_records(records_section, record_count, 0, base_timestamp_ms, None)
@@ -334,7 +334,7 @@ def encode_record(
 ) -> bytes:
     """One encoded record, its length first. Buffers must be of bytes (item size 1).
 
-    Raises: TypeError on what is not bytes-like, OverflowError on numbers beyond 64 bits.
+    Raises TypeError on what is not bytes-like, OverflowError on numbers beyond 64 bits.
     """
     encoded_headers = _encode_headers(headers) if headers else b"\x00"
     return encode_record_parts(offset_delta, timestamp_delta_ms, key, value, encoded_headers)
@@ -382,7 +382,6 @@ class RecordBuffer:
 
     @property
     def record_count(self) -> int:
-        """Records taken so far."""
         return self._count
 
     @property
@@ -404,7 +403,7 @@ class RecordBuffer:
     ) -> int:
         """Add a record; returns its offset delta, -1 when it does not fit or the buffer is taken.
 
-        Raises: TypeError on what is not bytes-like (a header key that is no text),
+        Raises TypeError on what is not bytes-like (a header key that is no text),
         OverflowError on a record or batch of more than 2 GB; nothing is added then.
         """
         if not MIN_INT64 <= timestamp_ms <= MAX_INT64:
@@ -433,7 +432,7 @@ class RecordBuffer:
     def take(self) -> bytearray:
         """The encoded records behind the space for the header, exactly as long as they are.
 
-        Raises: ValueError when they were taken before.
+        Raises ValueError when they were taken before.
         """
         out = self._out
         if out is None:

@@ -103,17 +103,14 @@ class QuorumCore:
 
     @property
     def role(self) -> Role:
-        """What this replica is."""
         return self._state.role
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch this replica is in."""
         return self._state.leader_epoch
 
     @property
     def leadership(self) -> Leadership:
-        """The leader, as this replica knows it."""
         return self._state.leadership
 
     @property
@@ -123,7 +120,6 @@ class QuorumCore:
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed."""
         return self._state.high_watermark
 
     @property
@@ -144,17 +140,14 @@ class QuorumCore:
 
     @property
     def local(self) -> ReplicaKey:
-        """This replica."""
         return self._state.local
 
     @property
     def is_voter(self) -> bool:
-        """Whether the latest voter set has this replica."""
         return self._state.is_voter
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing can happen any more."""
         return self._state.is_stopped
 
     def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
@@ -284,7 +277,6 @@ class QuorumCore:
         return self._end()
 
     def tick(self, now_ms: float) -> list[Effect]:
-        """Time has passed."""
         return self._run(now_ms, lambda: None)
 
     def on_request(self, request: PeerRequest, token: Any, now_ms: float) -> list[Effect]:

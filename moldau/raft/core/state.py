@@ -78,7 +78,6 @@ class RequestLedger:
         self._failures.clear()
 
     def sent(self, send: Send, now_ms: float) -> None:
-        """Await its answer."""
         kind = (send.destination, type(send.request))
         assert kind not in self._awaited, f"two requests at once: {kind}"
         self._awaited[kind] = _Awaited(send, now_ms)
@@ -114,7 +113,6 @@ class RequestLedger:
         self._not_before_ms[send.destination, type(send.request)] = now_ms + self._retry_backoff_ms
 
     def is_awaited(self, destination: Destination, request: type[PeerRequest]) -> bool:
-        """Whether such a request is under way."""
         return (destination, request) in self._awaited
 
     def last_awaited_ms(
@@ -133,7 +131,6 @@ class RequestLedger:
         return self._not_before_ms.get((destination, request), float("-inf"))
 
     def has_failed(self, destination: Destination, request: type[PeerRequest]) -> bool:
-        """Whether the last one failed."""
         return (destination, request) in self._failures
 
 
@@ -192,12 +189,10 @@ class QuorumState:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch this replica is in."""
         return self.election.leader_epoch
 
     @property
     def local(self) -> ReplicaKey:
-        """This replica."""
         return self.settings.local
 
     @property
