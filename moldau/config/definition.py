@@ -9,8 +9,9 @@ import; an error carries no sensitive value, since its callers pass the redacted
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from moldau.config.validators import Validator
 
@@ -73,6 +74,9 @@ class Status(Enum):
     REFUSED = "refused"
     IGNORED = "ignored"
 
+
+Values: TypeAlias = Mapping[str, Any]
+"""Typed values by key: the key's `ConfigType` says of which type each is."""
 
 HIDDEN: Final = "[hidden]"
 """What is shown in place of a sensitive value."""
@@ -146,7 +150,7 @@ class ConfigKey(NamedTuple):
 
     name: str
     type: ConfigType
-    default: Any
+    default: object
     validator: Validator | None
     importance: Importance
     scope: Scope
@@ -170,6 +174,6 @@ class ConfigKey(NamedTuple):
         return self.scope is Scope.BROKER or self.scope is Scope.CLUSTER
 
     @property
-    def default_value(self) -> Any:
+    def default_value(self) -> object:
         """The default, with None for a key that has to be set."""
         return None if self.default is REQUIRED else self.default

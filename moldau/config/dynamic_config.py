@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from moldau.config.definition import ConfigError, Scope, Status
+from moldau.config.definition import ConfigError, Scope, Status, Values
 from moldau.config.table import (
     BROKER_KEYS,
     TOPIC_KEYS,
@@ -63,9 +63,7 @@ def validate_dynamic_broker_config(
 
 
 def effective_broker_config(
-    static: Mapping[str, Any],
-    dynamic_cluster: Mapping[str, str],
-    dynamic_broker: Mapping[str, str],
+    static: Values, dynamic_cluster: Mapping[str, str], dynamic_broker: Mapping[str, str]
 ) -> dict[str, Any]:
     """Typed values of every broker key after the dynamic ones are applied.
 
@@ -115,8 +113,8 @@ def _hint(name: str) -> str:
     return f"; did you mean {near}?" if near is not None else ""
 
 
-def _check_between_keys(name: str, value: Any) -> None:
-    if name == "log.retention.ms" and value != -1 and value < 1:
+def _check_between_keys(name: str, value: object) -> None:
+    if name == "log.retention.ms" and isinstance(value, int) and value != -1 and value < 1:
         raise ConfigError(name, str(value), "must be at least 1, or -1 for no limit")
     for key in TOPIC_KEYS.values():
         # The limits of a topic's key hold for its default too. Of the broker keys behind it, only

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from moldau.config.definition import ConfigError, ConfigKey
+from moldau.config.definition import ConfigError, ConfigKey, Values
 from moldau.config.table import BROKER_KEYS, REMOVED_TOPIC_KEYS, TOPIC_KEYS, nearest_name
 from moldau.config.values import accept_value, shown
 
@@ -30,7 +30,7 @@ USE_RETENTION: Final = -2
 """The value of `local.retention.*` that means "as the total retention"."""
 
 
-def topic_config_defaults(node_values: Mapping[str, Any]) -> dict[str, Any]:
+def topic_config_defaults(node_values: Values) -> dict[str, Any]:
     """What a topic without overrides gets, by topic key.
 
     Args:
@@ -40,7 +40,7 @@ def topic_config_defaults(node_values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def effective_topic_config(
-    node_values: Mapping[str, Any], topic_overrides: Mapping[str, str]
+    node_values: Values, topic_overrides: Mapping[str, str]
 ) -> dict[str, Any]:
     """A topic's typed configuration: its overrides on top of the node's defaults.
 
@@ -61,9 +61,7 @@ def effective_topic_config(
     return values
 
 
-def validate_topic_config(
-    overrides: Mapping[str, str], node_values: Mapping[str, Any] | None = None
-) -> None:
+def validate_topic_config(overrides: Mapping[str, str], node_values: Values | None = None) -> None:
     """Checks the overrides that a client asks for; an error becomes INVALID_CONFIG.
 
     Args:
@@ -103,7 +101,7 @@ def topic_key(name: str) -> ConfigKey:
     raise ConfigError(name, None, f"is not a topic configuration{hint}")
 
 
-def _inherited(key: ConfigKey, node_values: Mapping[str, Any]) -> Any:
+def _inherited(key: ConfigKey, node_values: Values) -> Any:
     for synonym in key.synonyms:
         value = node_values[synonym]
         if value is not None:

@@ -9,16 +9,8 @@ error text carries a sensitive value.
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from moldau.config.definition import (
-    HIDDEN,
-    ConfigError,
-    ConfigKey,
-    ConfigType,
-    Password,
-    Status,
-)
+from moldau.config.definition import HIDDEN, ConfigError, ConfigKey, ConfigType, Password, Status
 from moldau.constants import MAX_INT16, MAX_INT32, MAX_INT64, MIN_INT16, MIN_INT32, MIN_INT64
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -35,7 +27,7 @@ def shown(key: ConfigKey, text: str | None) -> str | None:
     return HIDDEN if key.sensitive and text is not None else text
 
 
-def parse_value(key: ConfigKey, text: str) -> Any:
+def parse_value(key: ConfigKey, text: str) -> object:
     """Parses and checks a value against type and limits, whatever the key's status.
 
     Raises ConfigError: wrong type or outside the limits.
@@ -46,7 +38,7 @@ def parse_value(key: ConfigKey, text: str) -> Any:
     return value
 
 
-def accept_value(key: ConfigKey, text: str) -> Any:
+def accept_value(key: ConfigKey, text: str) -> object:
     """As `parse_value`, and enforces what this node refuses although Kafka would take it.
 
     Raises ConfigError: also for a refused key, or a refused value of a served one.
@@ -62,7 +54,7 @@ def accept_value(key: ConfigKey, text: str) -> Any:
     return value
 
 
-def format_value(key: ConfigKey, value: Any) -> str | None:
+def format_value(key: ConfigKey, value: object) -> str | None:
     """The canonical text of a typed value, None for null. Sensitive values come out hidden."""
     if value is None:
         return None
@@ -77,7 +69,7 @@ def format_value(key: ConfigKey, value: Any) -> str | None:
     return str(value)
 
 
-def _parse(key: ConfigKey, text: str) -> Any:
+def _parse(key: ConfigKey, text: str) -> object:
     stripped = text.strip()
     kind = key.type
     if kind is ConfigType.BOOLEAN:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from moldau.config import (
     DescribedConfig,
@@ -89,8 +89,6 @@ class ClusterDescriptions:
             yield
         return response
 
-    # -- DescribeCluster -------------------------------------------------------------------------
-
     def _describe_cluster(
         self, request: DescribeClusterRequest, context: Sender
     ) -> DescribeClusterResponse:
@@ -130,8 +128,6 @@ class ClusterDescriptions:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = context.authorized_cluster_operations()
         return response
-
-    # -- DescribeConfigs -------------------------------------------------------------------------
 
     def _describe_configs(
         self,
@@ -192,7 +188,7 @@ class ClusterDescriptions:
             return describe_broker_config(self._config, defaults, own, keys)
         return describe_cluster_default_config(defaults, keys)
 
-    def _dynamic(self, image: MetadataImage) -> tuple[Any, Any]:
+    def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
         return (
             image.configs.get(ConfigResourceType.BROKER, ""),
             image.configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from moldau.controller.apis import ControllerApis
 from moldau.metadata.features import (
@@ -27,6 +27,7 @@ from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationResponse,
     Feature,
 )
+from moldau.protocol.schema import Message
 from moldau.runtime.backoff import Backoff
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
@@ -87,8 +88,6 @@ class ControllerRegistrationManager:
         await self._task.stop()
         await self._link.close()
 
-    # -- the log ---------------------------------------------------------------------------------
-
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
         self._woken.set()
 
@@ -105,8 +104,6 @@ class ControllerRegistrationManager:
         self._link.leader_changed(self._leader())
         self._backoff.reset()
         self._woken.set()
-
-    # -- inner workings --------------------------------------------------------------------------
 
     def _may_register(self) -> bool:
         features = self._image().features
@@ -159,7 +156,7 @@ class ControllerRegistrationManager:
         return True
 
     async def _send(self, leader: LeaderAddress) -> ControllerRegistrationResponse:
-        response: Any
+        response: Message
         finalized = self._image().features.finalized_levels
         self._request.features = [
             Feature(

@@ -127,7 +127,7 @@ def absent_field(name: str, version: int) -> LocalProtocolError:
     return LocalProtocolError(f"{name} cannot be sent in version {version}")
 
 
-RUNTIME_NAMES: dict[str, Any] = {
+RUNTIME_NAMES: dict[str, object] = {
     "UUIDS": UuidCache(),
     "absent_field": absent_field,
     "bad_array": bad_array,
@@ -172,7 +172,7 @@ class SourceBuilder:
         self._variables += 1
         return f"{stem}{self._variables}"
 
-    def constant(self, stem: str, value: Any) -> str:
+    def constant(self, stem: str, value: object) -> str:
         """Make `value` available to the function; return its name."""
         name = self.variable(f"{stem}_")
         self.names[name] = value
@@ -203,5 +203,6 @@ class SourceBuilder:
         """Compile the collected lines; return the function called `name`."""
         title = f"<{name} {self.message.__name__} v{self.version}>"
         exec(compile("\n".join(self._lines), title, "exec"), self.names)
-        function: Callable[..., Any] = self.names[name]
+        function = self.names[name]
+        assert callable(function)
         return function

@@ -34,11 +34,7 @@ class ErrorCode(IntEnum):
     message: str
 
     def __new__(
-        cls,
-        code: int,
-        message: str,
-        retriable: bool = False,
-        invalidates_metadata: bool = False,
+        cls, code: int, message: str, retriable: bool = False, invalidates_metadata: bool = False
     ) -> "ErrorCode":
         member = int.__new__(cls, code)
         member._value_ = code

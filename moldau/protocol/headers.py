@@ -80,10 +80,7 @@ def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
     if request_header_version(api_key, api_version) == 2:
         position = _skip_tagged_section(buffer, position)
     request_header = RequestHeader(
-        api_key=api_key,
-        api_version=api_version,
-        correlation_id=correlation_id,
-        client_id=client_id,
+        api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id
     )
     return request_header, position
 

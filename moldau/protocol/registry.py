@@ -12,12 +12,7 @@ from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.schema import Message
 
 _REMOVED_FROM_KAFKA: Final = frozenset(
-    {
-        ApiKey.LEADER_AND_ISR,
-        ApiKey.STOP_REPLICA,
-        ApiKey.UPDATE_METADATA,
-        ApiKey.CONTROLLED_SHUTDOWN,
-    }
+    {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
 )
 _NOT_SPOKEN: Final = frozenset(
     {

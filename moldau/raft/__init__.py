@@ -6,7 +6,7 @@ from moldau.raft.delivery import Subscription
 from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstrap
 from moldau.raft.peers import ConnectionPeers
 from moldau.raft.quorum_log import QuorumLog
-from moldau.raft.request_handler import RAFT_APIS, RaftRequestHandler
+from moldau.raft.request_handler import RaftRequestHandler
 from moldau.raft.values import (
     METADATA_DIRECTORY,
     MetadataLogError,
@@ -16,7 +16,6 @@ from moldau.raft.values import (
 
 __all__ = [
     "METADATA_DIRECTORY",
-    "RAFT_APIS",
     "ConnectionPeers",
     "MetadataLogError",
     "MetadataLogSettings",

@@ -76,11 +76,7 @@ def encode_data_batch(
 
 
 def encode_values(
-    values: Sequence[bytes],
-    *,
-    timestamp_ms: int,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
+    values: Sequence[bytes], *, timestamp_ms: int, base_offset: int = 0, leader_epoch: int = -1
 ) -> bytearray:
     """One batch of metadata records that are encoded already."""
     return encode_batch(

@@ -250,8 +250,6 @@ class Delivery:
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    # -- from the disk ---------------------------------------------------------------------------
-
     def _give(self, subscription: Subscription, batch: CommittedBatch) -> None:
         subscription.give(batch, self.leadership, self._epoch_start_offset)
 

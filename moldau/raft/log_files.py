@@ -66,8 +66,6 @@ class LogFiles:
     cached_snapshot: LoadedSnapshot | None = None
     flushed_end_offset: int = 0
 
-    # -- the view of the core ---------------------------------------------------------------------
-
     @property
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
@@ -108,8 +106,6 @@ class LogFiles:
 
     def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
         return snapshot_id in self.snapshots
-
-    # -- reading it back ------------------------------------------------------------------------
 
     def read(self, start_offset: int, end_offset: int) -> Iterator[DecodedBatch]:
         """The batches from `start_offset` to `end_offset` (exclusive). Blocks.

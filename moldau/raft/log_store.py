@@ -66,11 +66,7 @@ class RecordsFlush(FlushJob):
 
     def __init__(self, job: FlushJob) -> None:
         super().__init__(
-            job.filesystem,
-            job.directory,
-            job.offset,
-            job.leader_epoch_cache,
-            job.truncation_count,
+            job.filesystem, job.directory, job.offset, job.leader_epoch_cache, job.truncation_count
         )
         self.files = job.files
 
@@ -125,8 +121,6 @@ class LogStore:
         await self._offload(write_quorum_state, files.filesystem, files.directory, state)
         files.quorum_state = state
 
-    # -- a leader's appends ----------------------------------------------------------------------
-
     def append_data(
         self,
         records: Sequence[tuple[Message, int]],
@@ -180,11 +174,7 @@ class LogStore:
         return [] if voters is None else [(result.last_offset, voters)]
 
     def _append(
-        self,
-        batch: bytearray,
-        leader_epoch: int,
-        timestamp_ms: int,
-        records: tuple[Message, ...],
+        self, batch: bytearray, leader_epoch: int, timestamp_ms: int, records: tuple[Message, ...]
     ) -> AppendResult:
         result = self._log.append_as_leader(
             batch, leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
@@ -202,8 +192,6 @@ class LogStore:
             )
             self.flush_soon()
         return result
-
-    # -- a follower's ----------------------------------------------------------------------------
 
     async def append_fetched(self, effect: AppendFetched) -> FollowerAppend:
         """Append what a leader sent, as far as it is good. Raises MetadataLogError (the disk)."""
@@ -255,8 +243,6 @@ class LogStore:
                 await self._note_flushed(end_offset)
             await self._offload(self._log.truncate_to, end_offset)
         self._recent.truncate_to(end_offset)
-
-    # -- flush -----------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
         """Flush in the background; appends during a flush share the next one."""
@@ -312,8 +298,6 @@ class LogStore:
         indexes = {active.offset_index.path, active.time_index.path}
         is_plain = len(job.files) == 1 and set(job.paths) == indexes
         return RecordsFlush(job) if is_plain else job
-
-    # -- for peers -------------------------------------------------------------------------------
 
     async def read_records(self, start_offset: int, end_offset: int, max_bytes: int) -> Buffer:
         """Whole batches from the one with `start_offset` on, their CRC known to be good.

@@ -103,13 +103,7 @@ class ConnectionPeers:
     """
 
     def __init__(
-        self,
-        network: Network,
-        clock: Clock,
-        *,
-        cluster_id: str,
-        client_id: str,
-        listener_name: str,
+        self, network: Network, clock: Clock, *, cluster_id: str, client_id: str, listener_name: str
     ) -> None:
         self._network = network
         self._clock = clock

@@ -17,7 +17,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
@@ -43,6 +43,7 @@ from moldau.raft.core.messages import (
     FetchResponse,
     FetchSnapshotResponse,
     KraftVersionResponse,
+    PeerResponse,
 )
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.delivery import Delivery
@@ -59,6 +60,8 @@ MAX_QUEUED_EVENTS: Final = 1_000
 (answers, timers, flushes) are bounded by its own requests."""
 
 Event = Callable[[], Sequence[Effect]]
+Answer = PeerResponse | Complete
+"""What the core settles a token with."""
 
 
 class EventQueue:
@@ -211,7 +214,7 @@ class QuorumDriver:
         self.led_epoch = -1
         """The last epoch whose first batch this replica has appended."""
         self.leadership_watchers: list[Callable[[Leadership], object]] = []
-        self._tokens: dict[asyncio.Future[Any], None] = {}  # in the order they asked
+        self._tokens: dict[asyncio.Future[Answer], None] = {}  # in the order they asked
         self._sends: set[asyncio.Task[None]] = set()
         self._timer: TimerHandle | None = None
         self._timer_due_ms: float | None = None
@@ -238,19 +241,17 @@ class QuorumDriver:
             raise MetadataLogError(self.failure)
         self._is_started = True
 
-    # -- events ----------------------------------------------------------------------------------
-
     def now_ms(self) -> float:
         return self._clock.monotonic_ms()
 
-    async def ask(self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]) -> Any:
+    async def ask(self, event: Callable[[object], Sequence[Effect]]) -> Answer:
         """Post an event with a token, and wait for the effect that answers the token.
 
         Raises QuorumStopped.
         """
         if self.failure is not None or self.events.is_stopped:
             raise QuorumStopped(self.failure or "the metadata log is closed")
-        token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        token: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._tokens[token] = None
         token.add_done_callback(self._tokens.pop)
         self.events.post(lambda: event(token))
@@ -323,8 +324,6 @@ class QuorumDriver:
             if not token.done():
                 token.set_exception(QuorumStopped(self.failure or "the metadata log is closed"))
                 token.exception()  # retrieved: the caller may have gone
-
-    # -- effects ---------------------------------------------------------------------------------
 
     async def _carry_out(self, effect: Effect) -> None:
         try:
@@ -438,6 +437,7 @@ class QuorumDriver:
         self._add(self.core.on_snapshot_installed(snapshot_id, voters, self.now_ms()))
 
     async def _read_records(self, effect: ReadRecords) -> None:
+        assert isinstance(effect.token, asyncio.Future)
         if effect.token.done():
             return
         records = await self.store.read_records(
@@ -474,8 +474,6 @@ class QuorumDriver:
         for watcher in self.leadership_watchers:
             watcher(leadership)
 
-    # -- the end ---------------------------------------------------------------------------------
-
     async def shut_down(self) -> None:
         """Commit what can be committed, hand leadership on, close the files."""
         # What a leader has appended so far is to be committed where that takes no other replica.
@@ -509,7 +507,8 @@ class QuorumDriver:
             logger.error("closing the metadata log: %s", error)
 
 
-def _settle(token: asyncio.Future[Any], outcome: object) -> None:
+def _settle(token: object, outcome: Answer) -> None:
     """Answer the caller, unless it has gone."""
+    assert isinstance(token, asyncio.Future), "the tokens are those of `ask`"
     if not token.done():
         token.set_result(outcome)

@@ -14,7 +14,6 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from moldau.metadata.log import MetadataLogListener
@@ -113,8 +112,6 @@ class QuorumLog:
         )
         await driver.start()
         return cls(files, settings, driver)
-
-    # -- the port --------------------------------------------------------------------------------
 
     @property
     def log_end_offset(self) -> int:
@@ -219,10 +216,6 @@ class QuorumLog:
     def add_listener(self, listener: MetadataLogListener) -> Subscription:
         return self._delivery.add_listener(listener)
 
-    def release_cached_snapshot(self) -> None:
-        """The listeners of the start-up have it: give the memory back."""
-        self._delivery.release_snapshot()
-
     async def write_snapshot(
         self,
         *,
@@ -262,8 +255,6 @@ class QuorumLog:
         self._driver.store.flush_soon()  # the segment that has just ended, with its indexes
         return self._core.on_snapshot_written(self._driver.now_ms()) if counts else ()
 
-    # -- requests --------------------------------------------------------------------------------
-
     async def handle(self, request: PeerRequest) -> PeerResponse:
         """The answer to a peer; a fetch may wait for it as long as it asked for.
 
@@ -271,9 +262,10 @@ class QuorumLog:
         """
         await self._driver.events.has_room()
         core = self._core
-        answer: PeerResponse = await self._driver.ask(
+        answer = await self._driver.ask(
             lambda token: core.on_request(request, token, self._driver.now_ms())
         )
+        assert not isinstance(answer, Complete)
         return answer
 
     async def add_voter(
@@ -285,11 +277,7 @@ class QuorumLog:
         """
         return await self._change(
             lambda core, token, now_ms: core.add_voter(
-                token,
-                voter,
-                now_ms,
-                ack_when_committed=ack_when_committed,
-                timeout_ms=timeout_ms,
+                token, voter, now_ms, ack_when_committed=ack_when_committed, timeout_ms=timeout_ms
             )
         )
 
@@ -333,12 +321,11 @@ class QuorumLog:
             self._stepping_down = None
 
     async def _change(
-        self, event: Callable[[QuorumCore, asyncio.Future[Any], float], Sequence[Effect]]
+        self, event: Callable[[QuorumCore, object, float], Sequence[Effect]]
     ) -> tuple[ErrorCode, str]:
         driver = self._driver
-        outcome: Complete = await driver.ask(
-            lambda token: event(driver.core, token, driver.now_ms())
-        )
+        outcome = await driver.ask(lambda token: event(driver.core, token, driver.now_ms()))
+        assert isinstance(outcome, Complete)
         return outcome.error, outcome.message
 
     async def close(self) -> None:

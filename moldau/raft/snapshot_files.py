@@ -69,11 +69,7 @@ def remove_unfinished(filesystem: Filesystem, directory: str) -> None:
 
 
 def header_batch(
-    *,
-    leader_epoch: int,
-    last_contained_log_time_ms: int,
-    voters: VoterSet,
-    timestamp_ms: int,
+    *, leader_epoch: int, last_contained_log_time_ms: int, voters: VoterSet, timestamp_ms: int
 ) -> bytearray:
     """The control batch that opens a snapshot."""
     header = SnapshotHeaderRecord(

@@ -46,11 +46,7 @@ class SnapshotStore:
     """The snapshots of one log. `log_lock` is held while the log is replaced."""
 
     def __init__(
-        self,
-        files: LogFiles,
-        clock: Clock,
-        settings: MetadataLogSettings,
-        log_lock: asyncio.Lock,
+        self, files: LogFiles, clock: Clock, settings: MetadataLogSettings, log_lock: asyncio.Lock
     ) -> None:
         self._files = files
         self._log = files.log
@@ -59,8 +55,6 @@ class SnapshotStore:
         self._settings = settings
         self._log_lock = log_lock
         self._fetching: tuple[SnapshotId, SnapshotWriter] | None = None
-
-    # -- fetched ---------------------------------------------------------------------------------
 
     async def write_chunk(
         self, effect: WriteSnapshotChunk
@@ -113,8 +107,6 @@ class SnapshotStore:
             self._fetching = None
             await self._filesystem.offload(writer.abandon)
 
-    # -- served ----------------------------------------------------------------------------------
-
     async def read_chunk(
         self, snapshot_id: SnapshotId, position: int, max_bytes: int
     ) -> tuple[ErrorCode, int, Buffer]:
@@ -123,8 +115,6 @@ class SnapshotStore:
         return await self._filesystem.offload(
             _read_piece, self._filesystem, path, position, max_bytes
         )
-
-    # -- written here ----------------------------------------------------------------------------
 
     async def write(
         self,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
@@ -80,14 +80,14 @@ def write_quorum_state(filesystem: Filesystem, directory: str, state: ElectionSt
     filesystem.write_atomically(os.path.join(directory, QUORUM_STATE), text.encode())
 
 
-def _number(path: str, values: dict[str, Any], key: str, lowest: int, highest: int) -> int:
+def _number(path: str, values: dict[str, object], key: str, lowest: int, highest: int) -> int:
     value = values.get(key)
     if type(value) is not int or not lowest <= value <= highest:
         raise MetadataLogError(f"{path}: {key} is {value!r}, not a number that fits")
     return value
 
 
-def _directory_id(path: str, values: dict[str, Any]) -> UUID:
+def _directory_id(path: str, values: dict[str, object]) -> UUID:
     text = values.get("votedDirectoryId")
     try:
         return uuid_from_base64(str(text))

@@ -38,12 +38,7 @@ from moldau.controller.core.partition_changes import (
     return_step,
     unregistered_directories_step,
 )
-from moldau.controller.core.result import (
-    ControllerResult,
-    Refusal,
-    Resume,
-    VersionedRecord,
-)
+from moldau.controller.core.result import ControllerResult, Refusal, Resume, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
     broker_registration_change_record_version,
@@ -87,7 +82,7 @@ from moldau.protocol.metadata_records.nodes import (
     ControllerEndpoint,
     ControllerFeature,
 )
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import RESERVED_TOPIC_IDS, ZERO_UUID
 
 FENCE: Final = 1
@@ -326,10 +321,7 @@ T = TypeVar("T")
 def _end_points(listeners: Iterable[Any], kind: Callable[..., T]) -> list[T]:
     return [
         kind(
-            name=each.name,
-            host=each.host,
-            port=each.port,
-            security_protocol=each.security_protocol,
+            name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
         )
         for each in listeners
     ]
@@ -417,7 +409,7 @@ class ClusterControl:
         )
 
     @staticmethod
-    def _again(decide: Callable[..., ControllerResult[Any]], request: Message) -> Resume:
+    def _again(decide: Callable[..., ControllerResult[Message]], request: AnyRequest) -> Resume:
         """The next step repeats the decision on the state that this step made."""
         return lambda log_end_offset, now_ms: decide(
             request, log_end_offset=log_end_offset, now_ms=now_ms

@@ -22,7 +22,7 @@ from moldau.config import (
     validate_group_config,
     validate_topic_config,
 )
-from moldau.config.definition import ConfigKey, ConfigType
+from moldau.config.definition import ConfigKey, ConfigType, Values
 from moldau.config.table import find_broker_key
 from moldau.config.topic_config import topic_key
 from moldau.config.values import format_value
@@ -42,7 +42,7 @@ from moldau.protocol.messages import p44_incremental_alter_configs as incrementa
 from moldau.protocol.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 from moldau.protocol.types import topic_name_problem
 
-Defaults: TypeAlias = Callable[[], Mapping[str, Any]]
+Defaults: TypeAlias = Callable[[], Values]
 """The broker values that topics and groups inherit; made when they are first asked for."""
 
 MAX_CONFIG_TEXT_BYTES: Final = 32_767
@@ -60,8 +60,7 @@ class ConfigOperation(IntEnum):
 
 
 def incremental_alter_configs(
-    state: ControllerState,
-    request: incremental.IncrementalAlterConfigsRequest,
+    state: ControllerState, request: incremental.IncrementalAlterConfigsRequest
 ) -> Steps[ControllerResult[incremental.IncrementalAlterConfigsResponse]]:
     """Change single keys of resources; each resource on its own (KIP-339)."""
     response = incremental.IncrementalAlterConfigsResponse()

@@ -31,10 +31,7 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.metadata_records import (
-    ConfigRecord,
-    FeatureLevelRecord,
-)
+from moldau.protocol.metadata_records import ConfigRecord, FeatureLevelRecord
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 MAX_NAME_CHARACTERS = 80
@@ -85,9 +82,7 @@ def updated(feature: str) -> UpdatableFeatureResult:
 
 
 def _update(
-    state: ControllerState,
-    update: FeatureUpdateKey,
-    proposed: Mapping[str, int],
+    state: ControllerState, update: FeatureUpdateKey, proposed: Mapping[str, int]
 ) -> list[VersionedRecord]:
     name, level = update.feature, update.max_version_level
     supported = advertised_features(state.image.features.finalized_levels).get(name)

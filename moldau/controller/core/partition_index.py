@@ -32,8 +32,6 @@ class PartitionIndex:
         self._imbalanced: _Partitions = {}
         self._reassigning: _Partitions = {}
 
-    # -- keeping up ------------------------------------------------------------------------------
-
     def replay(self, delta: TopicsDelta) -> Steps[None]:
         for topic in delta.deleted.values():
             for partition_index, partition in topic.partitions.items():
@@ -93,8 +91,6 @@ class PartitionIndex:
         was_reassigning = old is not None and old.is_reassigning
         _mark(self._reassigning, key, was_reassigning, new is not None and new.is_reassigning)
 
-    # -- questions -------------------------------------------------------------------------------
-
     def leads_anything(self, broker_id: int) -> bool:
         return bool(self._by_leader.get(broker_id))
 
@@ -137,10 +133,7 @@ def _iterate(partitions: _Partitions) -> Iterator[PartitionKey]:
 
 
 def _move_members(
-    by_member: dict[int, _Partitions],
-    key: PartitionKey,
-    old: tuple[int, ...],
-    new: tuple[int, ...],
+    by_member: dict[int, _Partitions], key: PartitionKey, old: tuple[int, ...], new: tuple[int, ...]
 ) -> None:
     for broker_id in old:
         if broker_id not in new:

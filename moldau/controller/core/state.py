@@ -229,12 +229,14 @@ class ControllerState:
         return effective_broker_config(self.settings.node_config, cluster_wide, {})
 
     def min_insync_replicas(self, topic_name: str) -> int:
-        return int(self._topic_value(topic_name, "min.insync.replicas"))
+        value = self._topic_value(topic_name, "min.insync.replicas")
+        assert isinstance(value, int)
+        return value
 
     def unclean_election_allowed(self, topic_name: str) -> bool:
         return bool(self._topic_value(topic_name, "unclean.leader.election.enable"))
 
-    def _topic_value(self, topic_name: str, name: str) -> Any:
+    def _topic_value(self, topic_name: str, name: str) -> object:
         """A key that is called the same for topics and brokers: topic, cluster default, static."""
         for resource_type, resource_name in (
             (ConfigResourceType.TOPIC, topic_name),

@@ -9,9 +9,9 @@ producer id never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from moldau.metadata.features import (
@@ -153,13 +153,13 @@ class ClusterDelta:
         return registration
 
 
-def _listeners(end_points: Any) -> Mapping[str, Endpoint]:
+def _listeners(end_points: Sequence[BrokerEndpoint | ControllerEndpoint]) -> Mapping[str, Endpoint]:
     return {
         each.name: Endpoint(each.host, each.port, each.security_protocol) for each in end_points
     }
 
 
-def _features(features: Any) -> Mapping[str, LevelRange]:
+def _features(features: Sequence[BrokerFeature | ControllerFeature]) -> Mapping[str, LevelRange]:
     return {
         each.name: LevelRange(each.min_supported_version, each.max_supported_version)
         for each in features
@@ -175,8 +175,8 @@ def _broker_record(registration: BrokerRegistration, version: int) -> RegisterBr
         is_migrating_zk_broker=version >= 2 and registration.is_migrating_zk_broker,
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
-        end_points=[BrokerEndpoint(**each) for each in _end_points(registration)],
-        features=[BrokerFeature(**each) for each in _feature_ranges(registration)],
+        end_points=_end_points(registration, BrokerEndpoint),
+        features=_feature_ranges(registration, BrokerFeature),
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -190,32 +190,36 @@ def _controller_record(registration: ControllerRegistration) -> RegisterControll
         controller_id=registration.controller_id,
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
-        end_points=[ControllerEndpoint(**each) for each in _end_points(registration)],
-        features=[ControllerFeature(**each) for each in _feature_ranges(registration)],
+        end_points=_end_points(registration, ControllerEndpoint),
+        features=_feature_ranges(registration, ControllerFeature),
     )
 
 
+T = TypeVar("T")
 _Registration = BrokerRegistration | ControllerRegistration
 
 
-def _end_points(registration: _Registration) -> Iterator[dict[str, Any]]:
-    """The fields of each address, by listener name; both kinds of record call them the same."""
-    for name, endpoint in sorted(registration.listeners.items()):
-        yield {
-            "name": name,
-            "host": endpoint.host,
-            "port": endpoint.port,
-            "security_protocol": endpoint.security_protocol,
-        }
+def _end_points(registration: _Registration, kind: Callable[..., T]) -> list[T]:
+    return [
+        kind(
+            name=name,
+            host=endpoint.host,
+            port=endpoint.port,
+            security_protocol=endpoint.security_protocol,
+        )
+        for name, endpoint in sorted(registration.listeners.items())
+    ]
 
 
-def _feature_ranges(registration: _Registration) -> Iterator[dict[str, Any]]:
-    for name, levels in sorted(registration.supported_features.items()):
-        yield {
-            "name": name,
-            "min_supported_version": levels.minimum_level,
-            "max_supported_version": levels.maximum_level,
-        }
+def _feature_ranges(registration: _Registration, kind: Callable[..., T]) -> list[T]:
+    return [
+        kind(
+            name=name,
+            min_supported_version=levels.minimum_level,
+            max_supported_version=levels.maximum_level,
+        )
+        for name, levels in sorted(registration.supported_features.items())
+    ]
 
 
 @dataclass(frozen=True, slots=True)

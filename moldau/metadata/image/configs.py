@@ -151,19 +151,12 @@ class ClientQuotasDelta:
                 changes.setdefault(key, None)
 
     def apply(self) -> ClientQuotasImage:
-        by_entity = dict(self._image.quotas_by_entity)
-        for entity, changes in self.changes.items():
-            quotas = dict(by_entity.get(entity, {}))
-            for key, value in changes.items():
-                if value is None:
-                    quotas.pop(key, None)
-                else:
-                    quotas[key] = value
-            if quotas:
-                by_entity[entity] = quotas
-            else:
-                by_entity.pop(entity, None)
-        return ClientQuotasImage(by_entity)
+        old = self._image.quotas_by_entity
+        by_entity = {
+            entity: overlay(old.get(entity, {}), changes) or None
+            for entity, changes in self.changes.items()
+        }
+        return ClientQuotasImage(overlay(old, by_entity))
 
 
 def _part_key(part: tuple[str, str | None]) -> tuple[str, bool, str]:

@@ -212,7 +212,7 @@ _PARTS: Final = {
 }
 
 
-def _nothing(_part: Any, _record: Any) -> None:
+def _nothing(_part: object, _record: object) -> None:
     """Records that say nothing about the image."""
 
 

@@ -8,14 +8,11 @@ Invariant: what `encode_batch` writes, `decode_records` gives back, offsets coun
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from moldau.protocol.records import _implementation
-from moldau.protocol.records.compression import (
-    DEFAULT_MAX_DECOMPRESSED_BYTES,
-    compress,
-    decompress,
-)
+from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, compress, decompress
 from moldau.protocol.records.header import (
     BATCH_HEADER_SIZE,
     CODEC_MASK,
@@ -74,10 +71,7 @@ def records_section(
 
 
 def decode_records(
-    buffer: Buffer,
-    position: int = 0,
-    *,
-    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> list[Record]:
     """The records of the batch at `position`; compressed ones grow to `max_bytes` at most.
 
@@ -198,28 +192,12 @@ def recompress(
     section = records_section(buffer, position, header, max_bytes)
     out = bytearray(BATCH_HEADER_SIZE)
     out += section
-    new_header = BatchHeader(
-        base_offset=header.base_offset,
-        batch_length=0,
-        partition_leader_epoch=header.partition_leader_epoch,
-        magic=CURRENT_MAGIC,
-        crc=0,
-        attributes=header.attributes & ~CODEC_MASK | codec,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp_ms=header.base_timestamp_ms,
-        max_timestamp_ms=header.max_timestamp_ms,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        record_count=header.record_count,
-    )
+    new_header = replace(header, attributes=header.attributes & ~CODEC_MASK | codec)
     return finish_batch(out, new_header, level)
 
 
 def record_size_bound(
-    key: Buffer | None,
-    value: Buffer | None,
-    headers: Sequence[tuple[str, bytes | None]] = (),
+    key: Buffer | None, value: Buffer | None, headers: Sequence[tuple[str, bytes | None]] = ()
 ) -> int:
     """Upper bound of the encoded, uncompressed size of a record in bytes."""
     size = _MAX_FIXED_RECORD_BYTES + varint_size(len(headers))

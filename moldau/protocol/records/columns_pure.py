@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MIN_INT64
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
@@ -22,11 +22,17 @@ _MURMUR2_FACTOR: Final = 0x5BD1E995
 Section: TypeAlias = tuple[int, Buffer, int, int, int, int | None]
 """(position of the batch, records section, count, base offset, base timestamp, append time)"""
 
-StringColumn: TypeAlias = tuple[Any, Any, Any]
+StringColumn: TypeAlias = tuple[Buffer | None, Buffer | None, Buffer | None]
 """(int32 offsets or None, validity bitmap or None, data or None), raw buffers in native order."""
 
-DecodedColumns: TypeAlias = tuple[int, Any, Any, StringColumn, StringColumn, Any]
-RowBuffers: TypeAlias = tuple[Any, StringColumn, StringColumn, Any, StringColumn, StringColumn]
+DecodedString: TypeAlias = tuple[bytearray, bytearray | None, bytearray]
+DecodedHeaders: TypeAlias = tuple[bytearray, bytearray, bytearray, DecodedString]
+DecodedColumns: TypeAlias = tuple[
+    int, bytearray, bytearray, DecodedString, DecodedString, DecodedHeaders | None
+]
+RowBuffers: TypeAlias = tuple[
+    Buffer | None, StringColumn, StringColumn, Buffer | None, StringColumn, StringColumn
+]
 
 
 class _StringWriter:
@@ -51,7 +57,7 @@ class _StringWriter:
             self.data += value
         self.ends.append(len(self.data))
 
-    def finish(self) -> StringColumn:
+    def finish(self) -> DecodedString:
         validity = self.bitmap if self.null_count else None
         return bytearray(self.ends), validity, self.data
 
@@ -110,7 +116,7 @@ class ColumnWriter:
         return len(self._offsets)
 
     def finish(self) -> DecodedColumns:
-        headers = None
+        headers: DecodedHeaders | None = None
         if self._header_ends[-1]:
             key_ends, _, key_data = self._header_keys.finish()
             values = self._header_values.finish()

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from moldau.constants import MAX_INT32
 from moldau.protocol.records.columns_pure import ColumnWriter, DecodedColumns
 from moldau.protocol.records.invalid_batch import InvalidBatch
 from moldau.protocol.records.pure import (
+    KeyOf,
     MalformedRecord,
     bad_record,
     check_consumed,
@@ -148,7 +149,7 @@ class RecordCursor:
         return [maker.make(record) for record in records]
 
     def read(
-        self, max_records: int, key_of: Callable[[bytes], Any] = header_key_text
+        self, max_records: int, key_of: KeyOf = header_key_text
     ) -> tuple[list[Record], InvalidBatch | None]:
         """Up to `max_records` records, and what made them fewer or lies behind the last one."""
         end = self._index + min(max(max_records, 0), self.remaining)

@@ -269,11 +269,7 @@ def write_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) ->
 
 
 def patch_batch(
-    buffer: bytearray | memoryview,
-    position: int,
-    *,
-    base_offset: int,
-    partition_leader_epoch: int,
+    buffer: bytearray | memoryview, position: int, *, base_offset: int, partition_leader_epoch: int
 ) -> None:
     """Assign offset and leader epoch in place, as a leader does; neither is under the CRC."""
     _OFFSET_STRUCT.pack_into(buffer, position, base_offset)

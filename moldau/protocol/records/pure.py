@@ -10,13 +10,16 @@ is BAD_RECORD, a wrong number of them BAD_COUNT.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MAX_UINT64, MIN_INT64
 from moldau.protocol.records.header import BATCH_HEADER_SIZE, NO_TIMESTAMP
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record
 from moldau.protocol.types import Buffer
+
+KeyOf: TypeAlias = Callable[[bytes], Any]
+"""Makes a header's key of its bytes: text for records, the bytes themselves for columns."""
 
 MIN_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, null key, null value, header count: one byte each."""
@@ -94,7 +97,7 @@ def header_key_text(raw: bytes) -> str:
 
 
 def _read_headers(
-    data: bytes, position: int, count: int, key_of: Callable[[bytes], Any]
+    data: bytes, position: int, count: int, key_of: KeyOf
 ) -> tuple[tuple[Any, ...], int]:
     if count < 0:
         raise MalformedRecord("negative header count")
@@ -134,7 +137,7 @@ def decode_records(
     base_offset: int,
     base_timestamp_ms: int,
     append_time_ms: int | None,
-    key_of: Callable[[bytes], Any] = header_key_text,
+    key_of: KeyOf = header_key_text,
 ) -> list[Record]:
     """Decode exactly `record_count` records from the uncompressed records section of a batch.
 
@@ -167,7 +170,7 @@ def decode_into(
     record_count: int,
     base_offset: int,
     base_timestamp_ms: int,
-    key_of: Callable[[bytes], Any] = header_key_text,
+    key_of: KeyOf = header_key_text,
     position: int = 0,
 ) -> int:
     """Append up to `record_count` records, fewer when the data ends between two; where it stopped.
@@ -254,10 +257,7 @@ def check_consumed(found: int, record_count: int, rest: int) -> None:
 
 
 def scan_records(
-    records_section: Buffer,
-    record_count: int,
-    base_timestamp_ms: int,
-    require_keys: bool,
+    records_section: Buffer, record_count: int, base_timestamp_ms: int, require_keys: bool
 ) -> tuple[int, int, int]:
     """Check every record, that offsets count 0, 1, 2 … and, if required, that keys are there.
 
