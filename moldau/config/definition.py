@@ -1,10 +1,7 @@
 """What a configuration key is, and the one error that configuration raises.
 
-Owns: `ConfigKey` and the small enumerations it is made of, with Kafka's wire codes where it has
-them; `ConfigError` and its wording "key, value, what is allowed".
-Must not: list keys, read files, or know about listeners.
-Invariant: keys are plain immutable tuples, so that the whole table costs a few milliseconds to
-import; an error carries no sensitive value, since its callers pass the redacted text.
+Keys are plain tuples, so that the whole table costs a few milliseconds to import. An error carries
+no sensitive value: its callers pass the redacted text.
 """
 
 from __future__ import annotations

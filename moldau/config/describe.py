@@ -1,9 +1,4 @@
-"""Configuration as a DescribeConfigs response has it: value, source, synonyms (KIP-226, KIP-569).
-
-Owns: the order of sources and synonyms.
-Must not: build protocol messages.
-Invariant: a sensitive value is always None here.
-"""
+"""Configuration as a DescribeConfigs response has it (KIP-226, KIP-569); secrets are None."""
 
 from __future__ import annotations
 

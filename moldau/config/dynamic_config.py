@@ -1,9 +1,8 @@
-"""Broker configuration that changes while the node runs (KIP-226).
+"""Dynamic broker configuration: which keys may change at which level, and the values that result
+(KIP-226).
 
-Owns: which keys may change, at which level, and the values that result.
-Must not: store or distribute them; they are records in the metadata log.
-Invariant: precedence is this broker's dynamic value, the cluster's dynamic default, the static
-configuration, the table's default.
+Precedence: this broker's dynamic value, the cluster's dynamic default, the static configuration,
+the table's default.
 """
 
 from __future__ import annotations

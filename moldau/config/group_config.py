@@ -1,20 +1,15 @@
-"""Group configuration: what a single group may override (ConfigResource GROUP; KIP-848, KIP-932).
-
-Owns: the rules between the keys of a group and the broker's limits. Must not: apply them.
-Invariant: a key that is not in the table is refused.
-"""
+"""Group configuration: what a group may override (ConfigResource GROUP; KIP-848, KIP-932)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from moldau.config.definition import ConfigError, Values
 from moldau.config.table import GROUP_KEYS, LIMITED_GROUP_KEYS, nearest_name
 from moldau.config.values import accept_value
 
 
-def effective_group_config(node_values: Values, overrides: Mapping[str, str]) -> dict[str, Any]:
+def effective_group_config(node_values: Values, overrides: Mapping[str, str]) -> Values:
     """A group's typed configuration: its overrides on top of the broker's defaults.
 
     Raises ConfigError: an unknown key or a bad value.

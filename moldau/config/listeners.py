@@ -1,9 +1,6 @@
-"""Listener and peer addresses as typed endpoints.
+"""Listener and peer addresses as typed endpoints, one configuration value at a time.
 
-Owns: parsing of `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
-`controller.quorum.voters` and `controller.quorum.bootstrap.servers`, one value at a time.
-Must not: compare one key with another (that is `node_config`), resolve names, open sockets.
-Invariant: an `Endpoint` always names a security protocol; IPv6 hosts carry no brackets.
+An `Endpoint` always names a security protocol; IPv6 hosts carry no brackets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Finding keys: by name, by nearest name, behind a listener prefix, among the removed ones.
-
-Owns: `BROKER_KEYS`, `TOPIC_KEYS`, `GROUP_KEYS` (the served keys of `keys` and the rows of
-`unserved_keys.tsv`), and what to say about keys that Kafka has removed.
-Must not: parse the values of a configuration.
-Invariant: a removed key is never also a known one.
-"""
+"""Finding keys: by name, by nearest name, behind a listener prefix, among the removed ones."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """Topic configuration: overrides, the node's defaults behind them, and what is not allowed.
 
-Owns: resolution through synonyms (`retention.ms` ← `log.retention.ms` ← minutes ← hours) and the
-rules between topic keys.
-Must not: store anything.
-Invariant: `effective_topic_config` has a typed value for every topic key.
+A default comes through synonyms: `retention.ms` ← `log.retention.ms` ← minutes ← hours.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Checks on typed values: ranges, enumerations, list rules.
+"""Checks on typed values: ranges, enumerations, list rules; each says in `describe()` what it
+accepts.
 
-Owns: small immutable validators; each says in `describe()` what it accepts.
-Must not: parse text or know key names.
-Invariant: `accepts` never raises for a value of the key's own type.
+`accepts` never raises for a value of the key's own type.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""Text to typed value and back, by Kafka's rules.
+"""Text to typed value and back, by Kafka's rules; no error text carries a sensitive value.
 
-Owns: parsing and formatting of every `ConfigType`, with limits and refused values.
-Must not: depend on where a value came from.
-Invariant: `format_value(key, parse_value(key, text))` parses to the same value again, and no
-error text carries a sensitive value.
+`format_value(key, parse_value(key, text))` parses to the same value again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The feature levels a cluster may run at, and the record versions each metadata level implies.
 
-Owns: the one table of features with their supported and default levels (those of Apache Kafka 4.3's
-`version-mapping`), the choice of record versions by `metadata.version`, and the levels that a new
-cluster is formatted with. Must not: hold any cluster's finalized levels (that is FeaturesImage), or
-write files. Invariant: every level that this release finalizes by itself lies inside the range it
-advertises as supported.
+The levels are those of Apache Kafka 4.3's `version-mapping`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The numbers of Kafka's APIs.
-
-Owns the complete list of Apache Kafka 4.3, including APIs that were removed (their numbers stay
-taken) and APIs that no Moldau node serves. Versions are not here: a message class has the versions
-that exist, the broker's and the controller's tables those that are served.
+"""The numbers of Kafka's APIs: all of Apache Kafka 4.3, removed ones and ones that Moldau does not
+serve included.
 """
 
 from enum import IntEnum

@@ -1,9 +1,7 @@
 """Writes the source of a message's encoder.
 
-Owns the shape of generated encoders; their run-time helpers and the rules they share with decoders
-are `compiler`'s. Fixed-width values are collected in a pending run and packed by one call when
-something of variable width, or a branch, comes next. Everything between two `records` values is
-joined into one part.
+Fixed-width values are collected in a pending run and packed by one call when something of variable
+width, or a branch, comes next. Everything between two `records` values is joined into one part.
 """
 
 from moldau.protocol.compiler import SourceBuilder

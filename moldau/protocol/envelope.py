@@ -1,8 +1,7 @@
 """The inside of an Envelope: a client's request on its way through a broker (KIP-590).
 
-Owns: how principal, address, request and response lie in the Envelope's byte fields. Must not: send
-anything, or judge whether a request may be served. Invariant: an embedded request and its response
-have headers of their own, in the version of the embedded API, and no size prefix.
+An embedded request and its response have headers of their own, in the version of the embedded API,
+and no size prefix.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The response that says a whole request has failed, and the error codes found in a response.
 
-Owns: where each response has its error codes. Must not: decide errors. Invariant: it can answer
-every API that the controller listener serves, or that a broker forwards, so that a request never
-goes unanswered.
+There is one for every API that the controller listener serves, or that a broker forwards, so that a
+request never goes unanswered.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The headers in front of requests and responses, and whole frames made of header and body.
 
-Owns which header version goes with which API version, and the four size bytes in front. Does not
-know connections: matching a response to its request is the caller's. Invariant: the response to
-ApiVersions always has the oldest header, because its sender cannot know yet which ones we use.
+The response to ApiVersions always has the oldest header, because its sender cannot know yet which
+ones we use.
 """
 
 from struct import Struct as PackedStruct

@@ -1,7 +1,4 @@
-"""Finds an API's message classes by its number, importing their module on first use.
-
-Owns the list of APIs without messages. Does not know which versions a node serves.
-"""
+"""Finds an API's message classes by its number, importing their module on first use."""
 
 from functools import cache
 from importlib import import_module

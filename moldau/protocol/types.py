@@ -1,9 +1,8 @@
 """The wire's value types: what a message field may be annotated with, ids, uuids, topic names.
 
-Owns the mapping from an annotation to its meaning on the wire (`WireType`), and the one rule for
-topic names that broker, controller, client and tools all check. Does no encoding itself and knows
-no message. A type checker sees plain Python types (`Int32` is `int`, `String` is `str`); the schema
-reader sees the `WireType` behind them.
+A type checker sees plain Python types (`Int32` is `int`, `String` is `str`); the schema reader sees
+the `WireType` behind them. The one rule for topic names is here, for broker, controller, client and
+tools.
 """
 
 import base64

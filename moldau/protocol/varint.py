@@ -1,7 +1,5 @@
-"""Unsigned variable-length integers of 32 bits: seven bits a byte, lowest first.
-
-Owns their reading and writing for everything outside record batches. A reader never looks past
-the fifth byte and raises RemoteProtocolError for anything longer.
+"""Unsigned variable-length integers of 32 bits, outside of record batches: seven bits a byte,
+lowest first.
 """
 
 from moldau.constants import MAX_UINT32

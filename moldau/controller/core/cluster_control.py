@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from moldau.controller.core.partition_changes import (
@@ -53,6 +53,8 @@ from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from moldau.protocol.messages.p62_broker_registration import Feature as BrokerRange
+from moldau.protocol.messages.p62_broker_registration import Listener as BrokerListener
 from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -69,6 +71,8 @@ from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
+from moldau.protocol.messages.p70_controller_registration import Feature as ControllerRange
+from moldau.protocol.messages.p70_controller_registration import Listener as ControllerListener
 from moldau.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
     ProducerIdsRecord,
@@ -318,7 +322,9 @@ def allocate_producer_ids(
 T = TypeVar("T")
 
 
-def _end_points(listeners: Iterable[Any], kind: Callable[..., T]) -> list[T]:
+def _end_points(
+    listeners: Iterable[BrokerListener | ControllerListener], kind: Callable[..., T]
+) -> list[T]:
     return [
         kind(
             name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
@@ -327,7 +333,9 @@ def _end_points(listeners: Iterable[Any], kind: Callable[..., T]) -> list[T]:
     ]
 
 
-def _feature_ranges(features: Iterable[Any], kind: Callable[..., T]) -> list[T]:
+def _feature_ranges(
+    features: Iterable[BrokerRange | ControllerRange], kind: Callable[..., T]
+) -> list[T]:
     return [
         kind(
             name=each.name,

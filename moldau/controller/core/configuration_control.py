@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from moldau.config import (
     ConfigError,
@@ -45,6 +45,17 @@ from moldau.protocol.types import topic_name_problem
 Defaults: TypeAlias = Callable[[], Values]
 """The broker values that topics and groups inherit; made when they are first asked for."""
 
+Resource: TypeAlias = legacy.AlterConfigsResource | incremental.AlterConfigsResource
+ResourceT = TypeVar("ResourceT", bound=Resource)
+
+
+class _Outcome(Protocol):
+    error_code: int
+    error_message: str | None
+
+
+OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
+
 MAX_CONFIG_TEXT_BYTES: Final = 32_767
 MAX_CLEARED_PARTITIONS: Final = MAX_RECORDS_PER_REQUEST
 """How many partitions may lose their eligible leaders at once."""
@@ -66,7 +77,8 @@ def incremental_alter_configs(
     response = incremental.IncrementalAlterConfigsResponse()
     response.responses, records = yield from _alter(
         state,
-        request,
+        request.resources,
+        request.validate_only,
         lambda resource: _after_operations(state, resource),
         incremental.AlterConfigsResourceResponse,
     )
@@ -80,7 +92,8 @@ def legacy_alter_configs(
     response = legacy.AlterConfigsResponse()
     response.responses, records = yield from _alter(
         state,
-        request,
+        request.resources,
+        request.validate_only,
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
         legacy.AlterConfigsResourceResponse,
     )
@@ -89,18 +102,19 @@ def legacy_alter_configs(
 
 def _alter(
     state: ControllerState,
-    request: Any,
-    wanted_config: Callable[[Any], Mapping[str, str]],
-    make_outcome: Callable[..., Any],
-) -> Steps[tuple[list[Any], list[VersionedRecord]]]:
+    resources: Sequence[ResourceT],
+    validate_only: bool,
+    wanted_config: Callable[[ResourceT], Mapping[str, str]],
+    make_outcome: Callable[..., OutcomeT],
+) -> Steps[tuple[list[OutcomeT], list[VersionedRecord]]]:
     """Each resource's answer and the records, for both requests."""
-    outcomes: list[Any] = []
+    outcomes: list[OutcomeT] = []
     records: list[VersionedRecord] = []
     named_twice = yield from repeated(
-        (each.resource_type, each.resource_name) for each in request.resources
+        (each.resource_type, each.resource_name) for each in resources
     )
     defaults = cache(lambda: state.broker_defaults())
-    for resource in request.resources:
+    for resource in resources:
         yield
         error, message = ErrorCode.NONE, None
         try:
@@ -110,7 +124,7 @@ def _alter(
         except Refusal as refusal:
             error, message = refusal.error, refusal.message
         else:
-            if not request.validate_only:
+            if not validate_only:
                 records += own
         outcomes.append(
             make_outcome(
@@ -129,7 +143,7 @@ def _alter(
 
 
 def _check_resource(
-    state: ControllerState, resource: Any, named_twice: Collection[tuple[int, str]]
+    state: ControllerState, resource: Resource, named_twice: Collection[tuple[int, str]]
 ) -> None:
     resource_type, name = resource.resource_type, resource.resource_name
     if (resource_type, name) in named_twice:
@@ -227,7 +241,7 @@ def _elements(text: str) -> list[str]:
 
 
 def _records(
-    state: ControllerState, defaults: Defaults, resource: Any, wanted: Mapping[str, str]
+    state: ControllerState, defaults: Defaults, resource: Resource, wanted: Mapping[str, str]
 ) -> Sequence[VersionedRecord]:
     resource_type, name = resource.resource_type, resource.resource_name
     current = state.image.configs.get(resource_type, name)

@@ -1,8 +1,7 @@
-"""UpdateFeatures: which feature levels the cluster runs at.
+"""UpdateFeatures: which feature levels the cluster runs at (KIP-584, KIP-778, KIP-919, KIP-1022).
 
-Owns: the checks of KIP-584, KIP-778, KIP-919 and KIP-1022. Must not: change `kraft.version`, which
-is the quorum's own. Invariant: a finalized level is supported by every registered broker and
-controller.
+A finalized level is supported by every registered broker and controller; `kraft.version` is the
+quorum's own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Where new replicas go, the checks on manual assignments, and the first state of a partition.
 
-Replicas are striped over racks, and over the brokers of each rack (KIP-36, KIP-841). Invariants: a
-placed partition's replicas are distinct, lie on as many racks as possible, and the first is not
-fenced; a new partition's ISR are its live replicas, and the first of them leads.
+Replicas are striped over racks, and over the brokers of each rack (KIP-36, KIP-841): they are
+distinct, lie on as many racks as possible, and the first is not fenced.
 """
 
 from __future__ import annotations

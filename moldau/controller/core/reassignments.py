@@ -1,9 +1,8 @@
 """AlterPartitionReassignments and ListPartitionReassignments: moving replicas (KIP-455, KIP-860).
 
-Owns: the checks, the start and the cancellation of a reassignment; its end comes with the ISR (see
-`leader_election`). Must not: change state.
-Invariant: while replicas move, a partition has those that stay, those that come and those that go;
-a reassignment that needs no waiting ends with the record that begins it.
+While replicas move, a partition has those that stay, those that come and those that go. The ISR
+ends a reassignment (`partition_changes`); one that needs no waiting ends with the record that
+begins it.
 """
 
 from __future__ import annotations

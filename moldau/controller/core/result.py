@@ -1,8 +1,6 @@
 """What a manager answers: records to write and the response to send once they are committed.
 
-Owns: ControllerResult and Refusal, how big a batch may be and how long a message. Must not: know
-any request.
-Invariant: a manager changes nothing; its records do, when they are replayed.
+A manager changes nothing; its records do, when they are replayed.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from moldau.config import NodeConfig, effective_broker_config
-from moldau.config.definition import ConfigError
+from moldau.config.definition import ConfigError, Values
 from moldau.config.table import TOPIC_KEYS
 from moldau.config.values import parse_value
 from moldau.controller.core.partition_index import PartitionIndex
@@ -223,7 +223,7 @@ class ControllerState:
         """Whether KIP-966 is in force."""
         return self.image.features.level(ELIGIBLE_LEADER_REPLICAS_VERSION) >= 1
 
-    def broker_defaults(self) -> dict[str, Any]:
+    def broker_defaults(self) -> Values:
         """The broker values that topics inherit, with the cluster-wide dynamic defaults applied."""
         cluster_wide = self.image.configs.get(ConfigResourceType.BROKER, "")
         return effective_broker_config(self.settings.node_config, cluster_wide, {})

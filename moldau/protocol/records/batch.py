@@ -1,8 +1,7 @@
 """Whole batches: decode to records, encode from records, change the compression.
 
-Owns how header, compression and records fit together. Must not decide whether a batch is
-acceptable (that is `validation`) nor check CRCs: callers verify once, where bytes enter.
-Invariant: what `encode_batch` writes, `decode_records` gives back, offsets counted from base.
+CRCs are the callers': they verify once, where bytes enter. What `encode_batch` writes,
+`decode_records` gives back, offsets counted from base.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Compress and decompress the records of a batch: gzip, snappy, lz4, zstd.
 
-Owns the byte formats Kafka clients exchange. Must not import a codec library before its first use
-(start-up budget), nor trust any length inside compressed data.
-Invariant: decompression never returns, nor allocates for its output, more than `max_bytes`.
+A codec library is imported on its first use (start-up budget). No length inside compressed data is
+trusted: decompression never returns, nor allocates for its output, more than `max_bytes`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Control records: transaction markers and the quorum's own records.
+"""Control records: transaction markers and the quorum's own records (KIP-98, KIP-595, KIP-630,
+KIP-853).
 
-Owns the key of a control record and the end-transaction marker's value. The values of the quorum's
-control records (LeaderChange, SnapshotHeader/Footer, KRaftVersion, KRaftVoters) are messages of
-their own and pass through here as bytes. Source: KIP-98, KIP-595, KIP-630, KIP-853.
-Invariant: control records live only in batches with the control bit, never beside data.
+The values of the quorum's control records are messages of their own and pass through here as bytes.
+Control records live only in batches with the control bit, never beside data.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Record encoding and decoding in plain Python; `_native` is the same, compiled.
 
-Owns the layout of one record (KIP-98): length, attributes, timestamp delta, offset delta, key,
-value, headers, all lengths as zigzag varints; and `RecordBuffer`. Must not know the contents of
-batch headers, or compression. Invariant: same bytes, answers and errors as `_native`; a record is
-accepted only when its fields end exactly where its length says; whatever is wrong inside one record
-is BAD_RECORD, a wrong number of them BAD_COUNT.
+One record (KIP-98): length, attributes, timestamp delta, offset delta, key, value, headers, all
+lengths as zigzag varints. A record is accepted only when its fields end exactly where its length
+says; whatever is wrong inside one record is BAD_RECORD, a wrong number of them BAD_COUNT.
 """
 
 from __future__ import annotations
