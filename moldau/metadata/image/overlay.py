@@ -79,7 +79,7 @@ def layered(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]
 class LayeredMapping(Mapping[K, V]):
     """A mapping with changes over it; made by `layered`. The first iteration makes a copy.
 
-    Any thread may read it.
+    Threads may read it at the same time.
     """
 
     __slots__ = ("_length", "layers")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any, Final
+from typing import Final
 
 from moldau.protocol.records.header import Codec
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
@@ -223,7 +223,7 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> Buffer:
     parts: list[bytes] = []
     size = 0
     rest: Buffer = view
-    decompressor: Any = LZ4FrameDecompressor()
+    decompressor = LZ4FrameDecompressor()
     while not decompressor.eof:
         room = min(max_bytes - size + 1, max(_GZIP_MIN_CHUNK_BYTES, 8 * len(view)))
         try:
