@@ -21,6 +21,7 @@ import os
 from typing import Final
 from uuid import UUID
 
+from moldau.constants import MAX_INT16, MAX_INT32
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 from moldau.raft.core.values import NO_NODE, ElectionState, ReplicaKey
 from moldau.raft.values import MetadataLogError
@@ -29,7 +30,6 @@ from moldau.runtime.filesystem import Filesystem
 QUORUM_STATE: Final = "quorum-state"
 CURRENT_VERSION: Final = 1
 MAX_FILE_BYTES: Final = 64 * 1024
-_MAX_EPOCH: Final = 2**31 - 1
 
 
 def read_quorum_state(filesystem: Filesystem, directory: str) -> ElectionState | None:
@@ -50,16 +50,16 @@ def read_quorum_state(filesystem: Filesystem, directory: str) -> ElectionState |
         raise MetadataLogError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise MetadataLogError(f"{path}: not a JSON object")
-    version = _number(path, values, "data_version", 0, 2**15 - 1)
+    version = _number(path, values, "data_version", 0, MAX_INT16)
     if version > CURRENT_VERSION:
         raise MetadataLogError(
             f"{path}: data_version {version} is newer than {CURRENT_VERSION}, which is known here"
         )
-    voted_id = _number(path, values, "votedId", NO_NODE, _MAX_EPOCH)
+    voted_id = _number(path, values, "votedId", NO_NODE, MAX_INT32)
     voted_directory_id = _directory_id(path, values) if version >= 1 else ZERO_UUID
     return ElectionState(
-        leader_id=_number(path, values, "leaderId", NO_NODE, _MAX_EPOCH),
-        leader_epoch=_number(path, values, "leaderEpoch", 0, _MAX_EPOCH - 1),
+        leader_id=_number(path, values, "leaderId", NO_NODE, MAX_INT32),
+        leader_epoch=_number(path, values, "leaderEpoch", 0, MAX_INT32 - 1),
         voted=None if voted_id == NO_NODE else ReplicaKey(voted_id, voted_directory_id),
     )
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 from uuid import UUID
 
+from moldau.constants import MAX_INT64
 from moldau.controller.core.partition_changes import (
     Step,
     leaving_step,
@@ -97,7 +98,7 @@ SESSION_OVER: Final = object()
 """Stands for the request that makes a silent broker leave."""
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
-_LAST_BLOCK_START: Final = 2**63 - 1 - PRODUCER_ID_BLOCK_SIZE
+_LAST_BLOCK_START: Final = MAX_INT64 - PRODUCER_ID_BLOCK_SIZE
 
 
 @dataclass(slots=True)

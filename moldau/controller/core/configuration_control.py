@@ -40,6 +40,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
+from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import topic_name_problem
 
 Defaults: TypeAlias = Callable[[], Values]
@@ -56,7 +57,6 @@ class _Outcome(Protocol):
 
 OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
 
-MAX_CONFIG_TEXT_BYTES: Final = 32_767
 MAX_CLEARED_PARTITIONS: Final = MAX_RECORDS_PER_REQUEST
 """How many partitions may lose their eligible leaders at once."""
 
@@ -162,7 +162,7 @@ def _check_resource(
     elif resource_type == ConfigResourceType.BROKER:
         _check_broker_name(state, name)
     elif resource_type in (ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP):
-        if not name or len(name.encode()) > MAX_CONFIG_TEXT_BYTES:
+        if not name or len(name.encode()) > MAX_STRING_BYTES:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the resource's name is empty or too long")
     else:
         raise Refusal(
@@ -183,7 +183,7 @@ def _check_broker_name(state: ControllerState, name: str) -> None:
 def _text(key: str, value: str | None) -> str:
     if value is None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{key} has no value")
-    if not key or max(len(key.encode()), len(value.encode())) > MAX_CONFIG_TEXT_BYTES:
+    if not key or max(len(key.encode()), len(value.encode())) > MAX_STRING_BYTES:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"{key[:80]!r}: name or value too long, or no name")
     return value
 

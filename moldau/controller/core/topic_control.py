@@ -56,6 +56,7 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsTopicResult,
 )
 from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import (
     METADATA_TOPIC_NAME,
     ZERO_UUID,
@@ -65,7 +66,6 @@ from moldau.protocol.types import (
 )
 
 USE_DEFAULT: Final = -1
-MAX_CONFIG_TEXT_BYTES: Final = 32_767
 MAX_PARTITIONS_PER_TOPIC: Final = 1_000_000
 
 
@@ -208,7 +208,7 @@ def _checked_configs(batch: _Batch, topic: CreatableTopic) -> dict[str, str]:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} is given twice")
         if config.value is None:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
-        if len(config.value.encode()) > MAX_CONFIG_TEXT_BYTES:
+        if len(config.value.encode()) > MAX_STRING_BYTES:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"the value of {config.name} is too long")
         configs[config.name] = config.value
     if configs:
