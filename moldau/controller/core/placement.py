@@ -233,7 +233,7 @@ def check_manual_replicas(
 
 
 def _some(broker_ids: Sequence[int]) -> str:
-    """Broker ids for a message, which need not name hundreds of thousands."""
+    """The first ids, and how many more there are: a request may name hundreds of thousands."""
     if len(broker_ids) <= MAX_NAMED_BROKERS:
         return str(list(broker_ids))
     return f"{list(broker_ids[:MAX_NAMED_BROKERS])} and {len(broker_ids) - MAX_NAMED_BROKERS} more"
