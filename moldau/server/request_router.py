@@ -156,7 +156,7 @@ class RequestRouter:
         self._on_fault = on_fault
         self._watchdog = watchdog
         self._suspended: set[asyncio.Task[None]] = set()
-        self._traffic = {lane: _Traffic(lane) for lane in {each.lane for each in routes.values()}}
+        self._traffic = {route.lane: _Traffic(route.lane) for route in routes.values()}
 
     def __call__(self, request: Request) -> None:
         """Route one request; the server calls this on the loop."""
