@@ -55,9 +55,7 @@ def error_response(
 
 
 def fit_version(response: Message, api_version: int) -> None:
-    """Remove what an old version has no place for: before version 1 an ElectLeaders response has
-    the errors of partitions only.
-    """
+    """Before version 1 an ElectLeaders response has the errors of partitions only."""
     if isinstance(response, election.ElectLeadersResponse) and api_version < 1:
         response.error_code = ErrorCode.NONE
 

@@ -90,9 +90,7 @@ class Elections:
         return answer(ErrorCode.NONE)
 
     def on_end_quorum_epoch(self, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
-        """EndQuorumEpoch v0-v1: the leader resigns; campaign at once as the first successor, later
-        as a later one.
-        """
+        """EndQuorumEpoch v0-v1: the leader resigns; the first successor campaigns at once."""
         state = self._state
         answer = partial(state.answer, EndQuorumEpochResponse)
         if request.leader_epoch < state.leader_epoch:

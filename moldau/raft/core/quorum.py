@@ -317,9 +317,7 @@ class QuorumCore:
     def on_appended(
         self, now_ms: float, voters: Sequence[tuple[int, VoterSet]] = ()
     ) -> list[Effect]:
-        """The log's end has moved; `voters` are the sets in what was appended, with the offsets of
-        their records.
-        """
+        """The log's end has moved; `voters` are the appended sets and their offsets."""
         if self._state.is_stopped:
             return []
         state = self._begin(now_ms)

@@ -129,9 +129,7 @@ class VoterChanges:
             self._append(self._change, replace(latest, voters=left))
 
     def upgrade(self, token: object, level: int, *, timeout_ms: int) -> None:
-        """UpdateFeatures of kraft.version: from configured voters to voters records, which need
-        every voter's directory id.
-        """
+        """UpdateFeatures of kraft.version: voters records need every voter's directory id."""
         state = self._state
         latest = state.voters.latest
         refusal = self._refusal(needs_kraft_version=False)
