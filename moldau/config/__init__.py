@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from moldau.config.definition import (
     ConfigError,
-    ConfigKey,
     ConfigSource,
     ConfigType,
     Importance,
@@ -18,7 +17,6 @@ from moldau.config.definition import (
     Status,
 )
 from moldau.config.describe import (
-    ConfigSynonym,
     DescribedConfig,
     describe_broker_config,
     describe_cluster_default_config,
@@ -31,7 +29,7 @@ from moldau.config.dynamic_config import (
     validate_dynamic_broker_config,
 )
 from moldau.config.group_config import validate_group_config
-from moldau.config.listeners import Endpoint, HostPort, QuorumVoter, SecurityProtocol
+from moldau.config.listeners import Endpoint, HostPort, SecurityProtocol
 from moldau.config.node_config import NodeConfig
 from moldau.config.properties import parse_properties, read_properties_file
 from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
@@ -46,9 +44,7 @@ __all__ = [
     "GROUP_KEYS",
     "TOPIC_KEYS",
     "ConfigError",
-    "ConfigKey",
     "ConfigSource",
-    "ConfigSynonym",
     "ConfigType",
     "DescribedConfig",
     "Endpoint",
@@ -56,7 +52,6 @@ __all__ = [
     "Importance",
     "NodeConfig",
     "Password",
-    "QuorumVoter",
     "Scope",
     "SecurityProtocol",
     "Status",

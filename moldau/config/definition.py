@@ -1,16 +1,14 @@
 """What a configuration key is, and the one error that configuration raises.
 
-Owns: `ConfigKey` and the small enumerations it is made of, with Kafka's wire codes where it has
-them; `ConfigError` and its wording "key, value, what is allowed".
-Must not: list keys, read files, or know about listeners.
-Invariant: keys are plain immutable tuples, so that the whole table costs a few milliseconds to
-import; an error carries no sensitive value, since its callers pass the redacted text.
+Keys are plain tuples, so that the whole table costs a few milliseconds to import. An error carries
+no sensitive value: its callers pass the redacted text.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from moldau.config.validators import Validator
 
@@ -73,6 +71,9 @@ class Status(Enum):
     REFUSED = "refused"
     IGNORED = "ignored"
 
+
+Values: TypeAlias = Mapping[str, Any]
+"""Typed values by key: the key's `ConfigType` says of which type each is."""
 
 HIDDEN: Final = "[hidden]"
 """What is shown in place of a sensitive value."""
@@ -146,7 +147,7 @@ class ConfigKey(NamedTuple):
 
     name: str
     type: ConfigType
-    default: Any
+    default: object
     validator: Validator | None
     importance: Importance
     scope: Scope
@@ -170,6 +171,6 @@ class ConfigKey(NamedTuple):
         return self.scope is Scope.BROKER or self.scope is Scope.CLUSTER
 
     @property
-    def default_value(self) -> Any:
+    def default_value(self) -> object:
         """The default, with None for a key that has to be set."""
         return None if self.default is REQUIRED else self.default

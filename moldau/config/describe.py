@@ -1,24 +1,12 @@
-"""Configuration as a DescribeConfigs response has it: value, source, synonyms (KIP-226, KIP-569).
-
-Owns: the order of sources and synonyms.
-Must not: build protocol messages.
-Invariant: a sensitive value is always None here.
-"""
+"""Configuration as a DescribeConfigs response has it (KIP-226, KIP-569); secrets are None."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import dropwhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from moldau.config.definition import (
-    ConfigKey,
-    ConfigSource,
-    ConfigType,
-    Importance,
-    Scope,
-    Status,
-)
+from moldau.config.definition import ConfigKey, ConfigSource, ConfigType, Importance, Scope, Status
 from moldau.config.dynamic_config import effective_broker_config
 from moldau.config.node_config import NodeConfig
 from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS, find_broker_key
@@ -187,7 +175,7 @@ class _Levels:
 
 
 def _described(
-    key: ConfigKey, value: Any, synonyms: Collection[ConfigSynonym], *, read_only: bool
+    key: ConfigKey, value: object, synonyms: Collection[ConfigSynonym], *, read_only: bool
 ) -> DescribedConfig:
     text = None if key.sensitive else format_value(key, value)
     return _entry(key, text, tuple(synonyms), read_only=read_only)

@@ -1,9 +1,8 @@
-"""Broker configuration that changes while the node runs (KIP-226).
+"""Dynamic broker configuration: which keys may change at which level, and the values that result
+(KIP-226).
 
-Owns: which keys may change, at which level, and the values that result.
-Must not: store or distribute them; they are records in the metadata log.
-Invariant: precedence is this broker's dynamic value, the cluster's dynamic default, the static
-configuration, the table's default.
+Precedence: this broker's dynamic value, the cluster's dynamic default, the static configuration,
+the table's default.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from moldau.config.definition import ConfigError, Scope, Status
+from moldau.config.definition import ConfigError, Scope, Status, Values
 from moldau.config.table import (
     BROKER_KEYS,
     TOPIC_KEYS,
@@ -63,9 +62,7 @@ def validate_dynamic_broker_config(
 
 
 def effective_broker_config(
-    static: Mapping[str, Any],
-    dynamic_cluster: Mapping[str, str],
-    dynamic_broker: Mapping[str, str],
+    static: Values, dynamic_cluster: Mapping[str, str], dynamic_broker: Mapping[str, str]
 ) -> dict[str, Any]:
     """Typed values of every broker key after the dynamic ones are applied.
 
@@ -115,8 +112,8 @@ def _hint(name: str) -> str:
     return f"; did you mean {near}?" if near is not None else ""
 
 
-def _check_between_keys(name: str, value: Any) -> None:
-    if name == "log.retention.ms" and value != -1 and value < 1:
+def _check_between_keys(name: str, value: object) -> None:
+    if name == "log.retention.ms" and isinstance(value, int) and value != -1 and value < 1:
         raise ConfigError(name, str(value), "must be at least 1, or -1 for no limit")
     for key in TOPIC_KEYS.values():
         # The limits of a topic's key hold for its default too. Of the broker keys behind it, only

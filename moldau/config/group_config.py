@@ -1,41 +1,18 @@
-"""Group configuration: what a single group may override (ConfigResource GROUP; KIP-848, KIP-932).
-
-Owns: the rules between the keys of a group and the broker's limits. Must not: apply them.
-Invariant: a key that is not in the table is refused.
-"""
+"""Group configuration: what a group may override (ConfigResource GROUP; KIP-848, KIP-932)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
 
-from moldau.config.definition import ConfigError
-from moldau.config.table import GROUP_KEYS, nearest_name
+from moldau.config.definition import ConfigError, Values
+from moldau.config.table import GROUP_KEYS, LIMITED_GROUP_KEYS, nearest_name
 from moldau.config.values import accept_value
 
-_BETWEEN: Final = (
-    ("consumer", "assignment.interval.ms"),
-    ("consumer", "heartbeat.interval.ms"),
-    ("consumer", "session.timeout.ms"),
-    ("share", "assignment.interval.ms"),
-    ("share", "delivery.count.limit"),
-    ("share", "heartbeat.interval.ms"),
-    ("share", "partition.max.record.locks"),
-    ("share", "record.lock.duration.ms"),
-    ("share", "session.timeout.ms"),
-    ("streams", "assignment.interval.ms"),
-    ("streams", "heartbeat.interval.ms"),
-    ("streams", "session.timeout.ms"),
-)
 
-
-def effective_group_config(
-    node_values: Mapping[str, Any], overrides: Mapping[str, str]
-) -> dict[str, Any]:
+def effective_group_config(node_values: Values, overrides: Mapping[str, str]) -> Values:
     """A group's typed configuration: its overrides on top of the broker's defaults.
 
-    Raises:
-        ConfigError: an unknown key or a bad value.
+    Raises ConfigError: an unknown key or a bad value.
     """
     values = {
         name: node_values[key.synonyms[0]] if key.synonyms else key.default_value
@@ -51,7 +28,7 @@ def effective_group_config(
     return values
 
 
-def validate_group_config(overrides: Mapping[str, str], node_values: Mapping[str, Any]) -> None:
+def validate_group_config(overrides: Mapping[str, str], node_values: Values) -> None:
     """Checks what a group overrides, as a whole; an error becomes INVALID_CONFIG.
 
     Args:
@@ -62,7 +39,7 @@ def validate_group_config(overrides: Mapping[str, str], node_values: Mapping[str
             that is over before the next heartbeat.
     """
     values = effective_group_config(node_values, overrides)
-    for kind, suffix in _BETWEEN:
+    for kind, suffix in LIMITED_GROUP_KEYS:
         name = f"{kind}.{suffix}"
         if name not in overrides:
             continue

@@ -1,9 +1,6 @@
-"""Listener and peer addresses as typed endpoints.
+"""Listener and peer addresses as typed endpoints, one configuration value at a time.
 
-Owns: parsing of `listeners`, `advertised.listeners`, `listener.security.protocol.map`,
-`controller.quorum.voters` and `controller.quorum.bootstrap.servers`, one value at a time.
-Must not: compare one key with another (that is `node_config`), resolve names, open sockets.
-Invariant: an `Endpoint` always names a security protocol; IPv6 hosts carry no brackets.
+An `Endpoint` always names a security protocol; IPv6 hosts carry no brackets.
 """
 
 from __future__ import annotations
@@ -70,8 +67,7 @@ def host_and_port(host: str, port: int) -> str:
 def parse_security_protocol_map(key: str, text: str) -> dict[str, SecurityProtocol]:
     """Parses `NAME:PROTOCOL,…`; names come out in upper case, as Kafka compares them.
 
-    Raises:
-        ConfigError: not a pair, an unknown protocol, or a repeated name.
+    Raises ConfigError: not a pair, an unknown protocol, or a repeated name.
     """
     protocols: dict[str, SecurityProtocol] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
@@ -113,19 +109,14 @@ def parse_endpoints(
 
 
 def parse_bootstrap_servers(key: str, elements: Sequence[str]) -> tuple[HostPort, ...]:
-    """Parses `HOST:PORT` elements.
-
-    Raises:
-        ConfigError: malformed or a port out of range.
-    """
+    """Parses `HOST:PORT` elements. Raises ConfigError: malformed or a port out of range."""
     return tuple(_host_port(key, element, element) for element in elements)
 
 
 def parse_quorum_voters(key: str, elements: Sequence[str]) -> tuple[QuorumVoter, ...]:
     """Parses `ID@HOST:PORT` elements.
 
-    Raises:
-        ConfigError: malformed, an id beyond 32 bits, or a repeated id.
+    Raises ConfigError: malformed, an id beyond 32 bits, or a repeated id.
     """
     voters: list[QuorumVoter] = []
     for element in elements:
@@ -143,8 +134,7 @@ def parse_quorum_voters(key: str, elements: Sequence[str]) -> tuple[QuorumVoter,
 def parse_connection_overrides(key: str, text: str) -> dict[str, int]:
     """Parses `HOST:COUNT,…`, the exceptions from a limit per client address.
 
-    Raises:
-        ConfigError: not such a pair, or a host given twice.
+    Raises ConfigError: not such a pair, or a host given twice.
     """
     counts: dict[str, int] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):

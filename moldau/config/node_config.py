@@ -29,6 +29,7 @@ from moldau.config.listeners import (
 from moldau.config.properties import properties_of_environment, read_properties_file
 from moldau.config.table import (
     BROKER_KEYS,
+    LIMITED_GROUP_KEYS,
     LISTENER_PREFIX,
     PLUGIN_PREFIXES,
     TOPIC_KEYS,
@@ -64,20 +65,6 @@ _NOT_ABOVE = (
     ("group.share.heartbeat.interval.ms", "group.share.session.timeout.ms"),
     ("group.streams.heartbeat.interval.ms", "group.streams.session.timeout.ms"),
     ("group.streams.num.standby.replicas", "group.streams.max.standby.replicas"),
-)
-_BETWEEN = (
-    ("group.consumer.", "heartbeat.interval.ms"),
-    ("group.consumer.", "session.timeout.ms"),
-    ("group.consumer.", "assignment.interval.ms"),
-    ("group.share.", "heartbeat.interval.ms"),
-    ("group.share.", "session.timeout.ms"),
-    ("group.share.", "assignment.interval.ms"),
-    ("group.share.", "record.lock.duration.ms"),
-    ("group.share.", "delivery.count.limit"),
-    ("group.share.", "partition.max.record.locks"),
-    ("group.streams.", "heartbeat.interval.ms"),
-    ("group.streams.", "session.timeout.ms"),
-    ("group.streams.", "assignment.interval.ms"),
 )
 
 
@@ -186,7 +173,6 @@ class NodeConfig(Mapping[str, Any]):
         return value
 
     def get_boolean(self, name: str) -> bool:
-        """The value of a boolean key."""
         value = self._values[name]
         assert isinstance(value, bool)
         return value
@@ -199,7 +185,6 @@ class NodeConfig(Mapping[str, Any]):
 
     @property
     def node_id(self) -> int:
-        """This node's id."""
         return self.get_int("node.id")
 
     @property
@@ -404,21 +389,17 @@ def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:
     return None if quiet else f"{name} is not a known key and has no effect"
 
 
-def _status_warnings(key: ConfigKey, name: str, value: Any) -> Iterator[str]:
+def _status_warnings(key: ConfigKey, name: str, value: object) -> Iterator[str]:
     if key.status is Status.IGNORED and value != key.default:
         yield f"{name} has no effect: {key.note}"
-    elif idle := [each for each in key.idle_elements if each in value]:
+    elif isinstance(value, tuple) and (idle := [e for e in key.idle_elements if e in value]):
         yield f"{', '.join(idle)} in {name} has no effect: {key.refusal}"
     elif name.startswith(LISTENER_PREFIX) and key.status is Status.SERVED:
         yield f"{name} has no effect: {listener_key_suffix(name)} is not served per listener yet"
 
 
 def _check_node(config: NodeConfig) -> Iterator[str]:
-    """Runs every check; yields warnings.
-
-    Raises:
-        ConfigError: the first rule that does not hold.
-    """
+    """Runs every check; yields warnings. Raises ConfigError: the first rule that does not hold."""
     _check_roles(config)
     _check_quorum(config)
     _check_listener_ports(config)
@@ -601,7 +582,8 @@ def _check_limits(config: NodeConfig) -> None:
             raise ConfigError(
                 lower, config.text(lower), f"must not exceed {upper}={config.text(upper)}"
             )
-    for prefix, suffix in _BETWEEN:
+    for kind, suffix in LIMITED_GROUP_KEYS:
+        prefix = f"group.{kind}."
         key = prefix + suffix
         minimum, maximum = config[f"{prefix}min.{suffix}"], config[f"{prefix}max.{suffix}"]
         if not minimum <= config[key] <= maximum:

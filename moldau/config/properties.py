@@ -1,12 +1,8 @@
 """Where configuration texts come from: `.properties` files, and `KAFKA_LOG_DIRS`-style variables.
 
-Owns: the form of Java's properties text (comments, continuation lines, separators, escapes); the
-translation of environment variables to keys, and the list of variables that are for scripts only,
-both a convention of Kafka's container images.
-Must not: know any key; read the process's environment (the caller passes it in).
-Invariant: this reader and `java.util.Properties` read the same from the same text; malformed
-escapes are reported with the line they are on, not guessed; only variables that start with
-`KAFKA_` count.
+The reader and `java.util.Properties` read the same from the same text. The translation of
+environment variables, and which of them are for scripts only, are those of Kafka's container
+images.
 """
 
 from __future__ import annotations
@@ -80,8 +76,7 @@ def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]
 def read_properties_file(path: str) -> dict[str, str]:
     """Reads a `.properties` file (UTF-8).
 
-    Raises:
-        ConfigError: the file cannot be read, is not text, or is larger than `MAX_FILE_BYTES`.
+    Raises ConfigError: the file cannot be read, is not text, or is larger than `MAX_FILE_BYTES`.
     """
     try:
         with open(path, "rb") as file:

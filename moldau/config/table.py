@@ -1,10 +1,4 @@
-"""Finding keys: by name, by nearest name, behind a listener prefix, among the removed ones.
-
-Owns: `BROKER_KEYS`, `TOPIC_KEYS`, `GROUP_KEYS` (the served keys of `keys` and the rows of
-`unserved_keys.tsv`), and what to say about keys that Kafka has removed.
-Must not: parse the values of a configuration.
-Invariant: a removed key is never also a known one.
-"""
+"""Finding keys: by name, by nearest name, behind a listener prefix, among the removed ones."""
 
 from __future__ import annotations
 
@@ -16,14 +10,7 @@ from typing import Final
 
 from moldau.config.definition import ConfigKey, ConfigType, Importance, Scope, Status
 from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
-from moldau.config.validators import (
-    ListOf,
-    NonEmptyString,
-    OffsetReset,
-    OneOf,
-    Range,
-    Validator,
-)
+from moldau.config.validators import ListOf, NonEmptyString, OffsetReset, OneOf, Range, Validator
 from moldau.config.values import parse_value
 
 _UNSERVED_KEYS = os.path.join(os.path.dirname(__file__), "unserved_keys.tsv")
@@ -107,6 +94,22 @@ BROKER_KEYS: Final = _by_name(NODE_AREAS)
 TOPIC_KEYS: Final = _by_name((TOPIC_AREA,))
 GROUP_KEYS: Final = _by_name((GROUP_AREA,))
 """What a group may override; the synonym of a key is the broker key behind it."""
+
+LIMITED_GROUP_KEYS: Final = (
+    ("consumer", "assignment.interval.ms"),
+    ("consumer", "heartbeat.interval.ms"),
+    ("consumer", "session.timeout.ms"),
+    ("share", "assignment.interval.ms"),
+    ("share", "delivery.count.limit"),
+    ("share", "heartbeat.interval.ms"),
+    ("share", "partition.max.record.locks"),
+    ("share", "record.lock.duration.ms"),
+    ("share", "session.timeout.ms"),
+    ("streams", "assignment.interval.ms"),
+    ("streams", "heartbeat.interval.ms"),
+    ("streams", "session.timeout.ms"),
+)
+"""What a broker limits of each kind of group, by `group.KIND.min.SUFFIX` and `.max.SUFFIX`."""
 
 REMOVED_KEYS: Final[Mapping[str, str]] = MappingProxyType(_REMOVED_KEYS["node"])
 """What to do instead of a node's key that Kafka has removed."""

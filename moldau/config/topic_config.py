@@ -1,9 +1,6 @@
 """Topic configuration: overrides, the node's defaults behind them, and what is not allowed.
 
-Owns: resolution through synonyms (`retention.ms` ← `log.retention.ms` ← minutes ← hours) and the
-rules between topic keys.
-Must not: store anything.
-Invariant: `effective_topic_config` has a typed value for every topic key.
+A default comes through synonyms: `retention.ms` ← `log.retention.ms` ← minutes ← hours.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from moldau.config.definition import ConfigError, ConfigKey
+from moldau.config.definition import ConfigError, ConfigKey, Values
 from moldau.config.table import BROKER_KEYS, REMOVED_TOPIC_KEYS, TOPIC_KEYS, nearest_name
 from moldau.config.values import accept_value, shown
 
@@ -30,7 +27,7 @@ USE_RETENTION: Final = -2
 """The value of `local.retention.*` that means "as the total retention"."""
 
 
-def topic_config_defaults(node_values: Mapping[str, Any]) -> dict[str, Any]:
+def topic_config_defaults(node_values: Values) -> dict[str, Any]:
     """What a topic without overrides gets, by topic key.
 
     Args:
@@ -40,7 +37,7 @@ def topic_config_defaults(node_values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def effective_topic_config(
-    node_values: Mapping[str, Any], topic_overrides: Mapping[str, str]
+    node_values: Values, topic_overrides: Mapping[str, str]
 ) -> dict[str, Any]:
     """A topic's typed configuration: its overrides on top of the node's defaults.
 
@@ -61,9 +58,7 @@ def effective_topic_config(
     return values
 
 
-def validate_topic_config(
-    overrides: Mapping[str, str], node_values: Mapping[str, Any] | None = None
-) -> None:
+def validate_topic_config(overrides: Mapping[str, str], node_values: Values | None = None) -> None:
     """Checks the overrides that a client asks for; an error becomes INVALID_CONFIG.
 
     Args:
@@ -91,8 +86,7 @@ def validate_topic_config(
 def topic_key(name: str) -> ConfigKey:
     """The declaration of a topic key.
 
-    Raises:
-        ConfigError: there is none; it names the replacement, or a key that looks like it.
+    Raises ConfigError: there is none; it names the replacement, or a key that looks like it.
     """
     key = TOPIC_KEYS.get(name)
     if key is not None:
@@ -104,7 +98,7 @@ def topic_key(name: str) -> ConfigKey:
     raise ConfigError(name, None, f"is not a topic configuration{hint}")
 
 
-def _inherited(key: ConfigKey, node_values: Mapping[str, Any]) -> Any:
+def _inherited(key: ConfigKey, node_values: Values) -> Any:
     for synonym in key.synonyms:
         value = node_values[synonym]
         if value is not None:

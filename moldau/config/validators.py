@@ -1,20 +1,19 @@
-"""Checks on typed values: ranges, enumerations, list rules.
+"""Checks on typed values: ranges, enumerations, list rules; each says in `describe()` what it
+accepts.
 
-Owns: small immutable validators; each says in `describe()` what it accepts.
-Must not: parse text or know key names.
-Invariant: `accepts` never raises for a value of the key's own type.
+`accepts` never raises for a value of the key's own type.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Validator(Protocol):
     """A check of one typed value."""
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         """Whether a parsed, non-null value is inside the limits."""
 
     def describe(self) -> str:
@@ -27,19 +26,17 @@ class Range:
     __slots__ = ("extra", "maximum", "minimum")
 
     def __init__(
-        self,
-        minimum: float,
-        maximum: float | None = None,
-        extra: float | None = None,
+        self, minimum: float, maximum: float | None = None, extra: float | None = None
     ) -> None:
         self.minimum = minimum
         self.maximum = maximum
         self.extra = extra
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         if self.extra is not None and value == self.extra:
             return True
-        return bool(value >= self.minimum and (self.maximum is None or value <= self.maximum))
+        assert isinstance(value, int | float)
+        return value >= self.minimum and (self.maximum is None or value <= self.maximum)
 
     def describe(self) -> str:
         if self.maximum is None:
@@ -58,7 +55,7 @@ class OneOf:
         self.values = values
         self.any_case = any_case
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         if self.any_case:
             return str(value).lower() in {known.lower() for known in self.values}
         return value in self.values
@@ -76,9 +73,10 @@ class ListOf:
         self.values = values
         self.may_be_empty = may_be_empty
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         if not value:
             return self.may_be_empty
+        assert isinstance(value, tuple)
         if len(set(value)) != len(value) or not all(value):
             return False
         return not self.values or all(element in self.values for element in value)
@@ -97,7 +95,7 @@ class NonEmptyString:
 
     __slots__ = ()
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return bool(value)
 
     def describe(self) -> str:
@@ -111,8 +109,8 @@ class BindAddress:
     _PATTERN = re.compile(r"(?:\[[^\[\]\s]+\]|[^\[\]:\s]*):(\d{1,5})", re.ASCII)
     _MAX_PORT = 65_535
 
-    def accepts(self, value: Any) -> bool:
-        match = self._PATTERN.fullmatch(value)
+    def accepts(self, value: object) -> bool:
+        match = self._PATTERN.fullmatch(str(value))
         return not value or (match is not None and int(match[1]) <= self._MAX_PORT)
 
     def describe(self) -> str:
@@ -124,7 +122,7 @@ class OffsetReset:
 
     __slots__ = ()
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
         return value in ("earliest", "latest") or str(value).startswith("by_duration:P")
 
     def describe(self) -> str:
@@ -137,7 +135,8 @@ class ThrottledReplicas:
     __slots__ = ()
     _PAIR = re.compile(r"(?:\d+:\d+)?", re.ASCII)
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: object) -> bool:
+        assert isinstance(value, tuple)
         if "".join(value) == "*":
             return True
         return all(self._PAIR.fullmatch(element) for element in value)

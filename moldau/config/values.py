@@ -1,24 +1,13 @@
-"""Text to typed value and back, by Kafka's rules.
+"""Text to typed value and back, by Kafka's rules; no error text carries a sensitive value.
 
-Owns: parsing and formatting of every `ConfigType`, with limits and refused values.
-Must not: depend on where a value came from.
-Invariant: `format_value(key, parse_value(key, text))` parses to the same value again, and no
-error text carries a sensitive value.
+`format_value(key, parse_value(key, text))` parses to the same value again.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from moldau.config.definition import (
-    HIDDEN,
-    ConfigError,
-    ConfigKey,
-    ConfigType,
-    Password,
-    Status,
-)
+from moldau.config.definition import HIDDEN, ConfigError, ConfigKey, ConfigType, Password, Status
 from moldau.constants import MAX_INT16, MAX_INT32, MAX_INT64, MIN_INT16, MIN_INT32, MIN_INT64
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -35,11 +24,10 @@ def shown(key: ConfigKey, text: str | None) -> str | None:
     return HIDDEN if key.sensitive and text is not None else text
 
 
-def parse_value(key: ConfigKey, text: str) -> Any:
+def parse_value(key: ConfigKey, text: str) -> object:
     """Parses and checks a value against type and limits, whatever the key's status.
 
-    Raises:
-        ConfigError: wrong type or outside the limits.
+    Raises ConfigError: wrong type or outside the limits.
     """
     value = _parse(key, text)
     if key.validator is not None and not key.validator.accepts(value):
@@ -47,11 +35,10 @@ def parse_value(key: ConfigKey, text: str) -> Any:
     return value
 
 
-def accept_value(key: ConfigKey, text: str) -> Any:
+def accept_value(key: ConfigKey, text: str) -> object:
     """As `parse_value`, and enforces what this node refuses although Kafka would take it.
 
-    Raises:
-        ConfigError: also for a refused key, or a refused value of a served one.
+    Raises ConfigError: also for a refused key, or a refused value of a served one.
     """
     value = parse_value(key, text)
     if key.status is Status.REFUSED and value != key.default:
@@ -64,7 +51,7 @@ def accept_value(key: ConfigKey, text: str) -> Any:
     return value
 
 
-def format_value(key: ConfigKey, value: Any) -> str | None:
+def format_value(key: ConfigKey, value: object) -> str | None:
     """The canonical text of a typed value, None for null. Sensitive values come out hidden."""
     if value is None:
         return None
@@ -79,7 +66,7 @@ def format_value(key: ConfigKey, value: Any) -> str | None:
     return str(value)
 
 
-def _parse(key: ConfigKey, text: str) -> Any:
+def _parse(key: ConfigKey, text: str) -> object:
     stripped = text.strip()
     kind = key.type
     if kind is ConfigType.BOOLEAN:

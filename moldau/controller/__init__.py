@@ -1,7 +1,7 @@
 """Who may change the cluster: the controller's core, its driver and its log port."""
 
-from moldau.controller.controller import Controller, MetadataLog, RequestFailed, SnapshotPolicy
-from moldau.controller.core.controller_core import ControllerCore, Role
+from moldau.controller.controller import Controller, RequestFailed, SnapshotPolicy
+from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.result import ControllerResult, VersionedRecord
 from moldau.controller.core.state import ControllerSettings
 
@@ -10,9 +10,7 @@ __all__ = [
     "ControllerCore",
     "ControllerResult",
     "ControllerSettings",
-    "MetadataLog",
     "RequestFailed",
-    "Role",
     "SnapshotPolicy",
     "VersionedRecord",
 ]

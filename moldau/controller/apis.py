@@ -10,17 +10,17 @@ controller in the order they came, and those of the quorum and of brokers never 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from moldau.controller import Controller, RequestFailed
 from moldau.controller.core.feature_control import is_known_upgrade_type, updated
 from moldau.controller.descriptions import ClusterDescriptions
-from moldau.controller.resource_requests import FILTERS
+from moldau.controller.resource_requests import FILTERS, Filter
 from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from moldau.metadata.steps import Steps
-from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.envelope import (
     EnvelopeRefused,
     ForwardedRequest,
@@ -38,7 +38,7 @@ from moldau.protocol.messages.p57_update_features import (
 )
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.registry import request_class
-from moldau.protocol.schema import Message, Struct
+from moldau.protocol.schema import AnyRequest, Message, Request, Struct
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import LoopSlices
 from moldau.server.api_versions import ServedVersions, answer_api_versions
@@ -72,21 +72,6 @@ ACTIVE_CONTROLLER_APIS: Final = frozenset(
 )
 """Decided by the active controller; every other answers NOT_CONTROLLER."""
 
-QUORUM_APIS: Final = frozenset(
-    {
-        ApiKey.FETCH,
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
-        ApiKey.UPDATE_RAFT_VOTER,
-    }
-)
-"""Answered by the quorum's own request handler."""
-
 DESCRIBING_APIS: Final = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CLUSTER})
 """Answered by any controller, from what it has replayed."""
 
@@ -116,14 +101,8 @@ CLUSTER_OPERATION: Final = {
 }
 """The permission on the cluster that an API needs; the others ask for each resource."""
 
-
-PEER_APIS: Final = (QUORUM_APIS - {ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER}) | {
-    ApiKey.ALTER_PARTITION,
-    ApiKey.BROKER_REGISTRATION,
-    ApiKey.BROKER_HEARTBEAT,
-    ApiKey.ALLOCATE_PRODUCER_IDS,
-    ApiKey.CONTROLLER_REGISTRATION,
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+PEER_APIS: Final = {ApiKey.DESCRIBE_QUORUM} | {
+    api_key for api_key, needed in CLUSTER_OPERATION.items() if needed is Operation.CLUSTER_ACTION
 }
 """What the quorum and brokers ask, in a lane of their own."""
 
@@ -134,13 +113,8 @@ PEERS: Final = Lane(10_000, 0, "10000 requests are under way already")
 """Waiting fetches included."""
 
 
-def _versions(api_key: ApiKey) -> tuple[int, int]:
-    messages = request_class(api_key)
-    return messages.MIN_VERSION, messages.LATEST_STABLE_VERSION
-
-
 SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
-    api_key: _versions(api_key)
+    api_key: (request_class(api_key).MIN_VERSION, request_class(api_key).LATEST_STABLE_VERSION)
     for api_key in sorted(CONTROLLER_APIS | {ApiKey.API_VERSIONS, ApiKey.ENVELOPE})
 }
 """What ApiVersions tells, and nothing else is served: the lowest and highest version by API."""
@@ -149,8 +123,15 @@ SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
 class QuorumRequests(Protocol):
     """Answers QUORUM_APIS."""
 
-    async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
+    async def handle(self, request: AnyRequest, api_version: int, client_host: str) -> Message:
         """The response to `request`, now or when it is due (Fetch may wait)."""
+
+
+class KraftUpgrade(Protocol):
+    """Raises the level of the quorum, or finds it there already."""
+
+    async def __call__(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
+        """The error, and what to say of it: NOT_LEADER_OR_FOLLOWER when this node does not lead."""
 
 
 class ControllerApis:
@@ -183,7 +164,6 @@ class ControllerApis:
         """
 
     def routes(self) -> dict[int, Route]:
-        """The table for the request router of the controller listeners."""
         own = {
             ApiKey.API_VERSIONS: Route(
                 *SERVED[ApiKey.API_VERSIONS], lambda: Handler(handle=self._answer_api_versions)
@@ -212,18 +192,14 @@ class ControllerApis:
         """
         return self._controller.committed_image.provenance.last_contained_offset + 1
 
-    async def answer(self, context: Sender, request: Message) -> Any:
-        """The response to `request`, after what it did is committed."""
+    async def answer(self, context: Sender, request: Message) -> Message:
+        assert isinstance(request, Request)
         api_key = ApiKey(request.API_KEY)
         assert api_key in CONTROLLER_APIS, f"{api_key.name} is not for the controller"
         operation = CLUSTER_OPERATION.get(api_key)
         if operation is not None and not context.authorized_cluster(operation):
-            return await self._failure(
-                request,
-                context,
-                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                "not permitted on the cluster",
-            )
+            error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            return await self._failure(request, context, error, "not permitted on the cluster")
         if api_key in QUORUM_APIS:
             version = context.api_version
             return await self._quorum.handle(
@@ -231,13 +207,10 @@ class ControllerApis:
             )
         if api_key in DESCRIBING_APIS:
             return await self._work.in_slices(self._descriptions.answer(request, context))
-        if isinstance(request, UpdateFeaturesRequest) and names_kraft_version(request):
-            return await update_with_kraft_version(
-                request,
-                current_level=self._descriptions.kraft_version,
-                upgrade=self._kraft_upgrade,
-                decide=lambda part: self._decide(part, context),
-            )
+        if isinstance(request, UpdateFeaturesRequest) and any(
+            update.feature == KRAFT_VERSION for update in request.feature_updates
+        ):
+            return await self._update_with_kraft_version(request, context)
         restrict = FILTERS.get(api_key)
         if restrict is not None:
             response = await self._decide_allowed(request, context, restrict)
@@ -283,7 +256,47 @@ class ControllerApis:
         response = await self.answer(client, forwarded.message)
         return await self._work.on(response, _closed, response, header, self.committed_end_offset)
 
-    async def _decide_allowed(self, request: Message, context: Sender, restrict: Any) -> Any:
+    async def _update_with_kraft_version(
+        self, request: UpdateFeaturesRequest, context: Sender
+    ) -> UpdateFeaturesResponse:
+        """Answer a request that names `kraft.version`, which the quorum raises; the controller
+        decides the other features.
+        """
+
+        async def decide(*, validate_only: bool) -> UpdateFeaturesResponse:
+            part = UpdateFeaturesRequest(
+                timeout_ms=request.timeout_ms, feature_updates=others, validate_only=validate_only
+            )
+            response = await self._decide(part, context)
+            assert isinstance(response, UpdateFeaturesResponse)
+            return response
+
+        own = [each for each in request.feature_updates if each.feature == KRAFT_VERSION]
+        others = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
+        problem = _problem(own, self._descriptions.kraft_version)
+        if problem:
+            return _failed(ErrorCode.INVALID_UPDATE_VERSION, problem)
+        # Also when there are no others: a controller that does not lead must not answer.
+        response = await decide(validate_only=True)
+        if response.error_code != ErrorCode.NONE:
+            return response
+        # Also when the level is that already: it may not be committed yet, and would not last then.
+        if not request.validate_only:
+            error, words = await self._kraft_upgrade(
+                own[0].max_version_level, timeout_ms=max(request.timeout_ms, 0)
+            )
+            if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                error = ErrorCode.NOT_CONTROLLER
+            if error is not ErrorCode.NONE:
+                return _failed(error, words)
+            if others:
+                response = await decide(validate_only=False)
+        response.results.append(updated(KRAFT_VERSION))
+        return response
+
+    async def _decide_allowed(
+        self, request: AnyRequest, context: Sender, restrict: Filter
+    ) -> Message:
         """The response to a request for resources, of which the sender may ask for some."""
         work = self._work
         decision = None
@@ -294,44 +307,38 @@ class ControllerApis:
             if allowed is not None:
                 decision = self._begin(allowed, context)
         response = None
-        if decision is not None:
+        if allowed is not None and decision is not None:
             response = await self._decision(allowed, context, decision)
         return await work.in_slices(merge(response))
 
-    async def _decide(self, request: Message, context: Sender) -> Any:
+    async def _decide(self, request: AnyRequest, context: Sender) -> Message:
         async with self._in_order:
             decision = self._begin(request, context)
         return await self._decision(request, context, decision)
 
-    def _begin(self, request: Message, context: Sender) -> asyncio.Future[Any]:
+    def _begin(self, request: AnyRequest, context: Sender) -> asyncio.Future[Message]:
         timeout_ms = context.timeout_ms
         if timeout_ms is None:
             timeout_ms = float(getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS))
         return self._controller.ask(request, timeout_ms=timeout_ms)
 
     async def _decision(
-        self, request: Message, context: Sender, decision: asyncio.Future[Any]
-    ) -> Any:
+        self, request: AnyRequest, context: Sender, decision: asyncio.Future[Message]
+    ) -> Message:
         try:
             return await decision
         except RequestFailed as failure:
             return await self._failure(request, context, failure.error, failure.message)
 
     async def _failure(
-        self, request: Message, context: Sender, error: ErrorCode, words: str
-    ) -> Any:
+        self, request: AnyRequest, context: Sender, error: ErrorCode, words: str
+    ) -> Message:
         """The response that says of everything in the request that it failed."""
-        return await self._work.on(
-            request,
-            partial(error_response, api_version=context.api_version),
-            request,
-            error,
-            words,
-        )
+        respond = partial(error_response, api_version=context.api_version)
+        return await self._work.on(request, respond, request, error, words)
 
 
 def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
-    """What is in an Envelope, or what is wrong with it."""
     try:
         return decode_envelope(envelope)
     except EnvelopeRefused as refusal:
@@ -341,61 +348,9 @@ def _opened(envelope: EnvelopeRequest) -> ForwardedRequest | EnvelopeRefused:
 def _closed(
     response: Message, header: RequestHeader, committed_end_offset: int
 ) -> EnvelopeResponse:
-    """An embedded request's response in an Envelope's."""
     if has_error(response, ErrorCode.NOT_CONTROLLER):
         return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
     return encode_enveloped_response(response, header, committed_end_offset=committed_end_offset)
-
-
-Decide = Callable[[UpdateFeaturesRequest], Awaitable[Any]]
-
-
-class KraftUpgrade(Protocol):
-    """Raises the level of the quorum, or finds it there already."""
-
-    async def __call__(self, level: int, *, timeout_ms: int) -> tuple[ErrorCode, str]:
-        """The error, and what to say of it: NOT_LEADER_OR_FOLLOWER when this node does not lead."""
-
-
-def names_kraft_version(request: UpdateFeaturesRequest) -> bool:
-    """Whether the quorum is concerned."""
-    return any(update.feature == KRAFT_VERSION for update in request.feature_updates)
-
-
-async def update_with_kraft_version(
-    request: UpdateFeaturesRequest,
-    *,
-    current_level: int,
-    upgrade: KraftUpgrade,
-    decide: Decide,
-) -> Any:
-    """Answer a request that names `kraft.version`.
-
-    Args:
-        decide: the controller's answer to what concerns the metadata alone.
-    """
-    own = [each for each in request.feature_updates if each.feature == KRAFT_VERSION]
-    others = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
-    problem = _problem(own, current_level)
-    if problem:
-        return _failed(ErrorCode.INVALID_UPDATE_VERSION, problem)
-    # Also when there are no others: a controller that does not lead must not answer.
-    checked = await decide(_part(request, others, validate_only=True))
-    if checked.error_code != ErrorCode.NONE:
-        return checked
-    level = own[0].max_version_level
-    # Also when the level is that already: it may not be committed yet, and would not last then.
-    if not request.validate_only:
-        error, words = await upgrade(level, timeout_ms=max(request.timeout_ms, 0))
-        if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            error = ErrorCode.NOT_CONTROLLER
-        if error is not ErrorCode.NONE:
-            return _failed(error, words)
-    response = checked
-    if others and not request.validate_only:
-        response = await decide(_part(request, others, validate_only=False))
-    response.results.append(updated(KRAFT_VERSION))
-    return response
 
 
 def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
@@ -412,18 +367,9 @@ def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
     return ""
 
 
-def _part(
-    request: UpdateFeaturesRequest, updates: list[FeatureUpdateKey], *, validate_only: bool
-) -> UpdateFeaturesRequest:
-    return UpdateFeaturesRequest(
-        timeout_ms=request.timeout_ms, feature_updates=updates, validate_only=validate_only
-    )
-
-
 def _failed(error: ErrorCode, words: str) -> UpdateFeaturesResponse:
     return UpdateFeaturesResponse(
-        error_code=error,
-        error_message=f"nothing was updated, because of {KRAFT_VERSION}: {words}",
+        error_code=error, error_message=f"nothing was updated, because of {KRAFT_VERSION}: {words}"
     )
 
 
@@ -434,7 +380,7 @@ MANY_ELEMENTS: Final = 1_000
 
 
 class LongWork:
-    """The two ways."""
+    """The two ways to do long work without holding up the loop."""
 
     __slots__ = ("_clock", "_offload")
 
@@ -451,11 +397,12 @@ class LongWork:
             try:
                 next(steps)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+                result: T = end.value
+                return result
             if slices.is_over:
                 await slices.next()
 
-    async def on(self, message: Message, function: Callable[..., T], *arguments: Any) -> T:
+    async def on(self, message: Message, function: Callable[..., T], *arguments: object) -> T:
         """What `function` makes of the arguments, in another thread if the message is large."""
         if has_many_elements(message):
             return await self._offload(function, *arguments)

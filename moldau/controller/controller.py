@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from moldau.controller.core.controller_core import ControllerCore, Role
 from moldau.controller.core.result import ControllerResult, VersionedRecord
@@ -34,7 +34,7 @@ from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListe
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Message
 from moldau.runtime.clock import Clock, TimerHandle
 
 
@@ -79,8 +79,7 @@ class MetadataLog(Protocol):
     ) -> Awaitable[None]:
         """Write a snapshot that stands for everything below `end_offset`, then trim the log.
 
-        Raises:
-            OSError: it could not be written; nothing changed.
+        Raises OSError: it could not be written; nothing changed.
         """
 
 
@@ -112,11 +111,9 @@ class SnapshotPolicy:
         self._not_before_ms = 0.0
 
     def start(self, now_ms: float) -> None:
-        """Start to count the interval."""
         self._last_ms = now_ms
 
     def on_committed(self, size_bytes: int, *, has_records: bool) -> None:
-        """A batch was committed."""
         self._bytes_since += size_bytes
         self._records_since |= has_records
 
@@ -175,7 +172,6 @@ class Turns:
         self._timer: TimerHandle | None = None
 
     def take(self, steps: Steps[None]) -> None:
-        """Do a piece of work now, or after the pieces before it."""
         self._line.append(steps)
         if not self._is_running and self._timer is None:
             self._run()
@@ -233,7 +229,7 @@ class RequestFailed(Exception):
         self.message = message
 
 
-Completion = Callable[[Any, RequestFailed | None], None]
+Completion = Callable[[Message | None, RequestFailed | None], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -245,7 +241,7 @@ class _Waiting:
 
     complete: Completion
     last_offset: int = -1
-    response: Any = None
+    response: Message | None = None
     timer: TimerHandle | None = None
     next_step: TimerHandle | None = None
     done: bool = False
@@ -294,12 +290,10 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node decides."""
         return self._core.role is Role.ACTIVE
 
     @property
     def committed_image(self) -> MetadataImage:
-        """The cluster as far as it is certain."""
         return self._core.committed_image
 
     @property
@@ -307,32 +301,28 @@ class Controller:
         """How many requests wait for their decision, its next step or their commit."""
         return len(self._waiting) + len(self._undecided)
 
-    # -- requests --------------------------------------------------------------------------------
+    def ask(self, request: AnyRequest, *, timeout_ms: float) -> asyncio.Future[Message]:
+        """The response, once what the request did is committed; the request has its place in line
+        when this returns.
 
-    async def handle(self, request: Message, *, timeout_ms: float) -> Any:
-        """Decide a request and wait until what it did is committed.
-
-        Raises:
-            RequestFailed: not the active controller, too many requests wait, or no commit in time.
+        Raises RequestFailed: not the active controller, too many requests wait, or no commit in
+        time.
         """
-        return await self.ask(request, timeout_ms=timeout_ms)
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
-    def ask(self, request: Message, *, timeout_ms: float) -> asyncio.Future[Any]:
-        """As `handle`; the request has its place in line when this returns."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def complete(response: Any, failure: RequestFailed | None) -> None:
+        def complete(response: Message | None, failure: RequestFailed | None) -> None:
             if future.done():
                 return
-            if failure is None:
-                future.set_result(response)
-            else:
+            if failure is not None:
                 future.set_exception(failure)
+            else:
+                assert response is not None
+                future.set_result(response)
 
         self.submit(request, timeout_ms, complete)
         return future
 
-    def submit(self, request: Message, timeout_ms: float, complete: Completion) -> None:
+    def submit(self, request: AnyRequest, timeout_ms: float, complete: Completion) -> None:
         """Decide a request in its turn; `complete` gets its response after the commit, or a
         failure.
         """
@@ -340,13 +330,8 @@ class Controller:
             complete(None, _not_controller(self.leader_id))
             return
         if self.waiting_count >= MAX_WAITING_REQUESTS:
-            complete(
-                None,
-                RequestFailed(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"{MAX_WAITING_REQUESTS} requests wait for their commit already",
-                ),
-            )
+            words = f"{MAX_WAITING_REQUESTS} requests wait for their commit already"
+            complete(None, RequestFailed(ErrorCode.REQUEST_TIMED_OUT, words))
             return
         waiting = _Waiting(complete)
         self._undecided[waiting] = None
@@ -354,20 +339,18 @@ class Controller:
         if not waiting.done:
             waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
 
-    def _decide(self, request: Message, waiting: _Waiting) -> Steps[None]:
+    def _decide(self, request: AnyRequest, waiting: _Waiting) -> Steps[None]:
         if waiting.done:  # its time was over before its turn came
             self._undecided.pop(waiting, None)
             return
         self._core.set_voter_ids(self._log.voter_ids)
         result = yield from self._core.handle(
-            request,
-            log_end_offset=self._log.log_end_offset,
-            now_ms=self._clock.monotonic_ms(),
+            request, log_end_offset=self._log.log_end_offset, now_ms=self._clock.monotonic_ms()
         )
         yield from self._take_over(request, result, waiting)
 
     def _take_over(
-        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+        self, request: AnyRequest, result: ControllerResult[Message], waiting: _Waiting
     ) -> Steps[None]:
         """Append what was decided; then the next step, the commit, or the answer at once."""
         if result.records:
@@ -392,13 +375,13 @@ class Controller:
             self._waiting.append(waiting)
 
     def _begin_step(
-        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+        self, request: AnyRequest, result: ControllerResult[Message], waiting: _Waiting
     ) -> None:
         waiting.next_step = None
         self._turns.take(self._step(request, result, waiting))
 
     def _step(
-        self, request: Message, result: ControllerResult[Any], waiting: _Waiting
+        self, request: AnyRequest, result: ControllerResult[Message], waiting: _Waiting
     ) -> Steps[None]:
         """The next step of a big change; also when its sender does not wait any more."""
         following = self._core.resume(
@@ -440,10 +423,7 @@ class Controller:
             waiting.done = True
             waiting.complete(None, RequestFailed(error, message))
 
-    # -- the log ---------------------------------------------------------------------------------
-
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        """Start over from a snapshot."""
         provenance = Provenance(
             snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
         )
@@ -470,7 +450,6 @@ class Controller:
             waiting.complete(waiting.response, None)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """Become active, or stop being active."""
         if self.is_active:
             self._turns.clear()
             self._core.deactivate()
@@ -482,9 +461,7 @@ class Controller:
             return
         self._last_appended_offset = self._log.log_end_offset - 1
         records = self._core.activate(
-            leader_epoch,
-            self._bootstrap_records,
-            monotonic_ms=self._clock.monotonic_ms(),
+            leader_epoch, self._bootstrap_records, monotonic_ms=self._clock.monotonic_ms()
         )
         logger.info("active controller in epoch %d", leader_epoch)
         if records:
@@ -505,8 +482,6 @@ class Controller:
             if each.next_step is not None:
                 each.next_step.cancel()
             self._fail(each, failure.error, failure.message)
-
-    # -- timers ----------------------------------------------------------------------------------
 
     def _arm_session_timer(self) -> None:
         if self._session_timer is not None or not self.is_active or self._is_closed:
@@ -570,8 +545,6 @@ class Controller:
         error = yield from self._append(records)
         if error is not ErrorCode.NONE:
             logger.error("the metadata log did not take %s: %s", what, error.name)
-
-    # -- snapshots -------------------------------------------------------------------------------
 
     def _arm_snapshot_timer(self) -> None:
         delay_ms = self._snapshots.next_check_ms(self._clock.monotonic_ms())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from moldau.config import (
     DescribedConfig,
@@ -70,12 +70,10 @@ class ClusterDescriptions:
 
     @property
     def image(self) -> MetadataImage:
-        """The committed metadata, as far as this node has replayed it."""
         return self._image()
 
     @property
     def kraft_version(self) -> int:
-        """The finalized level."""
         return self._kraft_version()
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:
@@ -90,8 +88,6 @@ class ClusterDescriptions:
             response.results.append(self._describe_configs(image, entries, resource, context))
             yield
         return response
-
-    # -- DescribeCluster -------------------------------------------------------------------------
 
     def _describe_cluster(
         self, request: DescribeClusterRequest, context: Sender
@@ -132,8 +128,6 @@ class ClusterDescriptions:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = context.authorized_cluster_operations()
         return response
-
-    # -- DescribeConfigs -------------------------------------------------------------------------
 
     def _describe_configs(
         self,
@@ -194,7 +188,7 @@ class ClusterDescriptions:
             return describe_broker_config(self._config, defaults, own, keys)
         return describe_cluster_default_config(defaults, keys)
 
-    def _dynamic(self, image: MetadataImage) -> tuple[Any, Any]:
+    def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
         return (
             image.configs.get(ConfigResourceType.BROKER, ""),
             image.configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),

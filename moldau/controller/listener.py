@@ -82,13 +82,10 @@ class ControllerListener:
 
     @property
     def connection_count(self) -> int:
-        """How many peers and clients are connected."""
         return self._server.connection_count
 
     async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:
-        """Accept nothing more, end what runs (waiting fetches may wait long), close the
-        connections.
-        """
+        """Accept nothing more, end what runs (fetches may wait long), close the connections."""
         if self._router is not None:
             await self._router.close(cancels=True)
         await self._server.close(graceful_ms)

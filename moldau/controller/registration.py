@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from moldau.controller.apis import ControllerApis
 from moldau.metadata.features import (
@@ -27,6 +27,7 @@ from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationResponse,
     Feature,
 )
+from moldau.protocol.schema import Message
 from moldau.runtime.backoff import Backoff
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
@@ -75,12 +76,10 @@ class ControllerRegistrationManager:
         self._problem = ""
 
     def start(self) -> None:
-        """Begin to look after the registration."""
         self._task.start()
 
     @property
     def is_registered(self) -> bool:
-        """Whether the replayed metadata holds this incarnation."""
         known = self._image().cluster.controllers.get(self._request.controller_id)
         return known is not None and known.incarnation_id == self._request.incarnation_id
 
@@ -89,20 +88,15 @@ class ControllerRegistrationManager:
         await self._task.stop()
         await self._link.close()
 
-    # -- the log ---------------------------------------------------------------------------------
-
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        """Everything may be different."""
         self._woken.set()
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """A batch may have changed this registration, or what may be registered."""
         if batch.records:
             self._has_registered = self._has_registered or self.is_registered
             self._woken.set()
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """What the log says of its leader, in its order."""
         self.leader_changed()
 
     def leader_changed(self) -> None:
@@ -110,8 +104,6 @@ class ControllerRegistrationManager:
         self._link.leader_changed(self._leader())
         self._backoff.reset()
         self._woken.set()
-
-    # -- inner workings --------------------------------------------------------------------------
 
     def _may_register(self) -> bool:
         features = self._image().features
@@ -164,7 +156,7 @@ class ControllerRegistrationManager:
         return True
 
     async def _send(self, leader: LeaderAddress) -> ControllerRegistrationResponse:
-        response: Any
+        response: Message
         finalized = self._image().features.finalized_levels
         self._request.features = [
             Feature(

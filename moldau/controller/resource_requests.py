@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
+from uuid import UUID
 
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps, repeated
@@ -35,16 +36,16 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from moldau.protocol.schema import Message
-from moldau.protocol.types import ZERO_UUID
+from moldau.protocol.schema import AnyRequest, Message
+from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import Sender
 
-METADATA_TOPIC: Final = "__cluster_metadata"
 NAMED_TWICE: Final = "named twice in one request"
 
-Merge = Callable[[Any], Steps[Any]]
-Filtered = Steps[tuple[Message | None, Merge]]
+Merge = Callable[[Any], Steps[Message]]
+Filtered = Steps[tuple[AnyRequest | None, Merge]]
+Filter = Callable[[Any, Sender, MetadataImage], Filtered]
 
 
 def _create_topics(
@@ -57,9 +58,7 @@ def _create_topics(
     for name in sorted(named_twice):
         refused.append(
             CreatableTopicResult(
-                name=name,
-                error_code=ErrorCode.INVALID_REQUEST,
-                error_message=NAMED_TWICE,
+                name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE
             )
         )
         yield
@@ -68,25 +67,20 @@ def _create_topics(
         yield
         if topic.name in named_twice:
             continue
-        error = ErrorCode.NONE
-        if topic.name == METADATA_TOPIC or not (
+        if topic.name == METADATA_TOPIC_NAME or not (
             cluster_wide or context.authorized_topic(Operation.CREATE, topic.name)
         ):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if error is ErrorCode.NONE:
-            allowed.append(topic)
-        else:
             refused.append(
                 CreatableTopicResult(
                     name=topic.name,
-                    error_code=error,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                     error_message="creating it is not allowed",
                 )
             )
+        else:
+            allowed.append(topic)
 
-    def merge(
-        response: CreateTopicsResponse | None,
-    ) -> Steps[CreateTopicsResponse]:
+    def merge(response: CreateTopicsResponse | None) -> Steps[Message]:
         response = response or CreateTopicsResponse()
         for result in response.topics:
             yield
@@ -116,7 +110,7 @@ def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: Metadat
     )
     refused: list[DeletableTopicResult] = []
     allowed: list[DeleteTopicState] = []
-    seen: set[Any] = set()
+    seen: set[UUID | str | None] = set()
     for state in states:
         yield
         identity = state.topic_id if state.topic_id != ZERO_UUID else state.name
@@ -139,9 +133,7 @@ def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: Metadat
                 )
             )
 
-    def merge(
-        response: DeleteTopicsResponse | None,
-    ) -> Steps[DeleteTopicsResponse]:
+    def merge(response: DeleteTopicsResponse | None) -> Steps[Message]:
         response = response or DeleteTopicsResponse()
         response.responses += refused
         yield
@@ -204,9 +196,7 @@ def _create_partitions(
                 )
             )
 
-    def merge(
-        response: CreatePartitionsResponse | None,
-    ) -> Steps[CreatePartitionsResponse]:
+    def merge(response: CreatePartitionsResponse | None) -> Steps[Message]:
         response = response or CreatePartitionsResponse()
         response.results += refused
         yield
@@ -236,7 +226,11 @@ def may_see_config(
     return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def _config_filter(request_class: Any, response_class: Any, entry_class: Any) -> Any:
+def _config_filter(
+    request_class: Callable[..., AnyRequest],
+    response_class: Callable[[], Message],
+    entry_class: Callable[..., object],
+) -> Filter:
     def restrict(request: Any, context: Sender, _image: MetadataImage) -> Filtered:
         allowed, refused = [], []
         for resource in request.resources:
@@ -256,11 +250,12 @@ def _config_filter(request_class: Any, response_class: Any, entry_class: Any) ->
                     )
                 )
 
-        def merge(response: Any) -> Steps[Any]:
+        def merge(response: Any) -> Steps[Message]:
             response = response or response_class()
             response.responses += refused
             yield
-            return response
+            merged: Message = response
+            return merged
 
         if not allowed:
             return None, merge
@@ -269,14 +264,12 @@ def _config_filter(request_class: Any, response_class: Any, entry_class: Any) ->
     return restrict
 
 
-FILTERS: Final[dict[ApiKey, Callable[..., Filtered]]] = {
+FILTERS: Final[dict[ApiKey, Filter]] = {
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.ALTER_CONFIGS: _config_filter(
-        legacy.AlterConfigsRequest,
-        legacy.AlterConfigsResponse,
-        legacy.AlterConfigsResourceResponse,
+        legacy.AlterConfigsRequest, legacy.AlterConfigsResponse, legacy.AlterConfigsResourceResponse
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _config_filter(
         incremental.IncrementalAlterConfigsRequest,

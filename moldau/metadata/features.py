@@ -1,10 +1,6 @@
 """The feature levels a cluster may run at, and the record versions each metadata level implies.
 
-Owns: the one table of features with their supported and default levels (those of Apache Kafka 4.3's
-`version-mapping`), the choice of record versions by `metadata.version`, and the levels that a new
-cluster is formatted with. Must not: hold any cluster's finalized levels (that is FeaturesImage), or
-write files. Invariant: every level that this release finalizes by itself lies inside the range it
-advertises as supported.
+The levels are those of Apache Kafka 4.3's `version-mapping`.
 """
 
 from __future__ import annotations
@@ -149,7 +145,6 @@ def supports_isr_shrink_without_new_leader_epoch(metadata_level: int) -> bool:
 
 
 def register_broker_record_version(metadata_level: int) -> int:
-    """The RegisterBrokerRecord version of a metadata level."""
     if metadata_level >= _CORDONED_DIRECTORIES_LEVEL:
         return 4
     if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL:
@@ -158,14 +153,12 @@ def register_broker_record_version(metadata_level: int) -> int:
 
 
 def broker_registration_change_record_version(metadata_level: int) -> int:
-    """The BrokerRegistrationChangeRecord version of a metadata level."""
     if metadata_level >= _CORDONED_DIRECTORIES_LEVEL:
         return 3
     return 2 if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL else 1
 
 
 def partition_record_version(metadata_level: int) -> int:
-    """The PartitionRecord and PartitionChangeRecord version of a metadata level."""
     if metadata_level >= _ELIGIBLE_LEADER_REPLICAS_LEVEL:
         return 2
     return 1 if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL else 0
@@ -213,8 +206,7 @@ def initial_feature_levels(
 def metadata_level_of(release: str) -> int:
     """The metadata level of a release: exact ("4.2-IV0") or the last of a version ("4.2").
 
-    Raises:
-        UnsupportedFeatureLevel: it is not known here.
+    Raises UnsupportedFeatureLevel: it is not known here.
     """
     version = ".".join(release.split(".")[:2])
     matching = [

@@ -1,7 +1,6 @@
 """Work that may be cut in slices: a generator that yields after each small part.
 
-Owns the type, the way to do such work at once, and the work that many requests need. Invariant:
-the caller that cuts work in slices sees to it that nothing else changes what it works on.
+The caller that cuts work in slices sees to it that nothing else changes what it works on.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ Steps: TypeAlias = Generator[None, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Do all of the work now."""
     while True:
         try:
             next(steps)

@@ -14,7 +14,7 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from moldau.broker.lifecycle.controller_channel import ForwardedClient, RequestUndelivered
 from moldau.config import NodeConfig
@@ -320,10 +320,10 @@ class QuorumNode:
                 api_version=client.api_version,
             )
         try:
-            response: Response = await self._thread.run(apis.answer(sender, request))
+            response = await self._thread.run(apis.answer(sender, request))
         except LoopBusy as error:
             raise RequestUndelivered(str(error)) from None
-        return response
+        return cast("Response", response)
 
     async def subscribe(self, consumer: MetadataConsumer) -> None:
         """Deliver snapshot and batches to `consumer` on the calling loop, from the beginning."""

@@ -6,19 +6,9 @@ or by name, and codecs compiled, when they are first needed.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.errors import (
-    ErrorCode,
-    LocalProtocolError,
-    ProtocolError,
-    RemoteProtocolError,
-)
+from moldau.protocol.errors import ErrorCode, ProtocolError, RemoteProtocolError
 from moldau.protocol.types import (
     ZERO_UUID,
-    BrokerId,
-    Part,
-    ProducerId,
-    RecordsSource,
-    TopicId,
     TopicPartition,
     random_topic_id,
     uuid_from_base64,
@@ -28,15 +18,9 @@ from moldau.protocol.types import (
 __all__ = [
     "ZERO_UUID",
     "ApiKey",
-    "BrokerId",
     "ErrorCode",
-    "LocalProtocolError",
-    "Part",
-    "ProducerId",
     "ProtocolError",
-    "RecordsSource",
     "RemoteProtocolError",
-    "TopicId",
     "TopicPartition",
     "random_topic_id",
     "uuid_from_base64",

@@ -1,11 +1,9 @@
-"""The numbers of Kafka's APIs.
-
-Owns the complete list of Apache Kafka 4.3, including APIs that were removed (their numbers stay
-taken) and APIs that no Moldau node serves. Versions are not here: a message class has the versions
-that exist, the broker's and the controller's tables those that are served.
+"""The numbers of Kafka's APIs: all of Apache Kafka 4.3, removed ones and ones that Moldau does not
+serve included.
 """
 
 from enum import IntEnum
+from typing import Final
 
 
 class ApiKey(IntEnum):
@@ -104,6 +102,22 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+QUORUM_APIS: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        ApiKey.END_QUORUM_EPOCH,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+        ApiKey.UPDATE_RAFT_VOTER,
+    }
+)
+"""On a controller's listener, what the quorum itself answers, not the controller."""
 
 
 def api_name(api_key: int) -> str:

@@ -1,8 +1,7 @@
 """Writes the source of a message's decoder.
 
-Owns the shape of generated decoders; their run-time helpers and the rules they share with encoders
-are `compiler`'s. Fixed-width values are collected in a pending run and read by one call when
-something of variable width, or a branch, comes next.
+Fixed-width values are collected in a pending run and read by one call when something of variable
+width, or a branch, comes next.
 """
 
 from moldau.protocol.compiler import SourceBuilder
@@ -29,7 +28,6 @@ class DecoderBuilder(SourceBuilder):
         self._after_run: list[str] = []
 
     def build(self) -> Decoder:
-        """Write and compile the decoder."""
         self.line("def decode(buffer, position):")
         self.indent()
         self.line("end = len(buffer)")

@@ -1,9 +1,7 @@
 """Writes the source of a message's encoder.
 
-Owns the shape of generated encoders; their run-time helpers and the rules they share with decoders
-are `compiler`'s. Fixed-width values are collected in a pending run and packed by one call when
-something of variable width, or a branch, comes next. Everything between two `records` values is
-joined into one part.
+Fixed-width values are collected in a pending run and packed by one call when something of variable
+width, or a branch, comes next. Everything between two `records` values is joined into one part.
 """
 
 from moldau.protocol.compiler import SourceBuilder
@@ -31,7 +29,6 @@ class EncoderBuilder(SourceBuilder):
         self._add = "add"
 
     def build(self) -> Encoder:
-        """Write and compile the encoder."""
         self.line("def encode(message):")
         self.indent()
         self.line("pieces = []")

@@ -96,7 +96,6 @@ def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
 
 
 def check_tagged_count(count: int, remaining_bytes: int) -> None:
-    """Refuse more tagged fields than are allowed or can be there."""
     if count > MAX_TAGGED_FIELDS:
         raise RemoteProtocolError(f"{count} tagged fields are over the limit")
     if 2 * count > remaining_bytes:
@@ -113,26 +112,22 @@ def bad_array(name: str, count: int, remaining_bytes: int) -> RemoteProtocolErro
 
 
 def unexpected_null(name: str) -> RemoteProtocolError:
-    """Say that a field that must have a value came without."""
     return RemoteProtocolError(f"{name} is null")
 
 
 def bad_tagged_size(name: str) -> RemoteProtocolError:
-    """Say that a tagged field is not as long as it says."""
     return RemoteProtocolError(f"the tagged field {name} has another size than announced")
 
 
 def past_end() -> RemoteProtocolError:
-    """Say that the frame ends before the message."""
     return RemoteProtocolError("the frame ends inside the message")
 
 
 def absent_field(name: str, version: int) -> LocalProtocolError:
-    """Say that a field has a value which this version cannot carry."""
     return LocalProtocolError(f"{name} cannot be sent in version {version}")
 
 
-RUNTIME_NAMES: dict[str, Any] = {
+RUNTIME_NAMES: dict[str, object] = {
     "UUIDS": UuidCache(),
     "absent_field": absent_field,
     "bad_array": bad_array,
@@ -164,15 +159,12 @@ class SourceBuilder:
         self._variables = 0
 
     def line(self, text: str) -> None:
-        """Add one line at the current depth."""
         self._lines.append("    " * self._depth + text)
 
     def indent(self) -> None:
-        """Begin a block."""
         self._depth += 1
 
     def dedent(self) -> None:
-        """End a block."""
         self._depth -= 1
 
     def variable(self, stem: str) -> str:
@@ -180,7 +172,7 @@ class SourceBuilder:
         self._variables += 1
         return f"{stem}{self._variables}"
 
-    def constant(self, stem: str, value: Any) -> str:
+    def constant(self, stem: str, value: object) -> str:
         """Make `value` available to the function; return its name."""
         name = self.variable(f"{stem}_")
         self.names[name] = value
@@ -202,16 +194,15 @@ class SourceBuilder:
         return sorted(tagged, key=lambda f: f.tag or 0)
 
     def absent_fields(self, spec: StructSpec) -> list[FieldSpec]:
-        """Return the fields that this version does not have."""
         return [f for f in spec.fields if self.version not in f.versions]
 
     def is_tagged(self, field: FieldSpec) -> bool:
-        """Return whether the field travels in the tagged section in this version."""
         return field.tag is not None and self.flexible
 
     def finish(self, name: str) -> Callable[..., Any]:
         """Compile the collected lines; return the function called `name`."""
         title = f"<{name} {self.message.__name__} v{self.version}>"
         exec(compile("\n".join(self._lines), title, "exec"), self.names)
-        function: Callable[..., Any] = self.names[name]
+        function = self.names[name]
+        assert callable(function)
         return function

@@ -1,8 +1,7 @@
 """The inside of an Envelope: a client's request on its way through a broker (KIP-590).
 
-Owns: how principal, address, request and response lie in the Envelope's byte fields. Must not: send
-anything, or judge whether a request may be served. Invariant: an embedded request and its response
-have headers of their own, in the version of the embedded API, and no size prefix.
+An embedded request and its response have headers of their own, in the version of the embedded API,
+and no size prefix.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ def encode_principal(principal: str) -> bytes:
 def decode_principal(data: bytes) -> str:
     """The reverse of `encode_principal`.
 
-    Raises:
-        EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE.
+    Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE.
     """
     version = int.from_bytes(data[:_VERSION_BYTES], "big", signed=True)
     try:
@@ -141,9 +139,8 @@ def encode_envelope(
 def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
     """Take a client's request out of its Envelope.
 
-    Raises:
-        EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that is
-            none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
+    Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that
+    is none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
     """
     principal = decode_principal(bytes(envelope.request_principal or b""))
     address = bytes(envelope.client_host_address)
@@ -196,8 +193,7 @@ def decode_enveloped_response(
 ) -> Message:
     """Take the response to an embedded request out of an Envelope's that has no error.
 
-    Raises:
-        RemoteProtocolError: it is not the response to that request.
+    Raises RemoteProtocolError: it is not the response to that request.
     """
     if envelope.response_data is None:
         raise RemoteProtocolError("an Envelope response has neither error nor content")

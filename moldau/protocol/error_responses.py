@@ -1,8 +1,7 @@
 """The response that says a whole request has failed, and the error codes found in a response.
 
-Owns: where each response has its error codes. Must not: decide errors. Invariant: it can answer
-every API that the controller listener serves, or that a broker forwards, so that a request never
-goes unanswered.
+There is one for every API that the controller listener serves, or that a broker forwards, so that a
+request never goes unanswered.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p43_elect_leaders as election
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassignment
-from moldau.protocol.messages.p01_fetch import (
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from moldau.protocol.messages.p01_fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from moldau.protocol.messages.p01_fetch import PartitionData as FetchedPartition
 from moldau.protocol.messages.p19_create_topics import (
     CreatableTopicResult,
@@ -41,11 +36,12 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsTopicResult,
 )
 from moldau.protocol.schema import ArrayType, Message, Struct, StructType
+from moldau.protocol.types import ZERO_UUID
 
 
 def error_response(
     request: Message, error: ErrorCode, message: str, *, api_version: int | None = None
-) -> Any:
+) -> Message:
     """The response to `request` that says it failed as a whole.
 
     Args:
@@ -59,9 +55,7 @@ def error_response(
 
 
 def fit_version(response: Message, api_version: int) -> None:
-    """Remove what an old version has no place for: before version 1 an ElectLeaders response has
-    the errors of partitions only.
-    """
+    """Before version 1 an ElectLeaders response has the errors of partitions only."""
     if isinstance(response, election.ElectLeadersResponse) and api_version < 1:
         response.error_code = ErrorCode.NONE
 
@@ -122,7 +116,12 @@ def _have_code(kind: type[Struct], structs: Sequence[Struct], code: int) -> bool
     return False
 
 
-def _create_topics(request: Any, error: ErrorCode, message: str) -> CreateTopicsResponse:
+_Maker: TypeAlias = Callable[[Any, ErrorCode, str], Message]
+
+
+def _create_topics(
+    request: CreateTopicsRequest, error: ErrorCode, message: str
+) -> CreateTopicsResponse:
     return CreateTopicsResponse(
         topics=[
             CreatableTopicResult(
@@ -133,23 +132,23 @@ def _create_topics(request: Any, error: ErrorCode, message: str) -> CreateTopics
     )
 
 
-def _delete_topics(request: Any, error: ErrorCode, message: str) -> DeleteTopicsResponse:
+def _delete_topics(
+    request: DeleteTopicsRequest, error: ErrorCode, message: str
+) -> DeleteTopicsResponse:
     named = [(topic.name, topic.topic_id) for topic in request.topics]
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
                 name=name, topic_id=topic_id, error_code=error, error_message=message
             )
-            for name, topic_id in named
-        ]
-        + [
-            DeletableTopicResult(name=name, error_code=error, error_message=message)
-            for name in request.topic_names
+            for name, topic_id in [*named, *((name, ZERO_UUID) for name in request.topic_names)]
         ]
     )
 
 
-def _create_partitions(request: Any, error: ErrorCode, message: str) -> CreatePartitionsResponse:
+def _create_partitions(
+    request: CreatePartitionsRequest, error: ErrorCode, message: str
+) -> CreatePartitionsResponse:
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(name=topic.name, error_code=error, error_message=message)
@@ -158,10 +157,14 @@ def _create_partitions(request: Any, error: ErrorCode, message: str) -> CreatePa
     )
 
 
-def _legacy_configs(request: Any, error: ErrorCode, message: str) -> legacy.AlterConfigsResponse:
-    return legacy.AlterConfigsResponse(
-        responses=[
-            legacy.AlterConfigsResourceResponse(
+def _of_resources(
+    response_class: Callable[..., Message], entry_class: Callable[..., Struct], entries: str
+) -> _Maker:
+    """For an API about the configuration of resources."""
+
+    def make(request: Any, error: ErrorCode, message: str) -> Message:
+        failed = [
+            entry_class(
                 error_code=error,
                 error_message=message,
                 resource_type=each.resource_type,
@@ -169,26 +172,12 @@ def _legacy_configs(request: Any, error: ErrorCode, message: str) -> legacy.Alte
             )
             for each in request.resources
         ]
-    )
+        return response_class(**{entries: failed})
+
+    return make
 
 
-def _incremental_configs(
-    request: Any, error: ErrorCode, message: str
-) -> incremental.IncrementalAlterConfigsResponse:
-    return incremental.IncrementalAlterConfigsResponse(
-        responses=[
-            incremental.AlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.resources
-        ]
-    )
-
-
-def _fetch(request: Any, error: ErrorCode, _message: str) -> FetchResponse:
+def _fetch(request: FetchRequest, error: ErrorCode, _message: str) -> FetchResponse:
     """Before version 7 a Fetch response has the errors of partitions only."""
     return FetchResponse(
         error_code=error,
@@ -208,21 +197,9 @@ def _fetch(request: Any, error: ErrorCode, _message: str) -> FetchResponse:
     )
 
 
-def _describe_configs(request: Any, error: ErrorCode, message: str) -> Any:
-    return describe.DescribeConfigsResponse(
-        results=[
-            describe.DescribeConfigsResult(
-                error_code=error,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-            for each in request.resources
-        ]
-    )
-
-
-def _elect_leaders(request: Any, error: ErrorCode, message: str) -> election.ElectLeadersResponse:
+def _elect_leaders(
+    request: election.ElectLeadersRequest, error: ErrorCode, message: str
+) -> election.ElectLeadersResponse:
     return election.ElectLeadersResponse(
         error_code=error,
         replica_election_results=[
@@ -240,7 +217,9 @@ def _elect_leaders(request: Any, error: ErrorCode, message: str) -> election.Ele
     )
 
 
-def _reassign(request: Any, error: ErrorCode, message: str) -> Any:
+def _reassign(
+    request: reassignment.AlterPartitionReassignmentsRequest, error: ErrorCode, message: str
+) -> reassignment.AlterPartitionReassignmentsResponse:
     return reassignment.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=error,
@@ -270,13 +249,21 @@ def _of_whole_request(request: Message, error: ErrorCode, message: str) -> Messa
     return response_class(error_code=error, **text)
 
 
-_MAKERS: Final[dict[type[Message], Callable[[Any, ErrorCode, str], Any]]] = {
+_MAKERS: Final[dict[type[Message], _Maker]] = {
     CreateTopicsRequest: _create_topics,
     DeleteTopicsRequest: _delete_topics,
     CreatePartitionsRequest: _create_partitions,
-    legacy.AlterConfigsRequest: _legacy_configs,
-    incremental.IncrementalAlterConfigsRequest: _incremental_configs,
-    describe.DescribeConfigsRequest: _describe_configs,
+    legacy.AlterConfigsRequest: _of_resources(
+        legacy.AlterConfigsResponse, legacy.AlterConfigsResourceResponse, "responses"
+    ),
+    incremental.IncrementalAlterConfigsRequest: _of_resources(
+        incremental.IncrementalAlterConfigsResponse,
+        incremental.AlterConfigsResourceResponse,
+        "responses",
+    ),
+    describe.DescribeConfigsRequest: _of_resources(
+        describe.DescribeConfigsResponse, describe.DescribeConfigsResult, "results"
+    ),
     election.ElectLeadersRequest: _elect_leaders,
     reassignment.AlterPartitionReassignmentsRequest: _reassign,
     FetchRequest: _fetch,

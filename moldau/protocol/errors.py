@@ -1,8 +1,7 @@
 """Kafka's error codes, and the two exceptions of the protocol layer.
 
-Owns the one table of what a code is called, whether a client may retry, and whether it should ask
-for fresh metadata first (the classes Apache Kafka 4.3 gives them). Maps no exception to a code and
-no code to an exception: that is `client`'s table. Invariant: numbers never change meaning.
+Whether a code is retriable or invalidates metadata is as in Apache Kafka 4.3. `client` maps codes
+to exceptions.
 """
 
 from enum import IntEnum
@@ -34,11 +33,7 @@ class ErrorCode(IntEnum):
     message: str
 
     def __new__(
-        cls,
-        code: int,
-        message: str,
-        retriable: bool = False,
-        invalidates_metadata: bool = False,
+        cls, code: int, message: str, retriable: bool = False, invalidates_metadata: bool = False
     ) -> "ErrorCode":
         member = int.__new__(cls, code)
         member._value_ = code

@@ -1,8 +1,7 @@
 """The headers in front of requests and responses, and whole frames made of header and body.
 
-Owns which header version goes with which API version, and the four size bytes in front. Does not
-know connections: matching a response to its request is the caller's. Invariant: the response to
-ApiVersions always has the oldest header, because its sender cannot know yet which ones we use.
+The response to ApiVersions always has the oldest header, because its sender cannot know yet which
+ones we use.
 """
 
 from struct import Struct as PackedStruct
@@ -61,8 +60,7 @@ def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
     The API and the version may be unknown: the header is then read as such a version would have it,
     so that the caller can still answer, or name the client whose connection it closes.
 
-    Raises:
-        RemoteProtocolError: the bytes are no request header.
+    Raises RemoteProtocolError: the bytes are no request header.
     """
     if len(buffer) < _REQUEST_HEAD.size:
         raise RemoteProtocolError(f"a request of {len(buffer)} bytes has no room for its header")
@@ -81,10 +79,7 @@ def decode_request_header(buffer: Buffer) -> tuple[RequestHeader, int]:
     if request_header_version(api_key, api_version) == 2:
         position = _skip_tagged_section(buffer, position)
     request_header = RequestHeader(
-        api_key=api_key,
-        api_version=api_version,
-        correlation_id=correlation_id,
-        client_id=client_id,
+        api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=client_id
     )
     return request_header, position
 
@@ -94,9 +89,8 @@ def encode_request(
 ) -> list[Part]:
     """Return the frame of a request, size prefix included.
 
-    Raises:
-        LocalProtocolError: the message has no such version or does not fit it, or the frame
-            would be larger than its size prefix can say.
+    Raises LocalProtocolError: the message has no such version or does not fit it, or the frame
+    would be larger than its size prefix can say.
     """
     body = message.encode(api_version)
     name = b"" if client_id is None else client_id.encode()
@@ -115,8 +109,7 @@ def encode_request(
 def encode_response(message: Message, *, api_version: int, correlation_id: int) -> list[Part]:
     """Return the frame of a response, size prefix included.
 
-    Raises:
-        LocalProtocolError: as `encode_request`.
+    Raises LocalProtocolError: as `encode_request`.
     """
     body = message.encode(api_version)
     packing = _SIZED_RESPONSE_HEAD
@@ -133,11 +126,10 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
 def decode_response(api_key: int, api_version: int, buffer: Buffer) -> tuple[int, Message]:
     """Return the correlation id and the message of a response, a frame without its size.
 
-    An ApiVersions response that says UNSUPPORTED_VERSION is read as version 0, whatever was
-    asked: that is how nodes answer a version they do not know (KIP-511).
+    An ApiVersions response that says UNSUPPORTED_VERSION is read as version 0, whatever was asked:
+    that is how nodes answer a version they do not know (KIP-511).
 
-    Raises:
-        RemoteProtocolError: the bytes are not this response.
+    Raises RemoteProtocolError: the bytes are not this response.
     """
     if len(buffer) < _CORRELATION_ID.size:
         raise RemoteProtocolError(f"a response of {len(buffer)} bytes has no room for its header")

@@ -1,7 +1,6 @@
 """How many topics and partitions a Produce request has, counted before it is decoded.
 
-Owns: the walk over the body from length to length. Must not: report errors; decoding reports what
-is wrong with the body. Invariant: the walk takes at most as many steps as it may count.
+Decoding reports what is wrong with the body; the walk takes at most as many steps as it may count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Finds an API's message classes by its number, importing their module on first use.
-
-Owns the list of APIs without messages. Does not know which versions a node serves.
-"""
+"""Finds an API's message classes by its number, importing their module on first use."""
 
 from functools import cache
 from importlib import import_module
@@ -12,12 +9,7 @@ from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.schema import Message
 
 _REMOVED_FROM_KAFKA: Final = frozenset(
-    {
-        ApiKey.LEADER_AND_ISR,
-        ApiKey.STOP_REPLICA,
-        ApiKey.UPDATE_METADATA,
-        ApiKey.CONTROLLED_SHUTDOWN,
-    }
+    {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
 )
 _NOT_SPOKEN: Final = frozenset(
     {
@@ -42,7 +34,6 @@ def api_keys() -> list[ApiKey]:
 
 
 def is_known(api_key: int) -> bool:
-    """Return whether the API has messages."""
     return api_key in _MODULES
 
 
@@ -56,19 +47,11 @@ def _message_class(api_key: int, kind: str) -> type[Message]:
 
 @cache
 def request_class(api_key: int) -> type[Message]:
-    """Return the API's request.
-
-    Raises:
-        RemoteProtocolError: there is no such API.
-    """
+    """Return the API's request. Raises RemoteProtocolError: there is no such API."""
     return _message_class(api_key, "Request")
 
 
 @cache
 def response_class(api_key: int) -> type[Message]:
-    """Return the API's response.
-
-    Raises:
-        RemoteProtocolError: there is no such API.
-    """
+    """Return the API's response. Raises RemoteProtocolError: there is no such API."""
     return _message_class(api_key, "Response")

@@ -86,7 +86,7 @@ class Versions(NamedTuple):
 class FieldOptions(NamedTuple):
     """The arguments of `field()`."""
 
-    default: Any
+    default: object
     since: int
     until: int
     nullable: str | None
@@ -144,10 +144,10 @@ class FieldSpec(NamedTuple):
     tag: int | None
     ignorable: bool
     flexible: bool
-    default: Any
-    fresh_default: Callable[[], Any] | None
+    default: object
+    fresh_default: Callable[[], object] | None
 
-    def default_value(self) -> Any:
+    def default_value(self) -> object:
         """Return the default, a new object each time when it is mutable."""
         return self.default if self.fresh_default is None else self.fresh_default()
 
@@ -159,7 +159,7 @@ class StructSpec(NamedTuple):
     fields: tuple[FieldSpec, ...]
 
 
-_EMPTY_VALUES: dict[str, Any] = {
+_EMPTY_VALUES: dict[str, object] = {
     "bool": False,
     "float64": 0.0,
     "uuid": ZERO_UUID,
@@ -188,11 +188,11 @@ def _read_type(annotation: Any) -> FieldType:
     raise AssertionError(f"{annotation!r} is no wire type")
 
 
-def _read_field(name: str, annotation: Any, declared: Any) -> FieldSpec:
+def _read_field(name: str, annotation: object, declared: object) -> FieldSpec:
     options = declared if isinstance(declared, FieldOptions) else field(declared)
     field_type = _read_type(annotation)
     default = options.default
-    fresh_default: Callable[[], Any] | None = None
+    fresh_default: Callable[[], object] | None = None
     if default is MISSING:
         if isinstance(field_type, ArrayType):
             default, fresh_default = None, list
@@ -224,7 +224,7 @@ class Struct:
     __slots__ = ()
     __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
-    _declared: ClassVar[dict[str, tuple[Any, Any]]] = {}
+    _declared: ClassVar[dict[str, tuple[object, object]]] = {}
     _spec: ClassVar[StructSpec | None] = None
     _shared_default: "ClassVar[Struct | None]" = None
 
@@ -277,7 +277,7 @@ class Struct:
         return f"{type(self).__name__}({values})"
 
 
-def _refuse_change(self: Struct, name: str, *_: Any) -> None:
+def _refuse_change(self: Struct, name: str, *_: object) -> None:
     raise AttributeError(
         f"{name} belongs to a shared default: assign a new {type(self).__name__} to its field"
     )
@@ -286,7 +286,7 @@ def _refuse_change(self: Struct, name: str, *_: Any) -> None:
 def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
     parameters: list[str] = []
     body: list[str] = []
-    names: dict[str, Any] = {"MISSING": MISSING}
+    names: dict[str, object] = {"MISSING": MISSING}
     for spec in cls.spec().fields:
         if spec.fresh_default is None:
             names[f"default_{spec.name}"] = spec.default
@@ -304,20 +304,15 @@ def _compile_constructor(cls: type[Struct]) -> Callable[..., None]:
     )
     source = "\n".join([head, *(body or ["    pass"])])
     exec(compile(source, f"<constructor of {cls.__name__}>", "exec"), names)
-    constructor: Callable[..., None] = names["__init__"]
+    constructor = names["__init__"]
+    assert callable(constructor)
     return constructor
 
 
 Encoder: TypeAlias = Callable[[Any], list[Part]]
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 
-_ENCODE_MISUSE = (
-    struct_module.error,
-    AttributeError,
-    OverflowError,
-    TypeError,
-    UnicodeEncodeError,
-)
+_ENCODE_MISUSE = (struct_module.error, AttributeError, OverflowError, TypeError, UnicodeEncodeError)
 _DECODE_FAULTS = (struct_module.error, IndexError, OverflowError, UnicodeDecodeError)
 
 
@@ -343,9 +338,8 @@ class Message(Struct):
     def encode(self, version: int) -> list[Part]:
         """Encode as `version`; a `records` value becomes a part of its own, untouched.
 
-        Raises:
-            LocalProtocolError: the version does not exist, a value does not fit its type, or a
-                field that the version lacks has a value other than its default.
+        Raises LocalProtocolError: the version does not exist, a value does not fit its type, or a
+        field that the version lacks has a value other than its default.
         """
         encoder = self._encoders.get(version)
         try:
@@ -360,8 +354,7 @@ class Message(Struct):
     def to_bytes(self, version: int) -> bytes:
         """Encode as `version` into one bytes object; its `records` must be in memory.
 
-        Raises:
-            LocalProtocolError: as `encode`.
+        Raises LocalProtocolError: as `encode`.
         """
         parts: list[Any] = self.encode(version)
         try:
@@ -375,8 +368,7 @@ class Message(Struct):
 
         `records` fields are memoryviews of `buffer`. Bytes behind the message are the caller's.
 
-        Raises:
-            RemoteProtocolError: the bytes are not this message, or the version does not exist.
+        Raises RemoteProtocolError: the bytes are not this message, or the version does not exist.
         """
         decoder = cls._decoders.get(version)
         try:
@@ -390,7 +382,6 @@ class Message(Struct):
 
     @classmethod
     def supports(cls, version: int) -> bool:
-        """Return whether the class can encode and decode `version`."""
         return cls.MIN_VERSION <= version <= cls.MAX_VERSION
 
     @classmethod

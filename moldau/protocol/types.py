@@ -1,9 +1,8 @@
 """The wire's value types: what a message field may be annotated with, ids, uuids, topic names.
 
-Owns the mapping from an annotation to its meaning on the wire (`WireType`), and the one rule for
-topic names that broker, controller, client and tools all check. Does no encoding itself and knows
-no message. A type checker sees plain Python types (`Int32` is `int`, `String` is `str`); the schema
-reader sees the `WireType` behind them.
+A type checker sees plain Python types (`Int32` is `int`, `String` is `str`); the schema reader sees
+the `WireType` behind them. The one rule for topic names is here, for broker, controller, client and
+tools.
 """
 
 import base64
@@ -87,8 +86,7 @@ def uuid_to_base64(value: UUID) -> str:
 def uuid_from_base64(text: str) -> UUID:
     """Parse Kafka's text form of a uuid.
 
-    Raises:
-        ValueError: `text` is not 22 to 24 characters of url-safe base64 for 16 bytes.
+    Raises ValueError: `text` is not 22 to 24 characters of url-safe base64 for 16 bytes.
     """
     if not 22 <= len(text) <= 24:
         raise ValueError(f"{text!r} is not a base64 uuid: 22 characters are expected")

@@ -1,7 +1,5 @@
-"""Unsigned variable-length integers of 32 bits: seven bits a byte, lowest first.
-
-Owns their reading and writing for everything outside record batches. A reader never looks past
-the fifth byte and raises RemoteProtocolError for anything longer.
+"""Unsigned variable-length integers of 32 bits, outside of record batches: seven bits a byte,
+lowest first.
 """
 
 from moldau.constants import MAX_UINT32
@@ -14,8 +12,7 @@ MAX_UNSIGNED_VARINT_BYTES = 5
 def read_seven_bit_groups(buffer: Buffer, position: int, max_bytes: int) -> tuple[int, int]:
     """Return the number in the bytes from `position` up to the first below 128.
 
-    Raises:
-        RemoteProtocolError: there is none among `max_bytes` bytes, or in the buffer.
+    Raises RemoteProtocolError: there is none among `max_bytes` bytes, or in the buffer.
     """
     value = 0
     for shift in range(0, 7 * max_bytes, 7):
@@ -32,8 +29,7 @@ def read_seven_bit_groups(buffer: Buffer, position: int, max_bytes: int) -> tupl
 def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Return the unsigned 32-bit integer at `position` and the position after it.
 
-    Raises:
-        RemoteProtocolError: it is cut short, longer than five bytes or over 32 bits.
+    Raises RemoteProtocolError: it is cut short, longer than five bytes or over 32 bits.
     """
     value, position = read_seven_bit_groups(buffer, position, MAX_UNSIGNED_VARINT_BYTES)
     if value > MAX_UINT32:

@@ -76,11 +76,7 @@ def encode_data_batch(
 
 
 def encode_values(
-    values: Sequence[bytes],
-    *,
-    timestamp_ms: int,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
+    values: Sequence[bytes], *, timestamp_ms: int, base_offset: int = 0, leader_epoch: int = -1
 ) -> bytearray:
     """One batch of metadata records that are encoded already."""
     return encode_batch(
@@ -203,7 +199,7 @@ def _check_batch(
 ) -> BatchHeader | None:
     """The header of the batch at `position`; None when the batch is not whole.
 
-    Raises: InvalidBatch, MetadataLogError.
+    Raises InvalidBatch, MetadataLogError.
     """
     if len(view) - position < BATCH_HEADER_SIZE:
         return None
@@ -228,7 +224,7 @@ def _decode(data: memoryview, header: BatchHeader) -> DecodedBatch | None:
 
     Such bytes are intact and belong into the log; the listener that applies them reports them.
 
-    Raises: MetadataLogError: a control batch that makes no sense.
+    Raises MetadataLogError: a control batch that makes no sense.
     """
     try:
         (decoded,) = decode_batches(data, "fetched")

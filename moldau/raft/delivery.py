@@ -39,7 +39,6 @@ class RecentBatches:
         self._size_bytes = 0
 
     def add(self, batch: CommittedBatch) -> None:
-        """A batch was appended."""
         batches = self._batches
         is_next = not batches or batches[-1].last_offset + 1 == batch.base_offset
         is_full = (
@@ -66,7 +65,6 @@ class RecentBatches:
             self._size_bytes -= batches.pop().size_bytes
 
     def clear(self) -> None:
-        """Forget all."""
         self._batches.clear()
         self._size_bytes = 0
 
@@ -114,12 +112,10 @@ class Subscription:
         self._told: tuple[int, int] | None = None
 
     def pause(self) -> None:
-        """Give this listener nothing more for now."""
         if self.state is not SubscriptionState.CLOSED:
             self.state = SubscriptionState.PAUSED
 
     def resume(self) -> None:
-        """Continue where the listener stopped."""
         if self.state is SubscriptionState.PAUSED:
             self.catch_up()
 
@@ -130,7 +126,6 @@ class Subscription:
             self._wanted(self)
 
     def close(self) -> None:
-        """Give this listener nothing any more."""
         self.state = SubscriptionState.CLOSED
 
     def give_snapshot(self, snapshot: LoadedSnapshot) -> None:
@@ -254,8 +249,6 @@ class Delivery:
             subscription.close()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
-
-    # -- from the disk ---------------------------------------------------------------------------
 
     def _give(self, subscription: Subscription, batch: CommittedBatch) -> None:
         subscription.give(batch, self.leadership, self._epoch_start_offset)

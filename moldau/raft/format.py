@@ -33,8 +33,7 @@ def check_unformatted(filesystem: Filesystem, metadata_directory: str) -> None:
 
     First snapshots that an interrupted formatting left are no log: they are written again.
 
-    Raises:
-        MetadataLogError: there is one.
+    Raises MetadataLogError: there is one.
     """
     directory = os.path.join(metadata_directory, METADATA_DIRECTORY)
     if not filesystem.is_directory(directory):
@@ -103,9 +102,7 @@ def _make_durably(filesystem: Filesystem, path: str) -> None:
 def read_bootstrap(filesystem: Filesystem, metadata_directory: str) -> list[Message]:
     """The records of `bootstrap.checkpoint`; empty when there is no such file. Blocks.
 
-    Raises:
-        MetadataLogError: it is damaged.
-        OSError: it cannot be read.
+    Raises MetadataLogError: it is damaged; OSError: it cannot be read.
     """
     path = os.path.join(metadata_directory, BOOTSTRAP_CHECKPOINT)
     if not filesystem.exists(path):

@@ -66,8 +66,6 @@ class LogFiles:
     cached_snapshot: LoadedSnapshot | None = None
     flushed_end_offset: int = 0
 
-    # -- the view of the core ---------------------------------------------------------------------
-
     @property
     def log_start_offset(self) -> int:
         return self.log.log_start_offset
@@ -109,13 +107,10 @@ class LogFiles:
     def has_snapshot(self, snapshot_id: SnapshotId) -> bool:
         return snapshot_id in self.snapshots
 
-    # -- reading it back ------------------------------------------------------------------------
-
     def read(self, start_offset: int, end_offset: int) -> Iterator[DecodedBatch]:
         """The batches from `start_offset` to `end_offset` (exclusive). Blocks.
 
-        Raises:
-            MetadataLogError: damage, or the log is offline.
+        Raises MetadataLogError: damage, or the log is offline.
         """
         next_offset = start_offset
         while next_offset < end_offset:
@@ -127,7 +122,7 @@ class LogFiles:
 
     def start_read(self, start_offset: int, end_offset: int) -> FileRegion | bytes:
         """Find the bytes of some batches from the one that holds `start_offset` on; on the log's
-        own loop. Raises: MetadataLogError.
+        own loop. Raises MetadataLogError.
         """
         result = self.log.read(start_offset, max_bytes=READ_BYTES, max_offset=end_offset)
         if result.error is not ErrorCode.NONE:
@@ -140,7 +135,7 @@ class LogFiles:
     def finish_read(self, region: FileRegion | bytes, start_offset: int) -> list[DecodedBatch]:
         """Read and decode what `start_read` found, checking every CRC; in any thread.
 
-        Raises: MetadataLogError.
+        Raises MetadataLogError.
         """
         if isinstance(region, bytes):
             return list(decode_batches(region, self.directory))
@@ -221,8 +216,7 @@ def voters_in_batch(
 ) -> tuple[int, VoterSet] | None:
     """The voters that a batch brings and the offset of their last record; None if it has none.
 
-    Raises:
-        MetadataLogError: their record cannot be decoded.
+    Raises MetadataLogError: their record cannot be decoded.
     """
     kinds = (ControlRecordType.KRAFT_VERSION, ControlRecordType.KRAFT_VOTERS)
     found = [index for index, each in enumerate(batch.control_records) if each[0] in kinds]

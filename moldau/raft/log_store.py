@@ -66,11 +66,7 @@ class RecordsFlush(FlushJob):
 
     def __init__(self, job: FlushJob) -> None:
         super().__init__(
-            job.filesystem,
-            job.directory,
-            job.offset,
-            job.leader_epoch_cache,
-            job.truncation_count,
+            job.filesystem, job.directory, job.offset, job.leader_epoch_cache, job.truncation_count
         )
         self.files = job.files
 
@@ -120,12 +116,10 @@ class LogStore:
         """The active segment, and how often the log had been cut, when everything was synced."""
 
     async def persist(self, state: ElectionState) -> None:
-        """Make the election state durable. Raises: OSError."""
+        """Make the election state durable. Raises OSError."""
         files = self._files
         await self._offload(write_quorum_state, files.filesystem, files.directory, state)
         files.quorum_state = state
-
-    # -- a leader's appends ----------------------------------------------------------------------
 
     def append_data(
         self,
@@ -145,7 +139,7 @@ class LogStore:
         return self._append(batch, leader_epoch, timestamp_ms, messages)
 
     def append_epoch_start(self, effect: AppendEpochStart) -> list[VotersAt]:
-        """Append a leader's first batch; the voters in it. Raises: MetadataLogError."""
+        """Append a leader's first batch; the voters in it. Raises MetadataLogError."""
         message = LeaderChangeMessage(
             version=_LEADER_CHANGE_VERSION,
             leader_id=self._node_id,
@@ -160,7 +154,7 @@ class LogStore:
         return self._append_control(records, effect.leader_epoch, effect.voters)
 
     def append_voters(self, effect: AppendVoters) -> list[VotersAt]:
-        """Append a change of the voters. Raises: MetadataLogError."""
+        """Append a change of the voters. Raises MetadataLogError."""
         records = effect.voters.control_records()
         if not effect.kraft_version_changed:
             records = [each for each in records if each[0] is ControlRecordType.KRAFT_VOTERS]
@@ -180,11 +174,7 @@ class LogStore:
         return [] if voters is None else [(result.last_offset, voters)]
 
     def _append(
-        self,
-        batch: bytearray,
-        leader_epoch: int,
-        timestamp_ms: int,
-        records: tuple[Message, ...],
+        self, batch: bytearray, leader_epoch: int, timestamp_ms: int, records: tuple[Message, ...]
     ) -> AppendResult:
         result = self._log.append_as_leader(
             batch, leader_epoch=leader_epoch, origin=AppendOrigin.RAFT_LEADER
@@ -203,10 +193,8 @@ class LogStore:
             self.flush_soon()
         return result
 
-    # -- a follower's ----------------------------------------------------------------------------
-
     async def append_fetched(self, effect: AppendFetched) -> FollowerAppend:
-        """Append what a leader sent, as far as it is good. Raises: MetadataLogError (the disk)."""
+        """Append what a leader sent, as far as it is good. Raises MetadataLogError (the disk)."""
         outcome = FollowerAppend()
         if effect.base_offset != self._log.log_end_offset:
             outcome.refusal = (
@@ -248,15 +236,13 @@ class LogStore:
         return outcome
 
     async def truncate(self, end_offset: int) -> None:
-        """Remove everything from `end_offset` on. Raises: LogOffline, OSError."""
+        """Remove everything from `end_offset` on. Raises LogOffline, OSError."""
         await self.flush_is_idle()
         async with self._log_lock:
             if self._files.flushed_end_offset > end_offset:
                 await self._note_flushed(end_offset)
             await self._offload(self._log.truncate_to, end_offset)
         self._recent.truncate_to(end_offset)
-
-    # -- flush -----------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
         """Flush in the background; appends during a flush share the next one."""
@@ -296,14 +282,14 @@ class LogStore:
             logger.warning("%s: not noted how far the log is flushed: %s", files.directory, error)
 
     async def _note_flushed(self, end_offset: int) -> None:
-        """Raises: OSError."""
+        """Raises OSError."""
         files = self._files
         await self._offload(write_flushed_end, files.filesystem, files.directory, end_offset)
         files.flushed_end_offset = end_offset
 
     def _start_flush(self) -> FlushJob | None:
         """Once the active segment has a durable name, its records are all that a commit needs: a
-        start after a crash rebuilds the indexes. Raises: LogOffline, DiskFull.
+        start after a crash rebuilds the indexes. Raises LogOffline, DiskFull.
         """
         job = self._log.start_flush()
         active = self._log.active_segment
@@ -313,12 +299,10 @@ class LogStore:
         is_plain = len(job.files) == 1 and set(job.paths) == indexes
         return RecordsFlush(job) if is_plain else job
 
-    # -- for peers -------------------------------------------------------------------------------
-
     async def read_records(self, start_offset: int, end_offset: int, max_bytes: int) -> Buffer:
         """Whole batches from the one with `start_offset` on, their CRC known to be good.
 
-        Raises: MetadataLogError.
+        Raises MetadataLogError.
         """
         result = self._log.read(start_offset, max_bytes=max_bytes, max_offset=end_offset)
         while result.verification is not None:
@@ -342,7 +326,7 @@ class LogStore:
             region.release()
 
     async def close(self) -> None:
-        """Close the files. Raises: LogOffline, OSError."""
+        """Close the files. Raises LogOffline, OSError."""
         await self.flush_is_idle()
         if not self._log.offline:
             await self._offload(self._log.close)

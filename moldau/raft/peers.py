@@ -47,7 +47,6 @@ class NoPeers:
     async def request(
         self, destination: Destination, request: PeerRequest, timeout_ms: float
     ) -> PeerResponse | None:
-        """No answer."""
         return None
 
     async def close(self) -> None:
@@ -104,13 +103,7 @@ class ConnectionPeers:
     """
 
     def __init__(
-        self,
-        network: Network,
-        clock: Clock,
-        *,
-        cluster_id: str,
-        client_id: str,
-        listener_name: str,
+        self, network: Network, clock: Clock, *, cluster_id: str, client_id: str, listener_name: str
     ) -> None:
         self._network = network
         self._clock = clock
@@ -166,7 +159,7 @@ class ConnectionPeers:
     async def _exchange(
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
     ) -> PeerResponse:
-        """Raises: OSError, TimeoutError, RemoteProtocolError, LocalProtocolError."""
+        """Raises OSError, TimeoutError, RemoteProtocolError, LocalProtocolError."""
         connection = await channel.connected(
             self._network, self._clock, destination, self._client_id
         )

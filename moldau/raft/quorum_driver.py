@@ -17,7 +17,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
@@ -43,6 +43,7 @@ from moldau.raft.core.messages import (
     FetchResponse,
     FetchSnapshotResponse,
     KraftVersionResponse,
+    PeerResponse,
 )
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.delivery import Delivery
@@ -59,6 +60,8 @@ MAX_QUEUED_EVENTS: Final = 1_000
 (answers, timers, flushes) are bounded by its own requests."""
 
 Event = Callable[[], Sequence[Effect]]
+Answer = PeerResponse | Complete
+"""What the core settles a token with."""
 
 
 class EventQueue:
@@ -87,7 +90,6 @@ class EventQueue:
         self.is_stopped = False
 
     def start(self) -> None:
-        """Begin to take events."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="metadata-quorum")
 
     def post(self, event: Event) -> None:
@@ -212,7 +214,7 @@ class QuorumDriver:
         self.led_epoch = -1
         """The last epoch whose first batch this replica has appended."""
         self.leadership_watchers: list[Callable[[Leadership], object]] = []
-        self._tokens: dict[asyncio.Future[Any], None] = {}  # in the order they asked
+        self._tokens: dict[asyncio.Future[Answer], None] = {}  # in the order they asked
         self._sends: set[asyncio.Task[None]] = set()
         self._timer: TimerHandle | None = None
         self._timer_due_ms: float | None = None
@@ -224,8 +226,7 @@ class QuorumDriver:
     async def start(self) -> None:
         """Take part in the quorum; a quorum of one leads on return.
 
-        Raises:
-            MetadataLogError: the first steps failed; everything is closed.
+        Raises MetadataLogError: the first steps failed; everything is closed.
         """
         core, events = self.core, self.events
         self.delivery.keep_snapshot()
@@ -240,20 +241,17 @@ class QuorumDriver:
             raise MetadataLogError(self.failure)
         self._is_started = True
 
-    # -- events ----------------------------------------------------------------------------------
-
     def now_ms(self) -> float:
-        """The time as the core knows it."""
         return self._clock.monotonic_ms()
 
-    async def ask(self, event: Callable[[asyncio.Future[Any]], Sequence[Effect]]) -> Any:
+    async def ask(self, event: Callable[[object], Sequence[Effect]]) -> Answer:
         """Post an event with a token, and wait for the effect that answers the token.
 
-        Raises: QuorumStopped.
+        Raises QuorumStopped.
         """
         if self.failure is not None or self.events.is_stopped:
             raise QuorumStopped(self.failure or "the metadata log is closed")
-        token: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        token: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._tokens[token] = None
         token.add_done_callback(self._tokens.pop)
         self.events.post(lambda: event(token))
@@ -326,8 +324,6 @@ class QuorumDriver:
             if not token.done():
                 token.set_exception(QuorumStopped(self.failure or "the metadata log is closed"))
                 token.exception()  # retrieved: the caller may have gone
-
-    # -- effects ---------------------------------------------------------------------------------
 
     async def _carry_out(self, effect: Effect) -> None:
         try:
@@ -441,6 +437,7 @@ class QuorumDriver:
         self._add(self.core.on_snapshot_installed(snapshot_id, voters, self.now_ms()))
 
     async def _read_records(self, effect: ReadRecords) -> None:
+        assert isinstance(effect.token, asyncio.Future)
         if effect.token.done():
             return
         records = await self.store.read_records(
@@ -477,8 +474,6 @@ class QuorumDriver:
         for watcher in self.leadership_watchers:
             watcher(leadership)
 
-    # -- the end ---------------------------------------------------------------------------------
-
     async def shut_down(self) -> None:
         """Commit what can be committed, hand leadership on, close the files."""
         # What a leader has appended so far is to be committed where that takes no other replica.
@@ -512,7 +507,8 @@ class QuorumDriver:
             logger.error("closing the metadata log: %s", error)
 
 
-def _settle(token: asyncio.Future[Any], outcome: object) -> None:
+def _settle(token: object, outcome: Answer) -> None:
     """Answer the caller, unless it has gone."""
+    assert isinstance(token, asyncio.Future), "the tokens are those of `ask`"
     if not token.done():
         token.set_result(outcome)

@@ -14,7 +14,6 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from moldau.metadata.log import MetadataLogListener
@@ -54,7 +53,6 @@ class QuorumStatus:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica leads."""
         return self.role is Role.LEADER
 
 
@@ -115,8 +113,6 @@ class QuorumLog:
         await driver.start()
         return cls(files, settings, driver)
 
-    # -- the port --------------------------------------------------------------------------------
-
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record will get."""
@@ -129,7 +125,6 @@ class QuorumLog:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch this replica is in."""
         return self._core.leader_epoch
 
     @property
@@ -139,12 +134,10 @@ class QuorumLog:
 
     @property
     def node_id(self) -> int:
-        """This node."""
         return self._settings.node_id
 
     @property
     def directory_id(self) -> UUID:
-        """The directory of this replica."""
         return self._settings.directory_id
 
     @property
@@ -154,7 +147,6 @@ class QuorumLog:
 
     @property
     def voter_ids(self) -> Sequence[int]:
-        """Node ids of the latest voters."""
         return tuple(voter.voter_id for voter in self._core.voters.voters)
 
     @property
@@ -173,7 +165,6 @@ class QuorumLog:
         return tuple(self._files.snapshots)
 
     def status(self) -> QuorumStatus:
-        """The quorum as this replica knows it now."""
         core = self._core
         voters: list[ReplicaProgress] = []
         observers: list[ReplicaProgress] = []
@@ -223,12 +214,7 @@ class QuorumLog:
         )
 
     def add_listener(self, listener: MetadataLogListener) -> Subscription:
-        """Deliver the committed log to `listener`, then every batch that commits."""
         return self._delivery.add_listener(listener)
-
-    def release_cached_snapshot(self) -> None:
-        """The listeners of the start-up have it: give the memory back."""
-        self._delivery.release_snapshot()
 
     async def write_snapshot(
         self,
@@ -240,8 +226,7 @@ class QuorumLog:
     ) -> None:
         """Write a snapshot of everything below `end_offset`, then trim log and older snapshots.
 
-        Raises:
-            OSError: it could not be written; nothing changed.
+        Raises OSError: it could not be written; nothing changed.
         """
         assert end_offset <= self.high_watermark, "only what is committed"
         snapshot_id = SnapshotId(end_offset, leader_epoch)
@@ -270,19 +255,17 @@ class QuorumLog:
         self._driver.store.flush_soon()  # the segment that has just ended, with its indexes
         return self._core.on_snapshot_written(self._driver.now_ms()) if counts else ()
 
-    # -- requests --------------------------------------------------------------------------------
-
     async def handle(self, request: PeerRequest) -> PeerResponse:
         """The answer to a peer; a fetch may wait for it as long as it asked for.
 
-        Raises:
-            QuorumStopped: the replica is closed or has failed.
+        Raises QuorumStopped: the replica is closed or has failed.
         """
         await self._driver.events.has_room()
         core = self._core
-        answer: PeerResponse = await self._driver.ask(
+        answer = await self._driver.ask(
             lambda token: core.on_request(request, token, self._driver.now_ms())
         )
+        assert not isinstance(answer, Complete)
         return answer
 
     async def add_voter(
@@ -290,20 +273,16 @@ class QuorumLog:
     ) -> tuple[ErrorCode, str]:
         """Add a voter that has caught up (KIP-853); the error and what to say of it.
 
-        Raises: QuorumStopped.
+        Raises QuorumStopped.
         """
         return await self._change(
             lambda core, token, now_ms: core.add_voter(
-                token,
-                voter,
-                now_ms,
-                ack_when_committed=ack_when_committed,
-                timeout_ms=timeout_ms,
+                token, voter, now_ms, ack_when_committed=ack_when_committed, timeout_ms=timeout_ms
             )
         )
 
     async def remove_voter(self, voter: ReplicaKey, *, timeout_ms: int) -> tuple[ErrorCode, str]:
-        """Remove a voter, be it this leader (KIP-853). Raises: QuorumStopped."""
+        """Remove a voter, be it this leader (KIP-853). Raises QuorumStopped."""
         return await self._change(
             lambda core, token, now_ms: core.remove_voter(
                 token, voter, now_ms, timeout_ms=timeout_ms
@@ -325,11 +304,10 @@ class QuorumLog:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, str(problem)
 
     async def resign(self, preferred: ReplicaKey | None = None) -> tuple[ErrorCode, str]:
-        """Stop leading, in favour of `preferred` if it can. Raises: QuorumStopped."""
+        """Stop leading, in favour of `preferred` if it can. Raises QuorumStopped."""
         return await self._change(lambda core, token, now_ms: core.resign(token, preferred, now_ms))
 
     def step_down(self) -> None:
-        """See MetadataLog.step_down."""
         if self._stepping_down is None and self._may_append(self._core.leader_epoch):
             self._stepping_down = asyncio.get_running_loop().create_task(
                 self._step_down(), name="metadata-step-down"
@@ -343,12 +321,11 @@ class QuorumLog:
             self._stepping_down = None
 
     async def _change(
-        self, event: Callable[[QuorumCore, asyncio.Future[Any], float], Sequence[Effect]]
+        self, event: Callable[[QuorumCore, object, float], Sequence[Effect]]
     ) -> tuple[ErrorCode, str]:
         driver = self._driver
-        outcome: Complete = await driver.ask(
-            lambda token: event(driver.core, token, driver.now_ms())
-        )
+        outcome = await driver.ask(lambda token: event(driver.core, token, driver.now_ms()))
+        assert isinstance(outcome, Complete)
         return outcome.error, outcome.message
 
     async def close(self) -> None:

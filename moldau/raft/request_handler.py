@@ -9,9 +9,8 @@ own API.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as quorum
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
@@ -29,20 +28,6 @@ from moldau.raft.quorum_log import QuorumLog, QuorumStatus
 from moldau.raft.values import METADATA_TOPIC, QuorumStopped
 from moldau.raft.wire import METADATA_PARTITION, Refused, decode_request, encode_response
 from moldau.runtime.clock import Clock
-
-RAFT_APIS: Final = frozenset(
-    {
-        ApiKey.FETCH,
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.ADD_RAFT_VOTER,
-        ApiKey.REMOVE_RAFT_VOTER,
-        ApiKey.UPDATE_RAFT_VOTER,
-    }
-)
 
 REMOVE_VOTER_TIMEOUT_MS: Final = 30_000
 """RemoveRaftVoter says nothing of how long its sender waits: what Kafka's tools wait by default."""
@@ -62,7 +47,7 @@ quorum without another election for ever."""
 
 
 class RaftRequestHandler:
-    """Answers the requests of `RAFT_APIS` for one replica, on the log's event loop.
+    """Answers the requests of `QUORUM_APIS` for one replica, on the log's event loop.
 
     Args:
         listener_name: of the listener the requests come by; leaders are named by their address
@@ -78,7 +63,7 @@ class RaftRequestHandler:
         self._listener_name = listener_name
 
     async def handle(self, request: Message, api_version: int, client_host: str) -> Message:
-        """The response to a request of `RAFT_APIS`; a fetch may wait as long as it asks for."""
+        """The response to a request of `QUORUM_APIS`; a fetch may wait as long as it asks for."""
         del client_host  # of no meaning to the quorum
         try:
             match request:
@@ -102,8 +87,6 @@ class RaftRequestHandler:
         if decoded.leader_epoch > self._log.leader_epoch + MAX_EPOCH_JUMP:
             return _refusal_of(request, ErrorCode.INVALID_REQUEST)
         return encode_response(await self._log.handle(decoded), api_version, self._listener_name)
-
-    # -- voters ----------------------------------------------------------------------------------
 
     async def _add_voter(self, request: AddRaftVoterRequest) -> AddRaftVoterResponse:
         """AddRaftVoter v0–v1 (KIP-853, KIP-1186)."""
@@ -151,8 +134,6 @@ class RaftRequestHandler:
         if request.voter_id < 0 or request.voter_directory_id == ZERO_UUID:
             return ErrorCode.INVALID_REQUEST, "a voter is its node id and its directory id"
         return ErrorCode.NONE, ""
-
-    # -- descriptions ----------------------------------------------------------------------------
 
     def _describe_quorum(
         self, request: quorum.DescribeQuorumRequest, api_version: int
@@ -241,10 +222,7 @@ class RaftRequestHandler:
 
 
 def _refusal_of(request: Message, error: ErrorCode) -> Message:
-    response: Any = response_class(request.API_KEY)()
-    response.error_code = error
-    refused: Message = response
-    return refused
+    return response_class(request.API_KEY)(error_code=error)
 
 
 def _text(error: ErrorCode, message: str) -> str | None:

@@ -45,7 +45,6 @@ _CONTROL_RECORD_VERSION: Final = 0
 
 
 def snapshot_path(directory: str, snapshot_id: SnapshotId) -> str:
-    """The path of a finished snapshot."""
     name = f"{snapshot_id.end_offset:020d}-{snapshot_id.leader_epoch:010d}{CHECKPOINT_SUFFIX}"
     return os.path.join(directory, name)
 
@@ -70,11 +69,7 @@ def remove_unfinished(filesystem: Filesystem, directory: str) -> None:
 
 
 def header_batch(
-    *,
-    leader_epoch: int,
-    last_contained_log_time_ms: int,
-    voters: VoterSet,
-    timestamp_ms: int,
+    *, leader_epoch: int, last_contained_log_time_ms: int, voters: VoterSet, timestamp_ms: int
 ) -> bytearray:
     """The control batch that opens a snapshot."""
     header = SnapshotHeaderRecord(
@@ -147,7 +142,6 @@ class SnapshotWriter:
 
     @property
     def size_bytes(self) -> int:
-        """How much has been written."""
         return self._file.size_bytes
 
     def append(self, data: Buffer) -> None:
@@ -189,9 +183,7 @@ def read_snapshot_file(
 ) -> tuple[LoadedSnapshot, VoterSet]:
     """A snapshot's content and the voters in it. Blocks.
 
-    Raises:
-        MetadataLogError: damaged, or not complete.
-        OSError: it cannot be read.
+    Raises MetadataLogError: damaged, or not complete; OSError: it cannot be read.
     """
     data = filesystem.read_bytes(path)
     batches = list(decode_batches(data, path))
@@ -245,9 +237,8 @@ def install_snapshot(
 ) -> tuple[LoadedSnapshot, VoterSet]:
     """Check the snapshot that `writer` holds, give it its name, begin the log at its end. Blocks.
 
-    Raises:
-        MetadataLogError: it is damaged; it is removed and nothing else changed.
-        LogOffline, OSError: the disk refuses; the next start finishes or undoes it.
+    Raises MetadataLogError: it is damaged; it is removed and nothing else changed; LogOffline,
+    OSError: the disk refuses; the next start finishes or undoes it.
     """
     try:
         loaded, voters = read_snapshot_file(filesystem, writer.partial_path, snapshot_id)
@@ -271,9 +262,8 @@ def install_snapshot(
 def finish_install(filesystem: Filesystem, directory: str) -> None:
     """At the start, before the log is opened: finish or undo what a crash cut short. Blocks.
 
-    Raises:
-        MetadataLogError: the note or its snapshot is damaged; nothing was changed.
-        OSError: the disk refuses.
+    Raises MetadataLogError: the note or its snapshot is damaged; nothing was changed; OSError: the
+    disk refuses.
     """
     note = os.path.join(directory, INSTALL_NOTE)
     if not filesystem.exists(note):

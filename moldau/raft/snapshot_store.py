@@ -46,11 +46,7 @@ class SnapshotStore:
     """The snapshots of one log. `log_lock` is held while the log is replaced."""
 
     def __init__(
-        self,
-        files: LogFiles,
-        clock: Clock,
-        settings: MetadataLogSettings,
-        log_lock: asyncio.Lock,
+        self, files: LogFiles, clock: Clock, settings: MetadataLogSettings, log_lock: asyncio.Lock
     ) -> None:
         self._files = files
         self._log = files.log
@@ -60,16 +56,13 @@ class SnapshotStore:
         self._log_lock = log_lock
         self._fetching: tuple[SnapshotId, SnapshotWriter] | None = None
 
-    # -- fetched ---------------------------------------------------------------------------------
-
     async def write_chunk(
         self, effect: WriteSnapshotChunk
     ) -> tuple[LoadedSnapshot, VoterSet] | None:
         """Add a piece; the installed snapshot with its voters after the last one, else None.
 
-        Raises:
-            SnapshotRefused: it is damaged, or the piece does not follow the one before.
-            OSError, LogOffline: the disk refuses; the replica must stop.
+        Raises SnapshotRefused: it is damaged, or the piece does not follow the one before; OSError,
+        LogOffline: the disk refuses; the replica must stop.
         """
         offload = self._filesystem.offload
         if effect.position == 0:
@@ -114,8 +107,6 @@ class SnapshotStore:
             self._fetching = None
             await self._filesystem.offload(writer.abandon)
 
-    # -- served ----------------------------------------------------------------------------------
-
     async def read_chunk(
         self, snapshot_id: SnapshotId, position: int, max_bytes: int
     ) -> tuple[ErrorCode, int, Buffer]:
@@ -125,8 +116,6 @@ class SnapshotStore:
             _read_piece, self._filesystem, path, position, max_bytes
         )
 
-    # -- written here ----------------------------------------------------------------------------
-
     async def write(
         self,
         snapshot_id: SnapshotId,
@@ -135,7 +124,7 @@ class SnapshotStore:
         last_contained_log_time_ms: int,
         records: Iterator[tuple[Message, int]],
     ) -> None:
-        """Write a snapshot, durably; `register` makes it count. Raises: OSError."""
+        """Write a snapshot, durably; `register` makes it count. Raises OSError."""
         offload = self._filesystem.offload
         path = snapshot_path(self._files.directory, snapshot_id)
         writer = await offload(SnapshotWriter, self._filesystem, path)
@@ -157,7 +146,7 @@ class SnapshotStore:
     def register(self, snapshot_id: SnapshotId) -> bool:
         """A snapshot has been written: trim what it replaces. Returns whether it counts.
 
-        On the loop, between two effects. Raises: LogOffline.
+        On the loop, between two effects. Raises LogOffline.
         """
         snapshots = self._files.snapshots
         if snapshots and snapshots[-1].end_offset >= snapshot_id.end_offset:

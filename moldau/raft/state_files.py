@@ -18,9 +18,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
+from moldau.constants import MAX_INT16, MAX_INT32
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 from moldau.raft.core.values import NO_NODE, ElectionState, ReplicaKey
 from moldau.raft.values import MetadataLogError
@@ -29,15 +30,12 @@ from moldau.runtime.filesystem import Filesystem
 QUORUM_STATE: Final = "quorum-state"
 CURRENT_VERSION: Final = 1
 MAX_FILE_BYTES: Final = 64 * 1024
-_MAX_EPOCH: Final = 2**31 - 1
 
 
 def read_quorum_state(filesystem: Filesystem, directory: str) -> ElectionState | None:
     """The state in `directory`, None when there is no file.
 
-    Raises:
-        MetadataLogError: the file is there and makes no sense.
-        OSError: it cannot be read.
+    Raises MetadataLogError: the file is there and makes no sense; OSError: it cannot be read.
     """
     path = os.path.join(directory, QUORUM_STATE)
     try:
@@ -52,16 +50,16 @@ def read_quorum_state(filesystem: Filesystem, directory: str) -> ElectionState |
         raise MetadataLogError(f"{path}: not JSON: {error}") from None
     if not isinstance(values, dict):
         raise MetadataLogError(f"{path}: not a JSON object")
-    version = _number(path, values, "data_version", 0, 2**15 - 1)
+    version = _number(path, values, "data_version", 0, MAX_INT16)
     if version > CURRENT_VERSION:
         raise MetadataLogError(
             f"{path}: data_version {version} is newer than {CURRENT_VERSION}, which is known here"
         )
-    voted_id = _number(path, values, "votedId", NO_NODE, _MAX_EPOCH)
+    voted_id = _number(path, values, "votedId", NO_NODE, MAX_INT32)
     voted_directory_id = _directory_id(path, values) if version >= 1 else ZERO_UUID
     return ElectionState(
-        leader_id=_number(path, values, "leaderId", NO_NODE, _MAX_EPOCH),
-        leader_epoch=_number(path, values, "leaderEpoch", 0, _MAX_EPOCH - 1),
+        leader_id=_number(path, values, "leaderId", NO_NODE, MAX_INT32),
+        leader_epoch=_number(path, values, "leaderEpoch", 0, MAX_INT32 - 1),
         voted=None if voted_id == NO_NODE else ReplicaKey(voted_id, voted_directory_id),
     )
 
@@ -82,14 +80,14 @@ def write_quorum_state(filesystem: Filesystem, directory: str, state: ElectionSt
     filesystem.write_atomically(os.path.join(directory, QUORUM_STATE), text.encode())
 
 
-def _number(path: str, values: dict[str, Any], key: str, lowest: int, highest: int) -> int:
+def _number(path: str, values: dict[str, object], key: str, lowest: int, highest: int) -> int:
     value = values.get(key)
     if type(value) is not int or not lowest <= value <= highest:
         raise MetadataLogError(f"{path}: {key} is {value!r}, not a number that fits")
     return value
 
 
-def _directory_id(path: str, values: dict[str, Any]) -> UUID:
+def _directory_id(path: str, values: dict[str, object]) -> UUID:
     text = values.get("votedDirectoryId")
     try:
         return uuid_from_base64(str(text))
@@ -107,7 +105,7 @@ _MAX_BYTES: Final = 20
 
 
 def read_flushed_end(filesystem: Filesystem, directory: str) -> int:
-    """The offset noted, 0 when there is no note or it makes no sense. Raises: OSError."""
+    """The offset noted, 0 when there is no note or it makes no sense. Raises OSError."""
     path = os.path.join(directory, FLUSHED_END)
     try:
         size_bytes = filesystem.size_bytes(path)
@@ -124,13 +122,13 @@ def read_flushed_end(filesystem: Filesystem, directory: str) -> int:
 
 
 def write_flushed_end(filesystem: Filesystem, directory: str, end_offset: int) -> None:
-    """Note that everything below `end_offset` is on stable storage, durably. Raises: OSError."""
+    """Note that everything below `end_offset` is on stable storage, durably. Raises OSError."""
     assert end_offset >= 0
     filesystem.write_atomically(os.path.join(directory, FLUSHED_END), b"%d\n" % end_offset)
 
 
 def forget_flushed_end(filesystem: Filesystem, directory: str) -> None:
-    """Durably promise nothing; before a snapshot replaces the log. Raises: OSError."""
+    """Durably promise nothing; before a snapshot replaces the log. Raises OSError."""
     path = os.path.join(directory, FLUSHED_END)
     if filesystem.exists(path):
         filesystem.unlink(path)

@@ -59,7 +59,6 @@ class MetadataLogSettings:
 
     @property
     def local(self) -> ReplicaKey:
-        """This replica."""
         return ReplicaKey(self.node_id, self.directory_id)
 
     def log_config(self) -> LogConfig:
@@ -73,7 +72,6 @@ class MetadataLogSettings:
         )
 
     def quorum_settings(self) -> QuorumSettings:
-        """What the quorum core needs of it."""
         return QuorumSettings(
             local=self.local,
             endpoints=self.endpoints,

@@ -11,7 +11,9 @@ log, never reaches the core. Sources: KIP-595, 630, 853, 996, 1166.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from types import ModuleType
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.messages import p01_fetch as fetch
@@ -22,7 +24,7 @@ from moldau.protocol.messages import p54_end_quorum_epoch as end
 from moldau.protocol.messages import p59_fetch_snapshot as fetch_snapshot
 from moldau.protocol.messages import p82_update_raft_voter as update
 from moldau.protocol.schema import AnyRequest, Message
-from moldau.protocol.types import METADATA_TOPIC_ID, ZERO_UUID
+from moldau.protocol.types import METADATA_TOPIC_ID, ZERO_UUID, Buffer, Records
 from moldau.raft.core import messages as core
 from moldau.raft.core.values import NO_NODE, Endpoints, EpochEnd, ReplicaKey, SnapshotId
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint
@@ -44,6 +46,40 @@ VersionOf = Callable[[type[Message]], int]
 T = TypeVar("T")
 
 
+class _Listener(Protocol):
+    name: str
+    host: str
+    port: int
+
+
+class _Node(Protocol):
+    node_id: int
+    host: str
+    port: int
+
+
+class _Partition(Protocol):
+    partition_index: int
+
+
+class _Answer(Protocol):
+    error_code: int
+    leader_id: int
+    leader_epoch: int
+
+
+P = TypeVar("P")
+
+
+class _Topic(Protocol[P]):
+    topic_name: str
+    partitions: list[P]
+
+
+PartitionT = TypeVar("PartitionT", bound=_Partition)
+AnswerT = TypeVar("AnswerT", bound=_Answer)
+
+
 class PreVoteUnsupported(LocalProtocolError):
     """The peer's version of Vote knows no PreVote."""
 
@@ -56,18 +92,15 @@ class Refused(Exception):
         self.response = response
 
 
-# -- what the messages have in common ------------------------------------------------------------
-
-
 def _encoded_listeners(endpoints: Endpoints, kind: Callable[..., T]) -> list[T]:
     return [kind(name=name, host=host, port=port) for name, host, port in endpoints]
 
 
-def _endpoints(listeners: Sequence[Any]) -> Endpoints:
+def _endpoints(listeners: Sequence[_Listener]) -> Endpoints:
     return tuple(VoterEndpoint(each.name, each.host, each.port) for each in listeners)
 
 
-def _voter_key(voter_id: int, directory_id: Any) -> ReplicaKey | None:
+def _voter_key(voter_id: int, directory_id: UUID) -> ReplicaKey | None:
     return ReplicaKey(voter_id, directory_id) if voter_id >= 0 else None
 
 
@@ -75,13 +108,17 @@ def _single(items: Sequence[T]) -> T | None:
     return items[0] if len(items) == 1 else None
 
 
-def _refused(response_class: Any, error: ErrorCode = ErrorCode.INVALID_REQUEST) -> Refused:
+def _refused(
+    response_class: type[Message], error: ErrorCode = ErrorCode.INVALID_REQUEST
+) -> Refused:
     return Refused(response_class(error_code=error))
 
 
-def _named_partition(message: Any, response_class: type[Message]) -> Any:
-    """The metadata log's part of a request that must be about it alone. Raises: Refused."""
-    topic = _single(message.topics)
+def _named_partition(
+    topics: Sequence[_Topic[PartitionT]], response_class: type[Message]
+) -> PartitionT:
+    """The metadata log's part of a request that must be about it alone. Raises Refused."""
+    topic = _single(topics)
     partition = _single(topic.partitions) if topic is not None else None
     if (
         topic is None
@@ -94,20 +131,23 @@ def _named_partition(message: Any, response_class: type[Message]) -> Any:
 
 
 def _nodes(
-    node_class: Any, response: Any, has_field: bool, endpoint: VoterEndpoint | None
-) -> list[Any]:
+    node_class: Callable[..., T],
+    response: core.LeaderResponse,
+    has_field: bool,
+    endpoint: VoterEndpoint | None,
+) -> list[T]:
     if not has_field or endpoint is None or response.leader_id == NO_NODE:
         return []
     return [node_class(node_id=response.leader_id, host=endpoint.host, port=endpoint.port)]
 
 
 def _encode_election_response(
-    api: Any,
+    api: ModuleType,
     response_class: type[Message],
-    response: Any,
+    response: core.LeaderResponse,
     version: int,
     endpoint: VoterEndpoint | None,
-    **fields: Any,
+    **fields: object,
 ) -> Message:
     """Vote, BeginQuorumEpoch and EndQuorumEpoch (`api`) are answered alike."""
     answer = api.PartitionDataResponse(
@@ -122,17 +162,19 @@ def _encode_election_response(
     )
 
 
-def _decode_election_response(message: Any, listener_name: str) -> tuple[Any, Endpoints]:
-    """The answer about the metadata log, and where the leader is. Raises: RemoteProtocolError."""
-    _require_no_error(message.error_code)
-    for topic in message.topics:
+def _decode_election_response(
+    error_code: int, topics: Sequence[_Topic[AnswerT]], nodes: Iterable[_Node], listener_name: str
+) -> tuple[AnswerT, Endpoints]:
+    """The answer about the metadata log, and where the leader is. Raises RemoteProtocolError."""
+    _require_no_error(error_code)
+    for topic in topics:
         if topic.topic_name == METADATA_TOPIC:
             answer = _only(topic.partitions)
-            return answer, _leader(message.node_endpoints, answer.leader_id, listener_name)
+            return answer, _leader(nodes, answer.leader_id, listener_name)
     raise RemoteProtocolError("the answer says nothing of the metadata log")
 
 
-def _header(answer: Any) -> tuple[ErrorCode, int, int]:
+def _header(answer: _Answer) -> tuple[ErrorCode, int, int]:
     return ErrorCode.of(answer.error_code), answer.leader_id, answer.leader_epoch
 
 
@@ -142,21 +184,26 @@ def _require_no_error(error_code: int) -> None:
         raise RemoteProtocolError(f"the whole request was refused: {error.name}, {error.message}")
 
 
-def _only(items: list[Any]) -> Any:
+def _only(items: list[T]) -> T:
     if len(items) != 1:
         raise RemoteProtocolError(f"{len(items)} answers to one question")
     return items[0]
 
 
-def _leader(nodes: Iterable[Any], leader_id: int, listener_name: str) -> Endpoints:
+def _received(records: Records | None) -> Buffer:
+    """The bytes of a decoded field."""
+    if records is None:
+        return b""
+    assert isinstance(records, bytes | bytearray | memoryview)
+    return records
+
+
+def _leader(nodes: Iterable[_Node], leader_id: int, listener_name: str) -> Endpoints:
     return tuple(
         VoterEndpoint(listener_name, node.host, node.port)
         for node in nodes
         if node.node_id == leader_id and leader_id != NO_NODE
     )
-
-
-# -- Vote ----------------------------------------------------------------------------------------
 
 
 def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: str) -> AnyRequest:
@@ -182,7 +229,7 @@ def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: st
 
 
 def _decode_vote_request(message: vote.VoteRequest, version: int) -> core.VoteRequest:
-    partition = _named_partition(message, vote.VoteResponse)
+    partition = _named_partition(message.topics, vote.VoteResponse)
     request = core.VoteRequest(
         candidate=ReplicaKey(partition.replica_id, partition.replica_directory_id),
         voter=_voter_key(message.voter_id, partition.voter_directory_id),
@@ -212,14 +259,13 @@ def _encode_vote_response(
     )
 
 
-def _decode_vote_response(message: Any, listener_name: str) -> core.VoteResponse:
-    answer, endpoints = _decode_election_response(message, listener_name)
+def _decode_vote_response(message: vote.VoteResponse, listener_name: str) -> core.VoteResponse:
+    answer, endpoints = _decode_election_response(
+        message.error_code, message.topics, message.node_endpoints, listener_name
+    )
     return core.VoteResponse(
         *_header(answer), vote_granted=answer.vote_granted, leader_endpoints=endpoints
     )
-
-
-# -- BeginQuorumEpoch ----------------------------------------------------------------------------
 
 
 def _encode_begin_request(
@@ -245,7 +291,7 @@ def _encode_begin_request(
 def _decode_begin_request(
     message: begin.BeginQuorumEpochRequest, _version: int
 ) -> core.BeginQuorumEpochRequest:
-    partition = _named_partition(message, begin.BeginQuorumEpochResponse)
+    partition = _named_partition(message.topics, begin.BeginQuorumEpochResponse)
     return core.BeginQuorumEpochRequest(
         partition.leader_id,
         partition.leader_epoch,
@@ -262,12 +308,13 @@ def _encode_begin_response(
     )
 
 
-def _decode_begin_response(message: Any, listener_name: str) -> core.BeginQuorumEpochResponse:
-    answer, endpoints = _decode_election_response(message, listener_name)
+def _decode_begin_response(
+    message: begin.BeginQuorumEpochResponse, listener_name: str
+) -> core.BeginQuorumEpochResponse:
+    answer, endpoints = _decode_election_response(
+        message.error_code, message.topics, message.node_endpoints, listener_name
+    )
     return core.BeginQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
-
-
-# -- EndQuorumEpoch ------------------------------------------------------------------------------
 
 
 def _encode_end_request(
@@ -294,7 +341,7 @@ def _encode_end_request(
 def _decode_end_request(
     message: end.EndQuorumEpochRequest, version: int
 ) -> core.EndQuorumEpochRequest:
-    partition = _named_partition(message, end.EndQuorumEpochResponse)
+    partition = _named_partition(message.topics, end.EndQuorumEpochResponse)
     if version == 0:
         candidates = tuple(ReplicaKey(each) for each in partition.preferred_successors)
     else:
@@ -316,12 +363,13 @@ def _encode_end_response(
     return _encode_election_response(end, end.EndQuorumEpochResponse, response, version, endpoint)
 
 
-def _decode_end_response(message: Any, listener_name: str) -> core.EndQuorumEpochResponse:
-    answer, endpoints = _decode_election_response(message, listener_name)
+def _decode_end_response(
+    message: end.EndQuorumEpochResponse, listener_name: str
+) -> core.EndQuorumEpochResponse:
+    answer, endpoints = _decode_election_response(
+        message.error_code, message.topics, message.node_endpoints, listener_name
+    )
     return core.EndQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
-
-
-# -- Fetch ---------------------------------------------------------------------------------------
 
 
 def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: str) -> AnyRequest:
@@ -408,8 +456,7 @@ def _encode_fetch_response(
             )
         if response.snapshot_id is not None:
             answer.snapshot_id = fetch.SnapshotId(
-                end_offset=response.snapshot_id.end_offset,
-                epoch=response.snapshot_id.leader_epoch,
+                end_offset=response.snapshot_id.end_offset, epoch=response.snapshot_id.leader_epoch
             )
     topic = fetch.FetchableTopicResponse(partitions=[answer])
     if version >= FETCH_TOPIC_ID_VERSION:
@@ -438,12 +485,9 @@ def _decode_fetch_response(message: fetch.FetchResponse, listener_name: str) -> 
         snapshot_id=SnapshotId(snapshot.end_offset, snapshot.epoch)
         if snapshot.end_offset >= 0 and snapshot.epoch >= 0
         else None,
-        records=answer.records if answer.records is not None else b"",
+        records=_received(answer.records),
         leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
     )
-
-
-# -- FetchSnapshot -------------------------------------------------------------------------------
 
 
 def _encode_fetch_snapshot_request(
@@ -482,7 +526,7 @@ def _decode_fetch_snapshot_request(
         )
         raise Refused(
             fetch_snapshot.FetchSnapshotResponse(
-                topics=[fetch_snapshot.TopicSnapshotResponse(name=topic.name, partitions=[answer])],
+                topics=[fetch_snapshot.TopicSnapshotResponse(name=topic.name, partitions=[answer])]
             )
         )
     return core.FetchSnapshotRequest(
@@ -522,7 +566,6 @@ def _decode_fetch_snapshot_response(
     _require_no_error(message.error_code)
     answer = _only(_only(message.topics).partitions)
     leader = answer.current_leader
-    data = answer.unaligned_records
     return core.FetchSnapshotResponse(
         ErrorCode.of(answer.error_code),
         leader.leader_id,
@@ -530,12 +573,9 @@ def _decode_fetch_snapshot_response(
         snapshot_id=SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch),
         size_bytes=answer.size,
         position=answer.position,
-        data=data if data is not None else b"",
+        data=_received(answer.unaligned_records),
         leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
     )
-
-
-# -- UpdateRaftVoter, and ApiVersions as the question for kraft.version ---------------------------
 
 
 def _encode_update_request(
@@ -618,8 +658,6 @@ def _decode_kraft_version_response(
     return core.KraftVersionResponse(ErrorCode.of(message.error_code))
 
 
-# -- asking and answering ------------------------------------------------------------------------
-
 _ASKED: Final[
     dict[
         type[core.PeerRequest],
@@ -656,7 +694,7 @@ _ASKED: Final[
 }
 """For each request of the core: the message it becomes, how, and how its answer is read."""
 
-_SERVED: Final[dict[type[Any], tuple[type[Message], Callable[..., core.PeerRequest]]]] = {
+_SERVED: Final[dict[type[AnyRequest], tuple[type[Message], Callable[..., core.PeerRequest]]]] = {
     vote.VoteRequest: (vote.VoteResponse, _decode_vote_request),
     begin.BeginQuorumEpochRequest: (begin.BeginQuorumEpochResponse, _decode_begin_request),
     end.EndQuorumEpochRequest: (end.EndQuorumEpochResponse, _decode_end_request),
@@ -684,8 +722,7 @@ def encode_request(
 ) -> tuple[AnyRequest, int]:
     """The protocol's message for a request, and the version to send it in.
 
-    Raises:
-        LocalProtocolError: the peer speaks no version that can carry it.
+    Raises LocalProtocolError: the peer speaks no version that can carry it.
     """
     message_class, encode, _ = _ASKED[type(request)]
     version = version_of(message_class)
@@ -693,7 +730,7 @@ def encode_request(
 
 
 def decode_response(
-    request: core.PeerRequest, message: Any, listener_name: str
+    request: core.PeerRequest, message: Message, listener_name: str
 ) -> core.PeerResponse:
     """What the answer to `request` means.
 
@@ -711,8 +748,7 @@ def decode_response(
 def decode_request(message: Any, version: int, cluster_id: str) -> core.PeerRequest:
     """What a request of a peer means.
 
-    Raises:
-        Refused: another cluster's, about another partition, or impossible values.
+    Raises Refused: another cluster's, about another partition, or impossible values.
     """
     response_class, decode = _SERVED[type(message)]
     if message.cluster_id is not None and message.cluster_id != cluster_id:

@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
+from moldau.constants import MAX_INT64
 from moldau.controller.core.partition_changes import (
     Step,
     leaving_step,
@@ -38,12 +39,7 @@ from moldau.controller.core.partition_changes import (
     return_step,
     unregistered_directories_step,
 )
-from moldau.controller.core.result import (
-    ControllerResult,
-    Refusal,
-    Resume,
-    VersionedRecord,
-)
+from moldau.controller.core.result import ControllerResult, Refusal, Resume, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
     broker_registration_change_record_version,
@@ -58,6 +54,8 @@ from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from moldau.protocol.messages.p62_broker_registration import Feature as BrokerRange
+from moldau.protocol.messages.p62_broker_registration import Listener as BrokerListener
 from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -74,6 +72,8 @@ from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
 )
+from moldau.protocol.messages.p70_controller_registration import Feature as ControllerRange
+from moldau.protocol.messages.p70_controller_registration import Listener as ControllerListener
 from moldau.protocol.metadata_records import (
     BrokerRegistrationChangeRecord,
     ProducerIdsRecord,
@@ -87,7 +87,7 @@ from moldau.protocol.metadata_records.nodes import (
     ControllerEndpoint,
     ControllerFeature,
 )
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import RESERVED_TOPIC_IDS, ZERO_UUID
 
 FENCE: Final = 1
@@ -98,7 +98,7 @@ SESSION_OVER: Final = object()
 """Stands for the request that makes a silent broker leave."""
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
-_LAST_BLOCK_START: Final = 2**63 - 1 - PRODUCER_ID_BLOCK_SIZE
+_LAST_BLOCK_START: Final = MAX_INT64 - PRODUCER_ID_BLOCK_SIZE
 
 
 @dataclass(slots=True)
@@ -134,7 +134,6 @@ class BrokerHeartbeats:
     def touch(
         self, broker_id: int, broker_epoch: int, now_ms: float, metadata_offset: int = -1
     ) -> None:
-        """Take note of a sign of life."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             session = self._sessions[broker_id] = _Session(broker_epoch, now_ms)
@@ -142,11 +141,9 @@ class BrokerHeartbeats:
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
     def forget(self, broker_id: int) -> None:
-        """A broker was unregistered, or its incarnation replaced."""
         self._sessions.pop(broker_id, None)
 
     def has_valid_session(self, broker_id: int, now_ms: float) -> bool:
-        """Whether a broker has given a sign of life within its session timeout."""
         session = self._sessions.get(broker_id)
         return session is not None and now_ms < session.last_contact_ms + self._session_timeout_ms
 
@@ -161,7 +158,6 @@ class BrokerHeartbeats:
         ]
 
     def next_expiry_ms(self, image: MetadataImage) -> float | None:
-        """When the next session may run out."""
         times = [
             session.last_contact_ms + self._session_timeout_ms
             for broker_id, session in self._sessions.items()
@@ -192,8 +188,7 @@ class BrokerHeartbeats:
 def check_registration(state: ControllerState, request: BrokerRegistrationRequest) -> None:
     """Check a broker's registration, apart from its session.
 
-    Raises:
-        Refusal: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
+    Raises Refusal: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
     """
     if request.cluster_id != state.settings.cluster_id:
         raise Refusal(
@@ -328,19 +323,20 @@ def allocate_producer_ids(
 T = TypeVar("T")
 
 
-def _end_points(listeners: Iterable[Any], kind: Callable[..., T]) -> list[T]:
+def _end_points(
+    listeners: Iterable[BrokerListener | ControllerListener], kind: Callable[..., T]
+) -> list[T]:
     return [
         kind(
-            name=each.name,
-            host=each.host,
-            port=each.port,
-            security_protocol=each.security_protocol,
+            name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
         )
         for each in listeners
     ]
 
 
-def _feature_ranges(features: Iterable[Any], kind: Callable[..., T]) -> list[T]:
+def _feature_ranges(
+    features: Iterable[BrokerRange | ControllerRange], kind: Callable[..., T]
+) -> list[T]:
     return [
         kind(
             name=each.name,
@@ -422,7 +418,7 @@ class ClusterControl:
         )
 
     @staticmethod
-    def _again(decide: Callable[..., ControllerResult[Any]], request: Message) -> Resume:
+    def _again(decide: Callable[..., ControllerResult[Message]], request: AnyRequest) -> Resume:
         """The next step repeats the decision on the state that this step made."""
         return lambda log_end_offset, now_ms: decide(
             request, log_end_offset=log_end_offset, now_ms=now_ms
@@ -446,7 +442,6 @@ class ClusterControl:
     def heartbeat(
         self, request: BrokerHeartbeatRequest, *, log_end_offset: int, now_ms: float
     ) -> ControllerResult[BrokerHeartbeatResponse]:
-        """Take a heartbeat, and the transition it asks for."""
         state = self._state
         error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
         if error is not ErrorCode.NONE:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from moldau.config import (
     ConfigError,
@@ -22,7 +22,7 @@ from moldau.config import (
     validate_group_config,
     validate_topic_config,
 )
-from moldau.config.definition import ConfigKey, ConfigType
+from moldau.config.definition import ConfigKey, ConfigType, Values
 from moldau.config.table import find_broker_key
 from moldau.config.topic_config import topic_key
 from moldau.config.values import format_value
@@ -40,12 +40,23 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
+from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import topic_name_problem
 
-Defaults: TypeAlias = Callable[[], Mapping[str, Any]]
+Defaults: TypeAlias = Callable[[], Values]
 """The broker values that topics and groups inherit; made when they are first asked for."""
 
-MAX_CONFIG_TEXT_BYTES: Final = 32_767
+Resource: TypeAlias = legacy.AlterConfigsResource | incremental.AlterConfigsResource
+ResourceT = TypeVar("ResourceT", bound=Resource)
+
+
+class _Outcome(Protocol):
+    error_code: int
+    error_message: str | None
+
+
+OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
+
 MAX_CLEARED_PARTITIONS: Final = MAX_RECORDS_PER_REQUEST
 """How many partitions may lose their eligible leaders at once."""
 
@@ -60,14 +71,14 @@ class ConfigOperation(IntEnum):
 
 
 def incremental_alter_configs(
-    state: ControllerState,
-    request: incremental.IncrementalAlterConfigsRequest,
+    state: ControllerState, request: incremental.IncrementalAlterConfigsRequest
 ) -> Steps[ControllerResult[incremental.IncrementalAlterConfigsResponse]]:
     """Change single keys of resources; each resource on its own (KIP-339)."""
     response = incremental.IncrementalAlterConfigsResponse()
     response.responses, records = yield from _alter(
         state,
-        request,
+        request.resources,
+        request.validate_only,
         lambda resource: _after_operations(state, resource),
         incremental.AlterConfigsResourceResponse,
     )
@@ -81,7 +92,8 @@ def legacy_alter_configs(
     response = legacy.AlterConfigsResponse()
     response.responses, records = yield from _alter(
         state,
-        request,
+        request.resources,
+        request.validate_only,
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
         legacy.AlterConfigsResourceResponse,
     )
@@ -90,18 +102,19 @@ def legacy_alter_configs(
 
 def _alter(
     state: ControllerState,
-    request: Any,
-    wanted_config: Callable[[Any], Mapping[str, str]],
-    make_outcome: Callable[..., Any],
-) -> Steps[tuple[list[Any], list[VersionedRecord]]]:
+    resources: Sequence[ResourceT],
+    validate_only: bool,
+    wanted_config: Callable[[ResourceT], Mapping[str, str]],
+    make_outcome: Callable[..., OutcomeT],
+) -> Steps[tuple[list[OutcomeT], list[VersionedRecord]]]:
     """Each resource's answer and the records, for both requests."""
-    outcomes: list[Any] = []
+    outcomes: list[OutcomeT] = []
     records: list[VersionedRecord] = []
     named_twice = yield from repeated(
-        (each.resource_type, each.resource_name) for each in request.resources
+        (each.resource_type, each.resource_name) for each in resources
     )
     defaults = cache(lambda: state.broker_defaults())
-    for resource in request.resources:
+    for resource in resources:
         yield
         error, message = ErrorCode.NONE, None
         try:
@@ -111,7 +124,7 @@ def _alter(
         except Refusal as refusal:
             error, message = refusal.error, refusal.message
         else:
-            if not request.validate_only:
+            if not validate_only:
                 records += own
         outcomes.append(
             make_outcome(
@@ -130,7 +143,7 @@ def _alter(
 
 
 def _check_resource(
-    state: ControllerState, resource: Any, named_twice: Collection[tuple[int, str]]
+    state: ControllerState, resource: Resource, named_twice: Collection[tuple[int, str]]
 ) -> None:
     resource_type, name = resource.resource_type, resource.resource_name
     if (resource_type, name) in named_twice:
@@ -149,7 +162,7 @@ def _check_resource(
     elif resource_type == ConfigResourceType.BROKER:
         _check_broker_name(state, name)
     elif resource_type in (ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP):
-        if not name or len(name.encode()) > MAX_CONFIG_TEXT_BYTES:
+        if not name or len(name.encode()) > MAX_STRING_BYTES:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the resource's name is empty or too long")
     else:
         raise Refusal(
@@ -170,7 +183,7 @@ def _check_broker_name(state: ControllerState, name: str) -> None:
 def _text(key: str, value: str | None) -> str:
     if value is None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{key} has no value")
-    if not key or max(len(key.encode()), len(value.encode())) > MAX_CONFIG_TEXT_BYTES:
+    if not key or max(len(key.encode()), len(value.encode())) > MAX_STRING_BYTES:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"{key[:80]!r}: name or value too long, or no name")
     return value
 
@@ -228,9 +241,8 @@ def _elements(text: str) -> list[str]:
 
 
 def _records(
-    state: ControllerState, defaults: Defaults, resource: Any, wanted: Mapping[str, str]
+    state: ControllerState, defaults: Defaults, resource: Resource, wanted: Mapping[str, str]
 ) -> Sequence[VersionedRecord]:
-    """The records that turn the resource's configuration into `wanted`."""
     resource_type, name = resource.resource_type, resource.resource_name
     current = state.image.configs.get(resource_type, name)
     changed = [key for key in wanted if wanted[key] != current.get(key)]
@@ -283,8 +295,7 @@ def check_min_insync_replicas(
 ) -> None:
     """One value for the whole cluster must exist, and no broker may have its own.
 
-    Raises:
-        Refusal: INVALID_CONFIG.
+    Raises Refusal: INVALID_CONFIG.
     """
     if resource_type != ConfigResourceType.BROKER:
         return
@@ -307,8 +318,7 @@ def clear_eligible_leaders(
 ) -> list[VersionedRecord]:
     """The records that forget eligible leaders where `records` change `min.insync.replicas`.
 
-    Raises:
-        Refusal: POLICY_VIOLATION, too many partitions would change at once.
+    Raises Refusal: POLICY_VIOLATION, too many partitions would change at once.
     """
     cleared: list[VersionedRecord] = []
     if not state.eligible_leader_replicas_enabled:
@@ -375,8 +385,7 @@ _INTERVAL_MS: Final = (100, 3_600_000)
 def validate_client_metrics_config(key: str, text: str) -> None:
     """Check one key of a CLIENT_METRICS resource.
 
-    Raises:
-        ConfigError: there is no such key, or the value is not one it takes.
+    Raises ConfigError: there is no such key, or the value is not one it takes.
     """
     if key == "interval.ms":
         _check_integer(key, text, *_INTERVAL_MS)

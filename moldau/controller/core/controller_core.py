@@ -33,10 +33,7 @@ from moldau.controller.core.configuration_control import (
     legacy_alter_configs,
 )
 from moldau.controller.core.elections import PeriodicTasks, elect_leaders
-from moldau.controller.core.feature_control import (
-    eligible_leader_replicas_records,
-    update_features,
-)
+from moldau.controller.core.feature_control import eligible_leader_replicas_records, update_features
 from moldau.controller.core.reassignments import (
     alter_partition_reassignments,
     list_partition_reassignments,
@@ -79,7 +76,7 @@ from moldau.protocol.metadata_records import (
     FeatureLevelRecord,
 )
 from moldau.protocol.metadata_records.frame import encode_record
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Message
 
 BOOTSTRAP_TRANSACTION: Final = "Bootstrap records"
 
@@ -91,11 +88,7 @@ class Role(Enum):
     ACTIVE = "active"
 
 
-_TRANSACTION_MARKS: Final = (
-    BeginTransactionRecord,
-    EndTransactionRecord,
-    AbortTransactionRecord,
-)
+_TRANSACTION_MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +103,9 @@ class Change:
     image: MetadataImage
 
 
-_Decision = ControllerResult[Any] | Steps[ControllerResult[Any]]
+_Decision = ControllerResult[Message] | Steps[ControllerResult[Message]]
 
-HANDLERS: Final[dict[type[Message], Callable[[ControllerState, Any], _Decision]]] = {
+HANDLERS: Final[dict[type[AnyRequest], Callable[[ControllerState, Any], _Decision]]] = {
     CreateTopicsRequest: create_topics,
     DeleteTopicsRequest: delete_topics,
     CreatePartitionsRequest: create_partitions,
@@ -142,16 +135,13 @@ class ControllerCore:
         self._tasks = PeriodicTasks(self.state)
         self._transactions = TransactionFilter()
         self._appended: deque[tuple[int, MetadataImage]] = deque()
-        self._broker_handlers: dict[type[Message], Callable[..., ControllerResult[Any]]] = {
+        self._broker_handlers: dict[type[AnyRequest], Callable[..., ControllerResult[Message]]] = {
             BrokerRegistrationRequest: self.cluster_control.register_broker,
             BrokerHeartbeatRequest: self.cluster_control.heartbeat,
             UnregisterBrokerRequest: self.cluster_control.unregister_broker,
         }
 
-    # -- the log ---------------------------------------------------------------------------------
-
     def load_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
-        """Start over from a snapshot. Only a standby loads one."""
         assert self.role is Role.STANDBY, "an active controller is never behind the log"
         delta = MetadataDelta(MetadataImage.EMPTY)
         for record in records:
@@ -198,8 +188,6 @@ class ControllerCore:
         image = replace(change.image, provenance=provenance)
         self._appended.append((last_offset, image))
         yield from self.state.follow(change.delta, image)
-
-    # -- the role --------------------------------------------------------------------------------
 
     def activate(
         self,
@@ -249,15 +237,9 @@ class ControllerCore:
         self._tasks.stop()
         self.state.reset(self.committed_image)
 
-    # -- requests --------------------------------------------------------------------------------
-
-    def handles(self, request: Message) -> bool:
-        """Whether requests of this kind are decided here."""
-        return type(request) in HANDLERS or type(request) in self._broker_handlers
-
     def handle(
-        self, request: Message, *, log_end_offset: int, now_ms: float
-    ) -> Steps[ControllerResult[Any]]:
+        self, request: AnyRequest, *, log_end_offset: int, now_ms: float
+    ) -> Steps[ControllerResult[Message]]:
         """Decide one request.
 
         Args:
@@ -280,25 +262,27 @@ class ControllerCore:
 
     def resume(
         self,
-        request: Message,
-        result: ControllerResult[Any],
+        request: AnyRequest,
+        result: ControllerResult[Message],
         *,
         log_end_offset: int,
         now_ms: float,
-    ) -> ControllerResult[Any]:
+    ) -> ControllerResult[Message]:
         """The next step of a request, after the records of `result` were appended."""
         assert self.role is Role.ACTIVE
         assert result.resume is not None
         return self._note_steps(request, result.resume(log_end_offset, now_ms))
 
-    def abandon(self, request: Message) -> None:
+    def abandon(self, request: AnyRequest) -> None:
         """A request's steps end early, because the log did not take one."""
         leaving = self.state.leaving
         for broker_id in [each for each, owner in leaving.items() if owner is request]:
             self.cluster_control.stay(broker_id)
         self._sweep_if_needed()
 
-    def _note_steps(self, request: Message, result: ControllerResult[Any]) -> ControllerResult[Any]:
+    def _note_steps(
+        self, request: AnyRequest, result: ControllerResult[Message]
+    ) -> ControllerResult[Message]:
         if result.resume is None:
             self.abandon(request)
         elif result.leaving is not None:
@@ -311,7 +295,6 @@ class ControllerCore:
             self._tasks.sweep()
 
     def fence_expired(self, now_ms: float) -> list[VersionedRecord]:
-        """Records that fence a broker whose session is over; empty when there is none."""
         records = self.cluster_control.fence_expired(now_ms)
         self._sweep_if_needed()
         return records

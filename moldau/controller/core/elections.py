@@ -23,11 +23,7 @@ from moldau.controller.core.partition_changes import (
     leaving_step,
 )
 from moldau.controller.core.partition_index import PartitionKey
-from moldau.controller.core.result import (
-    MAX_RECORDS_PER_REQUEST,
-    ControllerResult,
-    VersionedRecord,
-)
+from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, ControllerResult, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 from moldau.metadata.steps import Steps

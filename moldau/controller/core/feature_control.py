@@ -1,8 +1,7 @@
-"""UpdateFeatures: which feature levels the cluster runs at.
+"""UpdateFeatures: which feature levels the cluster runs at (KIP-584, KIP-778, KIP-919, KIP-1022).
 
-Owns: the checks of KIP-584, KIP-778, KIP-919 and KIP-1022. Must not: change `kraft.version`, which
-is the quorum's own. Invariant: a finalized level is supported by every registered broker and
-controller.
+A finalized level is supported by every registered broker and controller; `kraft.version` is the
+quorum's own.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.metadata_records import (
-    ConfigRecord,
-    FeatureLevelRecord,
-)
+from moldau.protocol.metadata_records import ConfigRecord, FeatureLevelRecord
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 MAX_NAME_CHARACTERS = 80
@@ -85,9 +81,7 @@ def updated(feature: str) -> UpdatableFeatureResult:
 
 
 def _update(
-    state: ControllerState,
-    update: FeatureUpdateKey,
-    proposed: Mapping[str, int],
+    state: ControllerState, update: FeatureUpdateKey, proposed: Mapping[str, int]
 ) -> list[VersionedRecord]:
     name, level = update.feature, update.max_version_level
     supported = advertised_features(state.image.features.finalized_levels).get(name)

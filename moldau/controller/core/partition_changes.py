@@ -426,11 +426,7 @@ class PartitionChanger:
 
 
 def leaving_step(
-    state: ControllerState,
-    broker_id: int,
-    *,
-    is_clean: bool,
-    directories: Collection[UUID] = (),
+    state: ControllerState, broker_id: int, *, is_clean: bool, directories: Collection[UUID] = ()
 ) -> Step:
     """A broker stops, or stopped: it leaves every ISR, and every set of eligible leaders if
     unclean.
@@ -483,8 +479,7 @@ def _target_without(
 def return_step(state: ControllerState, broker_id: int) -> Step:
     """A broker may lead again: partitions without a leader may get one."""
     changer = PartitionChanger(
-        state,
-        may_lead=lambda candidate: candidate == broker_id or state.is_active(candidate),
+        state, may_lead=lambda candidate: candidate == broker_id or state.is_active(candidate)
     )
 
     def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
@@ -504,9 +499,7 @@ def election_step(state: ControllerState, candidates: Iterable[PartitionKey]) ->
 
 
 def lost_directories_step(
-    state: ControllerState,
-    broker_id: int,
-    directories: Collection[UUID],
+    state: ControllerState, broker_id: int, directories: Collection[UUID]
 ) -> Step:
     """Directories of a broker failed: its replicas there leave every ISR (KIP-858).
 
@@ -525,9 +518,7 @@ def lost_directories_step(
 
 
 def unregistered_directories_step(
-    state: ControllerState,
-    broker_id: int,
-    directories: Collection[UUID],
+    state: ControllerState, broker_id: int, directories: Collection[UUID]
 ) -> Step:
     """A living broker names these directories and no others: what it has in others is lost."""
 

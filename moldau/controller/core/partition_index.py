@@ -32,10 +32,7 @@ class PartitionIndex:
         self._imbalanced: _Partitions = {}
         self._reassigning: _Partitions = {}
 
-    # -- keeping up ------------------------------------------------------------------------------
-
     def replay(self, delta: TopicsDelta) -> Steps[None]:
-        """Apply the changes of one batch."""
         for topic in delta.deleted.values():
             for partition_index, partition in topic.partitions.items():
                 self._move(topic.topic_id, partition_index, partition, None)
@@ -94,26 +91,19 @@ class PartitionIndex:
         was_reassigning = old is not None and old.is_reassigning
         _mark(self._reassigning, key, was_reassigning, new is not None and new.is_reassigning)
 
-    # -- questions -------------------------------------------------------------------------------
-
     def leads_anything(self, broker_id: int) -> bool:
-        """Whether any partition has this broker for its leader."""
         return bool(self._by_leader.get(broker_id))
 
     def with_isr_member(self, broker_id: int) -> Iterator[PartitionKey]:
-        """Partitions that have a broker in their ISR."""
         return _iterate(self._by_isr_member.get(broker_id, _NOWHERE))
 
     def with_elr_member(self, broker_id: int) -> Iterator[PartitionKey]:
-        """Partitions that have a broker among their eligible leaders."""
         return _iterate(self._by_elr_member.get(broker_id, _NOWHERE))
 
     def led_by(self, broker_id: int) -> Iterator[PartitionKey]:
-        """Partitions that a broker leads."""
         return _iterate(self._by_leader.get(broker_id, _NOWHERE))
 
     def without_leader(self) -> Iterator[PartitionKey]:
-        """Partitions without a leader."""
         return _iterate(self._by_leader.get(NO_LEADER, _NOWHERE))
 
     def without_preferred_leader(self) -> Iterator[PartitionKey]:
@@ -121,7 +111,6 @@ class PartitionIndex:
         return _iterate(self._imbalanced)
 
     def reassigning(self) -> Iterator[PartitionKey]:
-        """Partitions whose replicas are being moved."""
         return _iterate(self._reassigning)
 
     def members(self) -> list[int]:
@@ -144,10 +133,7 @@ def _iterate(partitions: _Partitions) -> Iterator[PartitionKey]:
 
 
 def _move_members(
-    by_member: dict[int, _Partitions],
-    key: PartitionKey,
-    old: tuple[int, ...],
-    new: tuple[int, ...],
+    by_member: dict[int, _Partitions], key: PartitionKey, old: tuple[int, ...], new: tuple[int, ...]
 ) -> None:
     for broker_id in old:
         if broker_id not in new:

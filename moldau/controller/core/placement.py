@@ -1,8 +1,7 @@
 """Where new replicas go, the checks on manual assignments, and the first state of a partition.
 
-Replicas are striped over racks, and over the brokers of each rack (KIP-36, KIP-841). Invariants: a
-placed partition's replicas are distinct, lie on as many racks as possible, and the first is not
-fenced; a new partition's ISR are its live replicas, and the first of them leads.
+Replicas are striped over racks, and over the brokers of each rack (KIP-36, KIP-841): they are
+distinct, lie on as many racks as possible, and the first is not fenced.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class _Ring:
         self._dealt = 0
 
     def shuffle(self, random: Random) -> None:
-        """Put the brokers in another order."""
         random.shuffle(self._brokers)
 
     def deal(self, partition_round: int) -> int | None:
@@ -74,7 +72,6 @@ class _Rack:
         return self.fenced.deal(partition_round) if broker_id is None else broker_id
 
     def shuffle(self, random: Random) -> None:
-        """Put the brokers in another order."""
         self.fenced.shuffle(random)
         self.unfenced.shuffle(random)
 
@@ -92,8 +89,7 @@ def place_replicas(
     many partitions as unfenced brokers, racks and brokers are shuffled, so that followers do not
     always meet the same leaders.
 
-    Raises:
-        Refusal: INVALID_REPLICATION_FACTOR, too few brokers or none that is not fenced.
+    Raises Refusal: INVALID_REPLICATION_FACTOR, too few brokers or none that is not fenced.
     """
     _check_placement(brokers, replication_factor)
     by_rack: dict[str, list[UsableBroker]] = {}
@@ -214,8 +210,7 @@ def check_manual_replicas(
 ) -> None:
     """Check one partition of a manual assignment; a new one needs a replica that is live.
 
-    Raises:
-        Refusal: INVALID_REPLICA_ASSIGNMENT.
+    Raises Refusal: INVALID_REPLICA_ASSIGNMENT.
     """
     problem = None
     if not replicas:
@@ -238,7 +233,7 @@ def check_manual_replicas(
 
 
 def _some(broker_ids: Sequence[int]) -> str:
-    """Broker ids for a message, which need not name hundreds of thousands."""
+    """The first ids, and how many more there are: a request may name hundreds of thousands."""
     if len(broker_ids) <= MAX_NAMED_BROKERS:
         return str(list(broker_ids))
     return f"{list(broker_ids[:MAX_NAMED_BROKERS])} and {len(broker_ids) - MAX_NAMED_BROKERS} more"

@@ -1,9 +1,8 @@
 """AlterPartitionReassignments and ListPartitionReassignments: moving replicas (KIP-455, KIP-860).
 
-Owns: the checks, the start and the cancellation of a reassignment; its end comes with the ISR (see
-`leader_election`). Must not: change state.
-Invariant: while replicas move, a partition has those that stay, those that come and those that go;
-a reassignment that needs no waiting ends with the record that begins it.
+While replicas move, a partition has those that stay, those that come and those that go. The ISR
+ends a reassignment (`partition_changes`); one that needs no waiting ends with the record that
+begins it.
 """
 
 from __future__ import annotations
@@ -39,13 +38,11 @@ from moldau.protocol.messages.p46_list_partition_reassignments import (
 
 
 def alter_partition_reassignments(
-    state: ControllerState,
-    request: AlterPartitionReassignmentsRequest,
+    state: ControllerState, request: AlterPartitionReassignmentsRequest
 ) -> Steps[ControllerResult[AlterPartitionReassignmentsResponse]]:
     """Start, change or cancel (null) reassignments; each partition on its own."""
     response = AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change,
-        error_message=None,
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )
     result = ControllerResult(response)
     if sum(len(topic.partitions) for topic in request.topics) > MAX_RECORDS_PER_REQUEST:
@@ -79,9 +76,7 @@ def alter_partition_reassignments(
                     result.records.append(record)
             answers.partitions.append(
                 ReassignablePartitionResponse(
-                    partition_index=wanted.partition_index,
-                    error_code=error,
-                    error_message=message,
+                    partition_index=wanted.partition_index, error_code=error, error_message=message
                 )
             )
     return result
@@ -101,11 +96,7 @@ def _reassign(
         target = _reverted(state, topic.name, partition)
     else:
         check_manual_replicas(
-            state,
-            wanted.partition_index,
-            wanted.replicas,
-            len(wanted.replicas),
-            needs_live=False,
+            state, wanted.partition_index, wanted.replicas, len(wanted.replicas), needs_live=False
         )
         if not allow_replication_factor_change:
             _check_replication_factor(partition, wanted.replicas)
@@ -141,9 +132,7 @@ def _started(partition: PartitionRegistration, replicas: Sequence[int]) -> Parti
 
 
 def _reverted(
-    state: ControllerState,
-    topic_name: str,
-    partition: PartitionRegistration,
+    state: ControllerState, topic_name: str, partition: PartitionRegistration
 ) -> PartitionTarget:
     """Back to the replicas before the reassignment: what was added goes, the rest stays."""
     if not partition.is_reassigning:

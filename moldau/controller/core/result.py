@@ -1,20 +1,18 @@
 """What a manager answers: records to write and the response to send once they are committed.
 
-Owns: ControllerResult and Refusal, how big a batch may be and how long a message. Must not: know
-any request.
-Invariant: a manager changes nothing; its records do, when they are replayed.
+A manager changes nothing; its records do, when they are replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 
-Response = TypeVar("Response")
+Response_co = TypeVar("Response_co", bound=Message, covariant=True)
 VersionedRecord: TypeAlias = tuple[Message, int]
 """A metadata record and the version to write it as."""
 
@@ -29,11 +27,11 @@ loop gives way to others in between; well below Kafka's 10,000 records per batch
 MAX_MESSAGE_CHARACTERS: Final = 1_000
 """A refusal may quote what was asked for, which may be longer than the response has room for."""
 
-Resume: TypeAlias = "Callable[[int, float], ControllerResult[Any]]"
+Resume: TypeAlias = "Callable[[int, float], ControllerResult[Message]]"
 
 
 @dataclass(slots=True)
-class ControllerResult(Generic[Response]):
+class ControllerResult(Generic[Response_co]):
     """`records` are appended as one batch, all or nothing; `response` leaves after their commit.
 
     A change that is too big for one batch comes in steps: after appending, `resume` is called with
@@ -47,7 +45,7 @@ class ControllerResult(Generic[Response]):
     says of the result that it `may_wait`.
     """
 
-    response: Response
+    response: Response_co
     records: list[VersionedRecord] = field(default_factory=list)
     resume: Resume | None = None
     leaving: int | None = None

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from moldau.config import NodeConfig, effective_broker_config
-from moldau.config.definition import ConfigError
+from moldau.config.definition import ConfigError, Values
 from moldau.config.table import TOPIC_KEYS
 from moldau.config.values import parse_value
 from moldau.controller.core.partition_index import PartitionIndex
@@ -74,7 +74,6 @@ class ControllerSettings:
 
     @classmethod
     def from_node_config(cls, node_config: NodeConfig, cluster_id: str) -> ControllerSettings:
-        """The settings of a configured node."""
         return cls(
             node_id=node_config.node_id,
             cluster_id=cluster_id,
@@ -143,7 +142,6 @@ class ControllerState:
             self._names_by_collision_key.setdefault(collision_key(name), []).append(name)
 
     def replay(self, records: Sequence[Message], provenance: Provenance) -> None:
-        """Apply one batch of records."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
@@ -184,11 +182,9 @@ class ControllerState:
         return None
 
     def topic(self, topic_name: str) -> TopicImage | None:
-        """A topic by name."""
         return self.image.topics.topics_by_name.get(topic_name)
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
-        """A broker's registration."""
         return self.image.cluster.brokers.get(broker_id)
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> ErrorCode:
@@ -220,7 +216,6 @@ class ControllerState:
 
     @property
     def metadata_level(self) -> int:
-        """The finalized `metadata.version`."""
         return self.image.features.metadata_level
 
     @property
@@ -228,20 +223,20 @@ class ControllerState:
         """Whether KIP-966 is in force."""
         return self.image.features.level(ELIGIBLE_LEADER_REPLICAS_VERSION) >= 1
 
-    def broker_defaults(self) -> dict[str, Any]:
+    def broker_defaults(self) -> Values:
         """The broker values that topics inherit, with the cluster-wide dynamic defaults applied."""
         cluster_wide = self.image.configs.get(ConfigResourceType.BROKER, "")
         return effective_broker_config(self.settings.node_config, cluster_wide, {})
 
     def min_insync_replicas(self, topic_name: str) -> int:
-        """The `min.insync.replicas` that a topic has in effect."""
-        return int(self._topic_value(topic_name, "min.insync.replicas"))
+        value = self._topic_value(topic_name, "min.insync.replicas")
+        assert isinstance(value, int)
+        return value
 
     def unclean_election_allowed(self, topic_name: str) -> bool:
-        """The `unclean.leader.election.enable` that a topic has in effect."""
         return bool(self._topic_value(topic_name, "unclean.leader.election.enable"))
 
-    def _topic_value(self, topic_name: str, name: str) -> Any:
+    def _topic_value(self, topic_name: str, name: str) -> object:
         """A key that is called the same for topics and brokers: topic, cluster default, static."""
         for resource_type, resource_name in (
             (ConfigResourceType.TOPIC, topic_name),

@@ -9,13 +9,14 @@ ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.config import ConfigError, ConfigSource, describe_topic_config, validate_topic_config
+from moldau.config.definition import Values
 from moldau.controller.core.placement import (
     check_manual_replicas,
     new_partition,
@@ -55,6 +56,7 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsTopicResult,
 )
 from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import (
     METADATA_TOPIC_NAME,
     ZERO_UUID,
@@ -64,7 +66,6 @@ from moldau.protocol.types import (
 )
 
 USE_DEFAULT: Final = -1
-MAX_CONFIG_TEXT_BYTES: Final = 32_767
 MAX_PARTITIONS_PER_TOPIC: Final = 1_000_000
 
 
@@ -75,7 +76,7 @@ class _Batch:
     state: ControllerState
     names_by_collision_key: dict[str, str]
     described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-    defaults: Callable[[], Mapping[str, Any]]
+    defaults: Callable[[], Values]
 
 
 def create_topics(
@@ -151,10 +152,7 @@ def _create_topic(
     records: list[VersionedRecord] = [(TopicRecord(name=topic.name, topic_id=topic_id), 0)]
     for key, value in configs.items():
         config = ConfigRecord(
-            resource_type=ConfigResourceType.TOPIC,
-            resource_name=topic.name,
-            name=key,
-            value=value,
+            resource_type=ConfigResourceType.TOPIC, resource_name=topic.name, name=key, value=value
         )
         records.append((config, 0))
     records += yield from _partition_records(state, topic_id, placements)
@@ -210,7 +208,7 @@ def _checked_configs(batch: _Batch, topic: CreatableTopic) -> dict[str, str]:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} is given twice")
         if config.value is None:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"{config.name} has no value")
-        if len(config.value.encode()) > MAX_CONFIG_TEXT_BYTES:
+        if len(config.value.encode()) > MAX_STRING_BYTES:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"the value of {config.name} is too long")
         configs[config.name] = config.value
     if configs:
@@ -283,9 +281,7 @@ def _described_configs(batch: _Batch, overrides: dict[str, str]) -> list[Creatab
 
 def _refused(topic: CreatableTopic, refusal: Refusal) -> CreatableTopicResult:
     return CreatableTopicResult(
-        name=topic.name,
-        error_code=refusal.error,
-        error_message=refusal.message,
+        name=topic.name, error_code=refusal.error, error_message=refusal.message
     )
 
 

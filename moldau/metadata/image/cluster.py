@@ -9,9 +9,9 @@ producer id never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from moldau.metadata.features import (
@@ -55,7 +55,6 @@ class ClusterImage:
     controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
 
     def write(self, metadata_level: int) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         version = register_broker_record_version(metadata_level)
         for broker_id in sorted(self.brokers):
             yield _broker_record(self.brokers[broker_id], version), version
@@ -75,13 +74,11 @@ class ClusterDelta:
         self.changed_controllers: dict[int, ControllerRegistration | None] = {}
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
-        """The registration as it is with the changes so far."""
         if broker_id in self.changed_brokers:
             return self.changed_brokers[broker_id]
         return self._image.brokers.get(broker_id)
 
     def replay_register_broker(self, record: RegisterBrokerRecord) -> None:
-        """A broker (re)registered."""
         cordoned = record.cordoned_log_dirs
         self.changed_brokers[record.broker_id] = BrokerRegistration(
             broker_id=record.broker_id,
@@ -98,7 +95,6 @@ class ClusterDelta:
         )
 
     def replay_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
-        """A broker is gone for good."""
         self._expect(record.broker_id, record.broker_epoch, record)
         self.changed_brokers[record.broker_id] = None
 
@@ -108,7 +104,6 @@ class ClusterDelta:
         self.changed_brokers[record.id] = replace(registration, fenced=True)
 
     def replay_unfence_broker(self, record: UnfenceBrokerRecord) -> None:
-        """Old form of an unfencing."""
         registration = self._expect(record.id, record.epoch, record)
         self.changed_brokers[record.id] = replace(registration, fenced=False)
 
@@ -127,7 +122,6 @@ class ClusterDelta:
         self.changed_brokers[record.broker_id] = replace(registration, **changes)
 
     def replay_register_controller(self, record: RegisterControllerRecord) -> None:
-        """A controller (re)registered."""
         self.changed_controllers[record.controller_id] = ControllerRegistration(
             controller_id=record.controller_id,
             incarnation_id=record.incarnation_id,
@@ -137,14 +131,12 @@ class ClusterDelta:
         )
 
     def finish_snapshot(self) -> None:
-        """Unregister what the snapshot did not mention."""
         for broker_id in self._image.brokers:
             self.changed_brokers.setdefault(broker_id, None)
         for controller_id in self._image.controllers:
             self.changed_controllers.setdefault(controller_id, None)
 
     def apply(self) -> ClusterImage:
-        """The image with the changes made."""
         return ClusterImage(
             overlay(self._image.brokers, self.changed_brokers),
             overlay(self._image.controllers, self.changed_controllers),
@@ -161,13 +153,13 @@ class ClusterDelta:
         return registration
 
 
-def _listeners(end_points: Any) -> Mapping[str, Endpoint]:
+def _listeners(end_points: Sequence[BrokerEndpoint | ControllerEndpoint]) -> Mapping[str, Endpoint]:
     return {
         each.name: Endpoint(each.host, each.port, each.security_protocol) for each in end_points
     }
 
 
-def _features(features: Any) -> Mapping[str, LevelRange]:
+def _features(features: Sequence[BrokerFeature | ControllerFeature]) -> Mapping[str, LevelRange]:
     return {
         each.name: LevelRange(each.min_supported_version, each.max_supported_version)
         for each in features
@@ -183,8 +175,8 @@ def _broker_record(registration: BrokerRegistration, version: int) -> RegisterBr
         is_migrating_zk_broker=version >= 2 and registration.is_migrating_zk_broker,
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
-        end_points=[BrokerEndpoint(**each) for each in _end_points(registration)],
-        features=[BrokerFeature(**each) for each in _feature_ranges(registration)],
+        end_points=_end_points(registration, BrokerEndpoint),
+        features=_feature_ranges(registration, BrokerFeature),
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -198,33 +190,36 @@ def _controller_record(registration: ControllerRegistration) -> RegisterControll
         controller_id=registration.controller_id,
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
-        end_points=[ControllerEndpoint(**each) for each in _end_points(registration)],
-        features=[ControllerFeature(**each) for each in _feature_ranges(registration)],
+        end_points=_end_points(registration, ControllerEndpoint),
+        features=_feature_ranges(registration, ControllerFeature),
     )
 
 
+T = TypeVar("T")
 _Registration = BrokerRegistration | ControllerRegistration
 
 
-def _end_points(registration: _Registration) -> Iterator[dict[str, Any]]:
-    """The fields of each address, by listener name; both kinds of record call them the same."""
-    for name, endpoint in sorted(registration.listeners.items()):
-        yield {
-            "name": name,
-            "host": endpoint.host,
-            "port": endpoint.port,
-            "security_protocol": endpoint.security_protocol,
-        }
+def _end_points(registration: _Registration, kind: Callable[..., T]) -> list[T]:
+    return [
+        kind(
+            name=name,
+            host=endpoint.host,
+            port=endpoint.port,
+            security_protocol=endpoint.security_protocol,
+        )
+        for name, endpoint in sorted(registration.listeners.items())
+    ]
 
 
-def _feature_ranges(registration: _Registration) -> Iterator[dict[str, Any]]:
-    """The fields of each supported feature, by name."""
-    for name, levels in sorted(registration.supported_features.items()):
-        yield {
-            "name": name,
-            "min_supported_version": levels.minimum_level,
-            "max_supported_version": levels.maximum_level,
-        }
+def _feature_ranges(registration: _Registration, kind: Callable[..., T]) -> list[T]:
+    return [
+        kind(
+            name=name,
+            min_supported_version=levels.minimum_level,
+            max_supported_version=levels.maximum_level,
+        )
+        for name, levels in sorted(registration.supported_features.items())
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +255,9 @@ class FeaturesDelta(MappingDelta[str, int]):
         super().__init__(image.finalized_levels)
 
     def replay_feature_level(self, record: FeatureLevelRecord) -> None:
-        """Take over one level."""
         self.changes[record.name] = record.feature_level or None
 
     def apply(self) -> FeaturesImage:
-        """The image with the changes made."""
         return FeaturesImage(self.merged())
 
 
@@ -275,7 +268,6 @@ class ProducerIdsImage:
     next_producer_id: int = -1
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         if self.next_producer_id >= 0:
             record = ProducerIdsRecord(
                 broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id
@@ -293,7 +285,6 @@ class ProducerIdsDelta:
         self.next_producer_id = image.next_producer_id
 
     def replay_producer_ids(self, record: ProducerIdsRecord) -> None:
-        """A block was handed out."""
         if record.next_producer_id < self.next_producer_id:
             raise InvalidMetadataRecord(
                 f"producer ids go back from {self.next_producer_id}: {record}"
@@ -306,5 +297,4 @@ class ProducerIdsDelta:
         """
 
     def apply(self) -> ProducerIdsImage:
-        """The image with the changes made."""
         return ProducerIdsImage(self.next_producer_id)

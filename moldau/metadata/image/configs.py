@@ -56,7 +56,6 @@ class ConfigsImage:
         )
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         for resource in sorted(self.configs_by_resource):
             for key, value in sorted(self.configs_by_resource[resource].items()):
                 yield (
@@ -80,7 +79,6 @@ class ConfigsDelta:
         self.changes: dict[ConfigResource, dict[str, str | None]] = {}
 
     def replay_config(self, record: ConfigRecord) -> None:
-        """Set one key, or remove it (null)."""
         resource = ConfigResource(record.resource_type, record.resource_name)
         self.changes.setdefault(resource, {})[record.name] = record.value
 
@@ -95,14 +93,12 @@ class ConfigsDelta:
             self.changes[resource] = dict.fromkeys(keys)
 
     def finish_snapshot(self) -> None:
-        """Remove what the snapshot did not mention."""
         for resource, config in self._image.configs_by_resource.items():
             changes = self.changes.setdefault(resource, {})
             for key in config:
                 changes.setdefault(key, None)
 
     def apply(self) -> Steps[ConfigsImage]:
-        """The image with the changes made."""
         old = self._image.configs_by_resource
         by_resource: dict[ConfigResource, Mapping[str, str] | None] = {}
         for resource, changes in self.changes.items():
@@ -123,7 +119,6 @@ class ClientQuotasImage:
     quotas_by_entity: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         for entity in sorted(self.quotas_by_entity, key=_sort_key):
             for key, value in sorted(self.quotas_by_entity[entity].items()):
                 parts = [
@@ -143,7 +138,6 @@ class ClientQuotasDelta:
         self.changes: dict[QuotaEntity, dict[str, float | None]] = {}
 
     def replay_client_quota(self, record: ClientQuotaRecord) -> None:
-        """Set or remove one quota."""
         entity = tuple(
             sorted(((part.entity_type, part.entity_name) for part in record.entity), key=_part_key)
         )
@@ -151,27 +145,18 @@ class ClientQuotasDelta:
         changes[record.key] = None if record.remove else record.value
 
     def finish_snapshot(self) -> None:
-        """Remove what the snapshot did not mention."""
         for entity, quotas in self._image.quotas_by_entity.items():
             changes = self.changes.setdefault(entity, {})
             for key in quotas:
                 changes.setdefault(key, None)
 
     def apply(self) -> ClientQuotasImage:
-        """The image with the changes made."""
-        by_entity = dict(self._image.quotas_by_entity)
-        for entity, changes in self.changes.items():
-            quotas = dict(by_entity.get(entity, {}))
-            for key, value in changes.items():
-                if value is None:
-                    quotas.pop(key, None)
-                else:
-                    quotas[key] = value
-            if quotas:
-                by_entity[entity] = quotas
-            else:
-                by_entity.pop(entity, None)
-        return ClientQuotasImage(by_entity)
+        old = self._image.quotas_by_entity
+        by_entity = {
+            entity: overlay(old.get(entity, {}), changes) or None
+            for entity, changes in self.changes.items()
+        }
+        return ClientQuotasImage(overlay(old, by_entity))
 
 
 def _part_key(part: tuple[str, str | None]) -> tuple[str, bool, str]:

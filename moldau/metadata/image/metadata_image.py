@@ -149,10 +149,8 @@ class MetadataDelta:
     def replay(self, record: Message) -> None:
         """Take over one record.
 
-        Raises:
-            InvalidMetadataRecord: it contradicts the image, or its type has no place in one.
-                Begin-, End- and AbortTransactionRecord have none: TransactionFilter resolves
-                them before.
+        Raises InvalidMetadataRecord: it contradicts the image, or its type has no place in one.
+        Begin-, End- and AbortTransactionRecord have none: TransactionFilter resolves them before.
         """
         target = _TARGETS.get(type(record))
         if target is None:
@@ -214,7 +212,7 @@ _PARTS: Final = {
 }
 
 
-def _nothing(_part: Any, _record: Any) -> None:
+def _nothing(_part: object, _record: object) -> None:
     """Records that say nothing about the image."""
 
 
@@ -284,9 +282,8 @@ class TransactionFilter:
     def feed(self, records: Iterable[Message]) -> list[Message]:
         """The records that became applicable.
 
-        Raises:
-            InvalidMetadataRecord: transaction records out of turn, or a transaction of more than
-                MAX_TRANSACTION_RECORDS records.
+        Raises InvalidMetadataRecord: transaction records out of turn, or a transaction of more than
+        MAX_TRANSACTION_RECORDS records.
         """
         ready: list[Message] = []
         for record in records:

@@ -51,12 +51,10 @@ class MappingDelta(Generic[K, V]):
         return self.changes[key] if key in self.changes else self._base.get(key)
 
     def finish_snapshot(self) -> None:
-        """Remove what the snapshot did not mention."""
         for key in self._base:
             self.changes.setdefault(key, None)
 
     def merged(self) -> Mapping[K, V]:
-        """The mapping with the changes made."""
         return overlay(self._base, self.changes)
 
 
@@ -81,7 +79,7 @@ def layered(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]
 class LayeredMapping(Mapping[K, V]):
     """A mapping with changes over it; made by `layered`. The first iteration makes a copy.
 
-    Any thread may read it.
+    Threads may read it at the same time.
     """
 
     __slots__ = ("_length", "layers")
@@ -106,7 +104,6 @@ class LayeredMapping(Mapping[K, V]):
     def get(self, key: K, /, default: V | D) -> V | D: ...
 
     def get(self, key: K, /, default: Any = None) -> Any:
-        """The value, or `default`."""
         bottom, changes = self.layers
         value = changes.get(key, _ABSENT)
         if value is _ABSENT:
@@ -125,15 +122,12 @@ class LayeredMapping(Mapping[K, V]):
         return iter(self._flat())
 
     def keys(self) -> KeysView[K]:
-        """As of a dict."""
         return self._flat().keys()
 
     def values(self) -> ValuesView[V]:
-        """As of a dict."""
         return self._flat().values()
 
     def items(self) -> ItemsView[K, V]:
-        """As of a dict."""
         return self._flat().items()
 
     def __repr__(self) -> str:

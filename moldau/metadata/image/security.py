@@ -43,7 +43,6 @@ class AclsImage:
     entries_by_id: Mapping[UUID, AccessControlEntry] = field(default_factory=dict)
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         for entry_id in sorted(self.entries_by_id):
             entry = self.entries_by_id[entry_id]
             yield AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0
@@ -58,7 +57,6 @@ class AclsDelta(MappingDelta[UUID, AccessControlEntry]):
         super().__init__(image.entries_by_id)
 
     def replay_access_control_entry(self, record: AccessControlEntryRecord) -> None:
-        """A new rule."""
         self.changes[record.id] = AccessControlEntry(
             record.resource_type,
             record.resource_name,
@@ -70,13 +68,11 @@ class AclsDelta(MappingDelta[UUID, AccessControlEntry]):
         )
 
     def replay_remove_access_control_entry(self, record: RemoveAccessControlEntryRecord) -> None:
-        """A rule is gone."""
         if self.get(record.id) is None:
             raise InvalidMetadataRecord(f"no such rule: {record}")
         self.changes[record.id] = None
 
     def apply(self) -> AclsImage:
-        """The image with the changes made."""
         return AclsImage(self.merged())
 
 
@@ -104,7 +100,6 @@ class ScramImage:
     credentials: Mapping[ScramKey, ScramCredential] = field(default_factory=dict)
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         for key in sorted(self.credentials):
             credential = self.credentials[key]
             record = UserScramCredentialRecord(
@@ -127,7 +122,6 @@ class ScramDelta(MappingDelta[ScramKey, ScramCredential]):
         super().__init__(image.credentials)
 
     def replay_user_scram_credential(self, record: UserScramCredentialRecord) -> None:
-        """A new or replaced credential."""
         self.changes[ScramKey(record.name, record.mechanism)] = ScramCredential(
             bytes(record.salt),
             bytes(record.stored_key),
@@ -136,11 +130,9 @@ class ScramDelta(MappingDelta[ScramKey, ScramCredential]):
         )
 
     def replay_remove_user_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
-        """A credential is gone."""
         self.changes[ScramKey(record.name, record.mechanism)] = None
 
     def apply(self) -> ScramImage:
-        """The image with the changes made."""
         return ScramImage(self.merged())
 
 
@@ -162,7 +154,6 @@ class DelegationTokensImage:
     tokens_by_id: Mapping[str, DelegationToken] = field(default_factory=dict)
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         for token_id in sorted(self.tokens_by_id):
             token = self.tokens_by_id[token_id]
             record = DelegationTokenRecord(
@@ -186,7 +177,6 @@ class DelegationTokensDelta(MappingDelta[str, DelegationToken]):
         super().__init__(image.tokens_by_id)
 
     def replay_delegation_token(self, record: DelegationTokenRecord) -> None:
-        """A new or renewed token."""
         self.changes[record.token_id] = DelegationToken(
             record.owner,
             record.requester,
@@ -197,9 +187,7 @@ class DelegationTokensDelta(MappingDelta[str, DelegationToken]):
         )
 
     def replay_remove_delegation_token(self, record: RemoveDelegationTokenRecord) -> None:
-        """A token is gone."""
         self.changes[record.token_id] = None
 
     def apply(self) -> DelegationTokensImage:
-        """The image with the changes made."""
         return DelegationTokensImage(self.merged())

@@ -50,12 +50,10 @@ class TopicsImage:
     topics_by_name: Mapping[str, TopicImage] = field(default_factory=dict)
 
     def partition(self, topic_id: UUID, partition_index: int) -> PartitionRegistration | None:
-        """One partition, None when there is no such topic or partition."""
         topic = self.topics_by_id.get(topic_id)
         return None if topic is None else topic.partitions.get(partition_index)
 
     def write(self, metadata_level: int) -> Iterator[tuple[Message, int]]:
-        """The records that make this image."""
         version = partition_record_version(metadata_level)
         for name in sorted(self.topics_by_name):
             topic = self.topics_by_name[name]
@@ -112,17 +110,14 @@ class TopicDelta:
 
     @property
     def name(self) -> str:
-        """The topic's name."""
         return self.image.name
 
     @property
     def topic_id(self) -> UUID:
-        """The topic's id."""
         return self.image.topic_id
 
     @property
     def new_partitions(self) -> list[int]:
-        """Indexes of the partitions that did not exist before."""
         return [index for index in self.partition_changes if index not in self.image.partitions]
 
     def partition(self, partition_index: int) -> PartitionRegistration | None:
@@ -131,7 +126,6 @@ class TopicDelta:
         return changed if changed is not None else self.image.partitions.get(partition_index)
 
     def apply(self) -> TopicImage:
-        """The topic with the changes made."""
         if not self.partition_changes:
             return self.image
         if not self.image.partitions:
@@ -165,7 +159,6 @@ class TopicsDelta:
 
     @property
     def created(self) -> dict[UUID, TopicDelta]:
-        """The changed topics that are new."""
         return {topic_id: each for topic_id, each in self.changed.items() if each.created}
 
     def replay_topic(self, record: TopicRecord) -> None:
@@ -177,7 +170,6 @@ class TopicsDelta:
         self.deleted.pop(record.topic_id, None)
 
     def replay_partition(self, record: PartitionRecord) -> None:
-        """A new partition."""
         replicas = tuple(record.replicas)
         directories = tuple(record.directories) or (MIGRATING_DIRECTORY,) * len(replicas)
         if len(directories) != len(replicas):
@@ -200,7 +192,6 @@ class TopicsDelta:
         )
 
     def replay_partition_change(self, record: PartitionChangeRecord) -> None:
-        """A change of an existing partition."""
         topic = self._change(record.topic_id, record)
         old = topic.partition(record.partition_id)
         if old is None:
@@ -244,7 +235,6 @@ class TopicsDelta:
                     )
 
     def finish_snapshot(self) -> None:
-        """Delete what the snapshot did not mention."""
         for topic_id, topic in self._image.topics_by_id.items():
             if topic_id not in self.changed:
                 self.deleted[topic_id] = topic

@@ -48,16 +48,14 @@ class CoordinatorLog:
     def key_class(self, type_id: int) -> type[Message]:
         """Return the key of a record type.
 
-        Raises:
-            RemoteProtocolError: there is no such type in this log.
+        Raises RemoteProtocolError: there is no such type in this log.
         """
         return self._found(self._keys, type_id)
 
     def value_class(self, type_id: int) -> type[Message]:
         """Return the value of a record type.
 
-        Raises:
-            RemoteProtocolError: there is no such type in this log.
+        Raises RemoteProtocolError: there is no such type in this log.
         """
         return self._found(self._values, type_id)
 
@@ -70,8 +68,7 @@ class CoordinatorLog:
     def encode_key(self, key: Message) -> bytes:
         """Return the log record key that holds `key`.
 
-        Raises:
-            LocalProtocolError: it is no key of this log, or a value does not fit.
+        Raises LocalProtocolError: it is no key of this log, or a value does not fit.
         """
         if self._keys.get(key.API_KEY) is not type(key):
             raise LocalProtocolError(f"{type(key).__name__} is no key of {self.topic}")
@@ -80,8 +77,7 @@ class CoordinatorLog:
     def encode_value(self, value: Message, version: int) -> bytes:
         """Return the log record value that holds `value` as `version`.
 
-        Raises:
-            LocalProtocolError: it is no value of this log, or does not fit the version.
+        Raises LocalProtocolError: it is no value of this log, or does not fit the version.
         """
         if self._values.get(value.API_KEY) is not type(value):
             raise LocalProtocolError(f"{type(value).__name__} is no value of {self.topic}")
@@ -90,9 +86,8 @@ class CoordinatorLog:
     def decode_key(self, buffer: Buffer) -> Message:
         """Return the key that a log record's key holds; its `API_KEY` is the record type.
 
-        Raises:
-            RemoteProtocolError: the type is unknown (a newer coordinator wrote it: skip the
-                record), or the key is cut short or followed by more bytes.
+        Raises RemoteProtocolError: the type is unknown (a newer coordinator wrote it: skip the
+        record), or the key is cut short or followed by more bytes.
         """
         key_class = self.key_class(_split(buffer, "key"))
         key, position = key_class.decode(buffer, _KEY_VERSION, _INT16.size)
@@ -103,9 +98,8 @@ class CoordinatorLog:
     def decode_value(self, key: Message, buffer: Buffer) -> tuple[Message, int]:
         """Return the value that belongs to `key`, and the value's version.
 
-        Raises:
-            RemoteProtocolError: the version is unknown, or the value is cut short or followed by
-                more bytes.
+        Raises RemoteProtocolError: the version is unknown, or the value is cut short or followed by
+        more bytes.
         """
         version = _split(buffer, "value")
         value, position = self.value_class(key.API_KEY).decode(buffer, version, _INT16.size)

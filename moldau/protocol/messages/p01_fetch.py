@@ -7,6 +7,7 @@ moves the replica id into a tagged struct with its epoch. 17 carries the replica
 18 its high watermark.
 """
 
+from moldau.constants import MAX_INT32, MAX_INT64
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Records, String, Uuid
@@ -27,7 +28,7 @@ class FetchPartition(Struct):
     log_start_offset: Int64 = field(-1, since=5, ignorable=True)
     partition_max_bytes: Int32 = 0
     replica_directory_id: Uuid = field(ZERO_UUID, since=17, tag=0, ignorable=True)
-    high_watermark: Int64 = field(2**63 - 1, since=18, tag=1, ignorable=True)
+    high_watermark: Int64 = field(MAX_INT64, since=18, tag=1, ignorable=True)
 
 
 @struct
@@ -51,7 +52,7 @@ class FetchRequest(Request["FetchResponse"]):
     replica_state: ReplicaState = field(since=15, tag=1)
     max_wait_ms: Int32 = 0
     min_bytes: Int32 = 0
-    max_bytes: Int32 = 2**31 - 1
+    max_bytes: Int32 = MAX_INT32
     isolation_level: Int8 = 0
     session_id: Int32 = field(0, since=7, ignorable=True)
     session_epoch: Int32 = field(-1, since=7, ignorable=True)

@@ -5,6 +5,7 @@ epochs, 9 is flexible. 10 knows topic ids, 12 can ask by them. 13 adds an error 
 answer.
 """
 
+from moldau.constants import MIN_INT32
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
@@ -50,7 +51,7 @@ class MetadataResponseTopic(Struct):
     topic_id: Uuid = field(ZERO_UUID, since=10, ignorable=True)
     is_internal: Bool = field(False, since=1, ignorable=True)
     partitions: list[MetadataResponsePartition] = field()
-    topic_authorized_operations: Int32 = field(-2147483648, since=8)
+    topic_authorized_operations: Int32 = field(MIN_INT32, since=8)
 
 
 @response(ApiKey.METADATA, versions="0-13", flexible="9+")
@@ -60,5 +61,5 @@ class MetadataResponse(Message):
     cluster_id: String | None = field(None, since=2, nullable="2+", ignorable=True)
     controller_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[MetadataResponseTopic] = field()
-    cluster_authorized_operations: Int32 = field(-2147483648, since=8, until=10)
+    cluster_authorized_operations: Int32 = field(MIN_INT32, since=8, until=10)
     error_code: Int16 = field(0, since=13, ignorable=True)

@@ -4,6 +4,7 @@ Versions: 3 can list the operations that the caller may do. 4 adds static member
 a missing group as an error.
 """
 
+from moldau.constants import MIN_INT32
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
@@ -34,7 +35,7 @@ class DescribedGroup(Struct):
     protocol_type: String = ""
     protocol_data: String = ""
     members: list[DescribedGroupMember] = field()
-    authorized_operations: Int32 = field(-2147483648, since=3)
+    authorized_operations: Int32 = field(MIN_INT32, since=3)
 
 
 @response(ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible="5+")

@@ -3,6 +3,7 @@
 Versions: 1 carries the replica's directory id and endpoints.
 """
 
+from moldau.constants import MAX_INT32
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uint16, Uuid
@@ -33,7 +34,7 @@ class TopicSnapshot(Struct):
 class FetchSnapshotRequest(Request["FetchSnapshotResponse"]):
     cluster_id: String | None = field(None, nullable="0+", tag=0)
     replica_id: Int32 = -1
-    max_bytes: Int32 = 2**31 - 1
+    max_bytes: Int32 = MAX_INT32
     topics: list[TopicSnapshot] = field()
 
 

@@ -3,6 +3,7 @@
 Versions: 1 adds the kind of endpoint, 2 fenced brokers.
 """
 
+from moldau.constants import MIN_INT32
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
@@ -33,4 +34,4 @@ class DescribeClusterResponse(Message):
     cluster_id: String = ""
     controller_id: Int32 = -1
     brokers: list[DescribeClusterBroker] = field()
-    cluster_authorized_operations: Int32 = -2147483648
+    cluster_authorized_operations: Int32 = MIN_INT32

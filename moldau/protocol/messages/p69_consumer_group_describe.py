@@ -3,6 +3,7 @@
 Versions: 1 adds the type of each member.
 """
 
+from moldau.constants import MIN_INT32
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
@@ -51,7 +52,7 @@ class DescribedGroup(Struct):
     assignment_epoch: Int32 = 0
     assignor_name: String = ""
     members: list[Member] = field()
-    authorized_operations: Int32 = -2147483648
+    authorized_operations: Int32 = MIN_INT32
 
 
 @response(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+")

@@ -1,5 +1,6 @@
 """DescribeTopicPartitions (75) v0: describe topics page by page."""
 
+from moldau.constants import MIN_INT32
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
@@ -43,7 +44,7 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     topic_id: Uuid = ZERO_UUID
     is_internal: Bool = False
     partitions: list[DescribeTopicPartitionsResponsePartition] = field()
-    topic_authorized_operations: Int32 = -2147483648
+    topic_authorized_operations: Int32 = MIN_INT32
 
 
 @response(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+")

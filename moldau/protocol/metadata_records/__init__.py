@@ -11,11 +11,7 @@ from moldau.protocol.metadata_records.cluster import (
     ProducerIdsRecord,
     ZkMigrationStateRecord,
 )
-from moldau.protocol.metadata_records.frame import (
-    decode_record,
-    encode_record,
-    record_class,
-)
+from moldau.protocol.metadata_records.frame import decode_record, encode_record, record_class
 from moldau.protocol.metadata_records.nodes import (
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,

@@ -28,11 +28,7 @@ def record_types() -> list[int]:
 
 
 def record_class(type_id: int) -> type[Message]:
-    """Return the metadata record with this number.
-
-    Raises:
-        RemoteProtocolError: there is none.
-    """
+    """Return the metadata record with this number. Raises RemoteProtocolError: there is none."""
     found = _RECORDS.get(type_id)
     if found is None:
         raise RemoteProtocolError(f"there is no metadata record of type {type_id}")
@@ -42,8 +38,7 @@ def record_class(type_id: int) -> type[Message]:
 def encode_record(record: Message, version: int) -> bytes:
     """Return the log record value that holds `record` as `version`.
 
-    Raises:
-        LocalProtocolError: the version does not exist or cannot hold the record.
+    Raises LocalProtocolError: the version does not exist or cannot hold the record.
     """
     type_id = record.API_KEY
     if _RECORDS.get(type_id) is not type(record):
@@ -55,9 +50,8 @@ def encode_record(record: Message, version: int) -> bytes:
 def decode_record(buffer: Buffer) -> tuple[Message, int]:
     """Return the record that `buffer`, a log record's value, holds, and the record's version.
 
-    Raises:
-        RemoteProtocolError: the frame or the record is of an unknown kind or version, cut short,
-            or followed by more bytes.
+    Raises RemoteProtocolError: the frame or the record is of an unknown kind or version, cut short,
+    or followed by more bytes.
     """
     frame_version, position = read_unsigned_varint(buffer, 0)
     if frame_version != FRAME_VERSION:

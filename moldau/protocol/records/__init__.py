@@ -19,7 +19,6 @@ from moldau.protocol.records.batch import (
     compress_batch,
     decode_records,
     encode_batch,
-    finish_batch,
     recompress,
     record_size_bound,
     records_section,
@@ -40,7 +39,6 @@ from moldau.protocol.records.compression import (
     decompress,
 )
 from moldau.protocol.records.control import (
-    ControlKey,
     ControlRecordType,
     EndTxnMarker,
     decode_control_key,
@@ -65,12 +63,7 @@ from moldau.protocol.records.header import (
 )
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record, RecordHeaders
-from moldau.protocol.records.validation import (
-    RecordSummary,
-    scan_keys,
-    validate_header,
-    validate_records,
-)
+from moldau.protocol.records.validation import scan_keys, validate_header, validate_records
 
 __all__ = [
     "BATCH_HEADER_SIZE",
@@ -82,7 +75,6 @@ __all__ = [
     "BytesColumn",
     "Codec",
     "ColumnEncoder",
-    "ControlKey",
     "ControlRecordType",
     "EndTxnMarker",
     "InvalidBatch",
@@ -93,7 +85,6 @@ __all__ = [
     "RecordCursor",
     "RecordHeaders",
     "RecordMaker",
-    "RecordSummary",
     "TimestampType",
     "append_time_ms",
     "compress",
@@ -108,7 +99,6 @@ __all__ = [
     "encode_control_batch",
     "encode_control_key",
     "encode_end_txn_batch",
-    "finish_batch",
     "group_rows",
     "increment_sequence",
     "iter_batches",

@@ -33,11 +33,7 @@ if TYPE_CHECKING or native is None:
         partition_rows,
         scaled_int64s,
     )
-    from moldau.protocol.records.cursor_pure import (
-        RecordCursor,
-        RecordMaker,
-        decode_cursors,
-    )
+    from moldau.protocol.records.cursor_pure import RecordCursor, RecordMaker, decode_cursors
     from moldau.protocol.records.pure import (
         RecordBuffer,
         decode_records,

@@ -1,21 +1,17 @@
 """Whole batches: decode to records, encode from records, change the compression.
 
-Owns how header, compression and records fit together. Must not decide whether a batch is
-acceptable (that is `validation`) nor check CRCs: callers verify once, where bytes enter.
-Invariant: what `encode_batch` writes, `decode_records` gives back, offsets counted from base.
+CRCs are the callers': they verify once, where bytes enter. What `encode_batch` writes,
+`decode_records` gives back, offsets counted from base.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from moldau.protocol.records import _implementation
-from moldau.protocol.records.compression import (
-    DEFAULT_MAX_DECOMPRESSED_BYTES,
-    compress,
-    decompress,
-)
+from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, compress, decompress
 from moldau.protocol.records.header import (
     BATCH_HEADER_SIZE,
     CODEC_MASK,
@@ -53,7 +49,7 @@ def records_section(
 ) -> Buffer:
     """The uncompressed bytes of a batch's records (a view of `buffer` when it is uncompressed).
 
-    Raises: InvalidBatch: TRUNCATED, BAD_ATTRIBUTES, BAD_COMPRESSION, TOO_LARGE or BAD_OFFSET.
+    Raises InvalidBatch: TRUNCATED, BAD_ATTRIBUTES, BAD_COMPRESSION, TOO_LARGE or BAD_OFFSET.
     """
     end = check_whole(buffer, position, header)
     if not 0 <= header.base_offset <= MAX_BASE_OFFSET:
@@ -74,14 +70,11 @@ def records_section(
 
 
 def decode_records(
-    buffer: Buffer,
-    position: int = 0,
-    *,
-    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    buffer: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> list[Record]:
     """The records of the batch at `position`; compressed ones grow to `max_bytes` at most.
 
-    The CRC is not checked (`verify_crc`), control batches decode like others. Raises: InvalidBatch.
+    The CRC is not checked (`verify_crc`), control batches decode like others. Raises InvalidBatch.
     """
     header = read_batch_header(buffer, position)
     section = records_section(buffer, position, header, max_bytes)
@@ -122,7 +115,7 @@ def encode_batch(
 
     Records get the offsets `base_offset`, +1, +2 … whatever their `offset` says, unless
     `keep_offsets`: then gaps stay, and `last_offset_delta` may keep the end of a batch whose last
-    records were removed (compaction). Raises: ValueError, TypeError or struct.error on values that
+    records were removed (compaction). Raises ValueError, TypeError or struct.error on values that
     have no encoding (misuse, not bad input).
     """
     out = bytearray(BATCH_HEADER_SIZE)
@@ -193,33 +186,17 @@ def recompress(
 ) -> bytearray:
     """The same batch with its records under another codec; everything else is kept.
 
-    Raises: InvalidBatch as `records_section`; ValueError on a level out of range.
+    Raises InvalidBatch as `records_section`; ValueError on a level out of range.
     """
     section = records_section(buffer, position, header, max_bytes)
     out = bytearray(BATCH_HEADER_SIZE)
     out += section
-    new_header = BatchHeader(
-        base_offset=header.base_offset,
-        batch_length=0,
-        partition_leader_epoch=header.partition_leader_epoch,
-        magic=CURRENT_MAGIC,
-        crc=0,
-        attributes=header.attributes & ~CODEC_MASK | codec,
-        last_offset_delta=header.last_offset_delta,
-        base_timestamp_ms=header.base_timestamp_ms,
-        max_timestamp_ms=header.max_timestamp_ms,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        record_count=header.record_count,
-    )
+    new_header = replace(header, attributes=header.attributes & ~CODEC_MASK | codec)
     return finish_batch(out, new_header, level)
 
 
 def record_size_bound(
-    key: Buffer | None,
-    value: Buffer | None,
-    headers: Sequence[tuple[str, bytes | None]] = (),
+    key: Buffer | None, value: Buffer | None, headers: Sequence[tuple[str, bytes | None]] = ()
 ) -> int:
     """Upper bound of the encoded, uncompressed size of a record in bytes."""
     size = _MAX_FIXED_RECORD_BYTES + varint_size(len(headers))

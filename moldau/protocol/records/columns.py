@@ -81,7 +81,7 @@ def decode_columns(
     """Decode the batches at `positions` (default: all in the buffer but control batches).
 
     `max_bytes` limits the decompressed sections of all batches together. CRCs are the caller's
-    (`verify_crc`). Raises: InvalidBatch, its position that of the batch at fault.
+    (`verify_crc`). Raises InvalidBatch, its position that of the batch at fault.
     """
     if positions is None:
         headers = [pair for pair in iter_batches(buffer) if not pair[1].is_control]
@@ -169,7 +169,7 @@ def encode_columns(
 
     The limit counts uncompressed bytes; a single row that exceeds it gets a batch of its own.
     Offsets and sequences go on from batch to batch. `timestamp_ms` is for all rows when there is
-    no timestamp column. Raises: ValueError when the buffers are shorter than the offsets say,
+    no timestamp column. Raises ValueError when the buffers are shorter than the offsets say,
     OverflowError when a batch would exceed 2 GB.
     """
     stop = columns.row_count if row_count is None else start + row_count
@@ -227,7 +227,7 @@ class ColumnEncoder:
 
         Returns (space for the header and the compressed records, the header that belongs there,
         where the next batch starts). The header names no producer and has no offset; the caller
-        fills these in and calls `write_header`. Raises: as `encode_columns`.
+        fills these in and calls `write_header`. Raises as `encode_columns`.
         """
         out, next_row, base_ms, max_ms = _implementation.encode_rows(
             self._buffers,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MIN_INT64
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
@@ -22,11 +22,17 @@ _MURMUR2_FACTOR: Final = 0x5BD1E995
 Section: TypeAlias = tuple[int, Buffer, int, int, int, int | None]
 """(position of the batch, records section, count, base offset, base timestamp, append time)"""
 
-StringColumn: TypeAlias = tuple[Any, Any, Any]
+StringColumn: TypeAlias = tuple[Buffer | None, Buffer | None, Buffer | None]
 """(int32 offsets or None, validity bitmap or None, data or None), raw buffers in native order."""
 
-DecodedColumns: TypeAlias = tuple[int, Any, Any, StringColumn, StringColumn, Any]
-RowBuffers: TypeAlias = tuple[Any, StringColumn, StringColumn, Any, StringColumn, StringColumn]
+DecodedString: TypeAlias = tuple[bytearray, bytearray | None, bytearray]
+DecodedHeaders: TypeAlias = tuple[bytearray, bytearray, bytearray, DecodedString]
+DecodedColumns: TypeAlias = tuple[
+    int, bytearray, bytearray, DecodedString, DecodedString, DecodedHeaders | None
+]
+RowBuffers: TypeAlias = tuple[
+    Buffer | None, StringColumn, StringColumn, Buffer | None, StringColumn, StringColumn
+]
 
 
 class _StringWriter:
@@ -51,7 +57,7 @@ class _StringWriter:
             self.data += value
         self.ends.append(len(self.data))
 
-    def finish(self) -> StringColumn:
+    def finish(self) -> DecodedString:
         validity = self.bitmap if self.null_count else None
         return bytearray(self.ends), validity, self.data
 
@@ -61,7 +67,7 @@ def decode_column_sections(sections: list[Section]) -> DecodedColumns:
 
     Returns (count, int64 offsets, int64 timestamps, keys, values, headers); headers are None when
     no record has any, else (int32 list offsets, key offsets, key data, values).
-    Raises: InvalidBatch at the position of the batch at fault.
+    Raises InvalidBatch at the position of the batch at fault.
     """
     total_bytes = sum(len(section[1]) for section in sections)
     if total_bytes > MAX_INT32:
@@ -94,7 +100,6 @@ class ColumnWriter:
         self._header_keys, self._header_values = _StringWriter(), _StringWriter()
 
     def extend(self, records: Iterable[Record]) -> None:
-        """Add rows."""
         for record in records:
             self._offsets.append(record.offset)
             self._times.append(record.timestamp_ms)
@@ -108,12 +113,10 @@ class ColumnWriter:
 
     @property
     def row_count(self) -> int:
-        """Rows so far."""
         return len(self._offsets)
 
     def finish(self) -> DecodedColumns:
-        """The columns, as `decode_column_sections` returns them."""
-        headers = None
+        headers: DecodedHeaders | None = None
         if self._header_ends[-1]:
             key_ends, _, key_data = self._header_keys.finish()
             values = self._header_values.finish()
@@ -194,7 +197,7 @@ def encode_rows(
     returned next row.
     `buffers`: timestamps, keys, values, header list offsets, header keys, header values.
     `header_space`: zero bytes left in front. `timestamp_ms`: for all when there is no timestamp
-    column. Returns (buffer, next row, base timestamp, largest timestamp). Raises: ValueError on
+    column. Returns (buffer, next row, base timestamp, largest timestamp). Raises ValueError on
     offsets that lead outside the buffers, OverflowError on a batch of more than 2 GB.
     """
     timestamps, keys_column, values_column, header_ends, header_keys, header_values = buffers
@@ -273,7 +276,7 @@ def murmur2(key: Buffer) -> int:
 
 
 def murmur2_partition(key: Buffer, partition_count: int) -> int:
-    """The partition of a key. Raises: ValueError without partitions, TypeError without a key."""
+    """The partition of a key. Raises ValueError without partitions, TypeError without a key."""
     if partition_count <= 0:
         raise ValueError(f"{partition_count} partitions")
     return (murmur2(key) & MAX_INT32) % partition_count
@@ -285,7 +288,7 @@ def partition_rows(
     """The partition of each row's key as int32 in native order, -1 where the key is null.
 
     `selection`: int32 numbers of the rows that are meant, in their order; None: the first
-    `row_count`. Raises: ValueError without partitions, or on what lies outside the buffers.
+    `row_count`. Raises ValueError without partitions, or on what lies outside the buffers.
     """
     if partition_count <= 0:
         raise ValueError(f"{partition_count} partitions")
@@ -312,7 +315,7 @@ def group_rows(groups: Buffer, group_count: int) -> tuple[bytearray, list[tuple[
     """Row numbers in the order of their groups (int32 each, -1 to `group_count` - 1).
 
     Returns (int32 row numbers, rows of one group in their order; [(group, first place, end), …] of
-    the groups that have rows). Raises: ValueError on a group out of range.
+    the groups that have rows). Raises ValueError on a group out of range.
     """
     column = int32s(groups)
     if group_count < 0 or len(column) > MAX_INT32:

@@ -1,15 +1,14 @@
 """Compress and decompress the records of a batch: gzip, snappy, lz4, zstd.
 
-Owns the byte formats Kafka clients exchange. Must not import a codec library before its first use
-(start-up budget), nor trust any length inside compressed data.
-Invariant: decompression never returns, nor allocates for its output, more than `max_bytes`.
+A codec library is imported on its first use (start-up budget). No length inside compressed data is
+trusted: decompression never returns, nor allocates for its output, more than `max_bytes`.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any, Final
+from typing import Final
 
 from moldau.protocol.records.header import Codec
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
@@ -44,7 +43,7 @@ _DICTIONARY_ID_BYTES: Final = (0, 1, 2, 4)
 
 
 def check_level(codec: Codec, level: int | None) -> int | None:
-    """The level to use. Raises: ValueError when the codec has none or it is out of range."""
+    """The level to use. Raises ValueError when the codec has none or it is out of range."""
     if codec not in LEVEL_RANGES:
         if level is not None:
             raise ValueError(f"{codec.name} has no compression level")
@@ -60,7 +59,7 @@ def check_level(codec: Codec, level: int | None) -> int | None:
 def compress(data: Buffer, codec: Codec, level: int | None = None) -> Buffer:
     """Compress the records section of a batch in the format Kafka's Java client writes.
 
-    `level`: see `LEVEL_RANGES`; None is Kafka's default. Raises: ValueError on one out of range.
+    `level`: see `LEVEL_RANGES`; None is Kafka's default. Raises ValueError on one out of range.
     """
     level = check_level(codec, level)
     if codec is Codec.NONE:
@@ -81,7 +80,7 @@ def decompress(
 ) -> Buffer:
     """Decompress a records section to at most `max_bytes`.
 
-    Raises: InvalidBatch: TOO_LARGE when the output would exceed `max_bytes`, BAD_COMPRESSION when
+    Raises InvalidBatch: TOO_LARGE when the output would exceed `max_bytes`, BAD_COMPRESSION when
     the data is not a whole, exact stream of that codec.
     """
     if codec is Codec.NONE:
@@ -224,7 +223,7 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> Buffer:
     parts: list[bytes] = []
     size = 0
     rest: Buffer = view
-    decompressor: Any = LZ4FrameDecompressor()
+    decompressor = LZ4FrameDecompressor()
     while not decompressor.eof:
         room = min(max_bytes - size + 1, max(_GZIP_MIN_CHUNK_BYTES, 8 * len(view)))
         try:
@@ -277,7 +276,7 @@ def _zstd_size_bound(view: memoryview, enough_bytes: int) -> int:
 
     It comes from the block headers, so a frame that claims nothing (Java's stream writer) or lies
     about its content size is bounded alike. Counting stops beyond `enough_bytes`: a bomb is not
-    walked to its end. Raises: InvalidBatch (BAD_COMPRESSION) when the frame structure is broken or
+    walked to its end. Raises InvalidBatch (BAD_COMPRESSION) when the frame structure is broken or
     a window is larger than `MAX_WINDOW_BYTES`.
     """
     position = 0

@@ -1,9 +1,8 @@
-"""Control records: transaction markers and the quorum's own records.
+"""Control records: transaction markers and the quorum's own records (KIP-98, KIP-595, KIP-630,
+KIP-853).
 
-Owns the key of a control record and the end-transaction marker's value. The values of the quorum's
-control records (LeaderChange, SnapshotHeader/Footer, KRaftVersion, KRaftVoters) are messages of
-their own and pass through here as bytes. Source: KIP-98, KIP-595, KIP-630, KIP-853.
-Invariant: control records live only in batches with the control bit, never beside data.
+The values of the quorum's control records are messages of their own and pass through here as bytes.
+Control records live only in batches with the control bit, never beside data.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def encode_control_key(record_type: ControlRecordType) -> bytes:
 def decode_control_key(key: bytes | None) -> ControlKey:
     """Version and type of a control record. Newer versions may carry more bytes.
 
-    Raises: InvalidBatch (BAD_CONTROL) on a key that is absent, short or of a negative version.
+    Raises InvalidBatch (BAD_CONTROL) on a key that is absent, short or of a negative version.
     """
     if key is None or len(key) < _KEY_STRUCT.size:
         raise InvalidBatch(InvalidBatchReason.BAD_CONTROL, "a control record without a whole key")
@@ -77,7 +76,7 @@ def decode_control_key(key: bytes | None) -> ControlKey:
 def decode_end_txn_marker(record: Record) -> EndTxnMarker:
     """The marker in a control record of a transactional batch.
 
-    Raises: InvalidBatch (BAD_CONTROL) when it is another control record or cut short.
+    Raises InvalidBatch (BAD_CONTROL) when it is another control record or cut short.
     """
     control_key = decode_control_key(record.key)
     record_type = control_key.type

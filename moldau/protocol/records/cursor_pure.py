@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from moldau.constants import MAX_INT32
 from moldau.protocol.records.columns_pure import ColumnWriter, DecodedColumns
 from moldau.protocol.records.invalid_batch import InvalidBatch
 from moldau.protocol.records.pure import (
+    KeyOf,
     MalformedRecord,
     bad_record,
     check_consumed,
@@ -33,7 +34,7 @@ RecordT = TypeVar("RecordT")
 
 
 def check_slots(kind: type, shared: Mapping[str, object]) -> tuple[str, ...]:
-    """The slots of `kind`. Raises: TypeError unless they are `RECORD_SLOTS` and `shared`."""
+    """The slots of `kind`. Raises TypeError unless they are `RECORD_SLOTS` and `shared`."""
     found: list[str] = []
     for each in kind.__mro__:
         slots = each.__dict__.get("__slots__", ())
@@ -50,7 +51,7 @@ class RecordMaker(Generic[RecordT]):
     """Makes objects of one slotted class from records, without calling its `__init__`.
 
     `shared`: the value of every slot that is not one of `RECORD_SLOTS`, the same in all objects.
-    Raises: TypeError on a class that is not slotted, or with other slots than these.
+    Raises TypeError on a class that is not slotted, or with other slots than these.
     """
 
     __slots__ = ("_kind", "_setters", "_shared")
@@ -62,7 +63,6 @@ class RecordMaker(Generic[RecordT]):
         self._shared = [(getattr(kind, name).__set__, value) for name, value in shared.items()]
 
     def make(self, record: Record) -> RecordT:
-        """One object."""
         made = object.__new__(self._kind)
         fields = record.offset, record.timestamp_ms, record.key, record.value, record.headers
         for setter, value in zip(self._setters, fields, strict=True):
@@ -76,7 +76,7 @@ class RecordCursor:
     """Reads a batch's uncompressed records section (`records_section`) from front to back.
 
     `append_time_ms`, when given, is every record's timestamp (LOG_APPEND_TIME).
-    Raises: InvalidBatch (BAD_COUNT) on a count that the section cannot hold.
+    Raises InvalidBatch (BAD_COUNT) on a count that the section cannot hold.
     """
 
     __slots__ = (
@@ -122,7 +122,7 @@ class RecordCursor:
         return self._next_offset
 
     def skip_before(self, first_offset: int) -> None:
-        """Pass over records with smaller offsets. Raises: InvalidBatch."""
+        """Pass over records with smaller offsets. Raises InvalidBatch."""
         while self._index < self._count:
             position, next_offset = self._position, self._next_offset
             records, fault = self.read(1)
@@ -149,7 +149,7 @@ class RecordCursor:
         return [maker.make(record) for record in records]
 
     def read(
-        self, max_records: int, key_of: Callable[[bytes], Any] = header_key_text
+        self, max_records: int, key_of: KeyOf = header_key_text
     ) -> tuple[list[Record], InvalidBatch | None]:
         """Up to `max_records` records, and what made them fewer or lies behind the last one."""
         end = self._index + min(max(max_records, 0), self.remaining)
@@ -180,7 +180,6 @@ class RecordCursor:
 
     @property
     def bytes_left(self) -> int:
-        """Of the section, not read yet."""
         return len(self._data) - self._position
 
 

@@ -118,7 +118,6 @@ class BatchHeader:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch, header included."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
@@ -128,12 +127,11 @@ class BatchHeader:
 
     @property
     def next_offset(self) -> int:
-        """First offset after this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def codec(self) -> Codec:
-        """Compression codec. Raises: InvalidBatch (BAD_ATTRIBUTES) for an undefined id."""
+        """Compression codec. Raises InvalidBatch (BAD_ATTRIBUTES) for an undefined id."""
         codec_id = self.attributes & CODEC_MASK
         if codec_id > Codec.ZSTD:
             raise InvalidBatch(
@@ -148,14 +146,12 @@ class BatchHeader:
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Producer's time or the broker's append time."""
         if self.attributes & TIMESTAMP_TYPE_BIT:
             return TimestampType.LOG_APPEND_TIME
         return TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        """Part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
@@ -189,7 +185,7 @@ def increment_sequence(sequence: int, increment: int) -> int:
 def read_batch_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at `position`; only the header's 61 bytes need to be in the buffer.
 
-    Raises: InvalidBatch: TRUNCATED, BAD_MAGIC (also for the old message formats 0 and 1) or
+    Raises InvalidBatch: TRUNCATED, BAD_MAGIC (also for the old message formats 0 and 1) or
     BAD_LENGTH (a length shorter than a header).
     """
     try:
@@ -224,7 +220,7 @@ def _check_magic(magic: int, position: int) -> None:
 
 
 def check_whole(buffer: Buffer, position: int, header: BatchHeader) -> int:
-    """End position of the batch. Raises: InvalidBatch (TRUNCATED) when the buffer ends before."""
+    """End position of the batch. Raises InvalidBatch (TRUNCATED) when the buffer ends before."""
     end = position + header.size_bytes
     if end > len(buffer):
         raise InvalidBatch(
@@ -240,7 +236,7 @@ def iter_batches(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield `(position, header)` of every batch in `buffer[position:end]`, CRC not checked.
 
-    Raises: InvalidBatch on garbage, and TRUNCATED when the last batch is not whole.
+    Raises InvalidBatch on garbage, and TRUNCATED when the last batch is not whole.
     """
     view = buffer if end is None or end == len(buffer) else memoryview(buffer)[:end]
     size = len(view)
@@ -254,7 +250,7 @@ def iter_batches(
 def verify_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the batch's CRC-32C (attributes to the end of the batch) is what the header says.
 
-    Raises: InvalidBatch (TRUNCATED) when the batch is not whole in the buffer.
+    Raises InvalidBatch (TRUNCATED) when the batch is not whole in the buffer.
     """
     end = check_whole(buffer, position, header)
     covered = memoryview(buffer)[position + CRC_COVERED_FROM : end]
@@ -273,11 +269,7 @@ def write_crc(buffer: bytearray | memoryview, position: int, size_bytes: int) ->
 
 
 def patch_batch(
-    buffer: bytearray | memoryview,
-    position: int,
-    *,
-    base_offset: int,
-    partition_leader_epoch: int,
+    buffer: bytearray | memoryview, position: int, *, base_offset: int, partition_leader_epoch: int
 ) -> None:
     """Assign offset and leader epoch in place, as a leader does; neither is under the CRC."""
     _OFFSET_STRUCT.pack_into(buffer, position, base_offset)

@@ -1,8 +1,7 @@
 """The one error of this package: bytes that are not a servable record batch.
 
-Owns `InvalidBatch` and the closed list of reasons. Must not know Kafka's numeric error codes (they
-live in `moldau.protocol.errors`); a reason only names the code a broker answers with.
-Invariant: whatever bytes come in, functions of this package raise `InvalidBatch` and nothing else.
+Whatever bytes come in, functions of this package raise `InvalidBatch` and nothing else. A reason
+names the error code that a broker answers with.
 """
 
 from __future__ import annotations

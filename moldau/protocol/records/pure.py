@@ -1,22 +1,23 @@
 """Record encoding and decoding in plain Python; `_native` is the same, compiled.
 
-Owns the layout of one record (KIP-98): length, attributes, timestamp delta, offset delta, key,
-value, headers, all lengths as zigzag varints; and `RecordBuffer`. Must not know the contents of
-batch headers, or compression. Invariant: same bytes, answers and errors as `_native`; a record is
-accepted only when its fields end exactly where its length says; whatever is wrong inside one record
-is BAD_RECORD, a wrong number of them BAD_COUNT.
+One record (KIP-98): length, attributes, timestamp delta, offset delta, key, value, headers, all
+lengths as zigzag varints. A record is accepted only when its fields end exactly where its length
+says; whatever is wrong inside one record is BAD_RECORD, a wrong number of them BAD_COUNT.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MAX_UINT64, MIN_INT64
 from moldau.protocol.records.header import BATCH_HEADER_SIZE, NO_TIMESTAMP
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record
 from moldau.protocol.types import Buffer
+
+KeyOf: TypeAlias = Callable[[bytes], Any]
+"""Makes a header's key of its bytes: text for records, the bytes themselves for columns."""
 
 MIN_RECORD_BYTES: Final = 7
 """Length, attributes, two deltas, null key, null value, header count: one byte each."""
@@ -94,7 +95,7 @@ def header_key_text(raw: bytes) -> str:
 
 
 def _read_headers(
-    data: bytes, position: int, count: int, key_of: Callable[[bytes], Any]
+    data: bytes, position: int, count: int, key_of: KeyOf
 ) -> tuple[tuple[Any, ...], int]:
     if count < 0:
         raise MalformedRecord("negative header count")
@@ -134,12 +135,12 @@ def decode_records(
     base_offset: int,
     base_timestamp_ms: int,
     append_time_ms: int | None,
-    key_of: Callable[[bytes], Any] = header_key_text,
+    key_of: KeyOf = header_key_text,
 ) -> list[Record]:
     """Decode exactly `record_count` records from the uncompressed records section of a batch.
 
     `append_time_ms`, when given, is every record's timestamp (LOG_APPEND_TIME). `key_of` makes a
-    header key from its bytes. Raises: InvalidBatch: BAD_COUNT or BAD_RECORD.
+    header key from its bytes. Raises InvalidBatch: BAD_COUNT or BAD_RECORD.
     """
     data = records_section if type(records_section) is bytes else bytes(records_section)
     check_plausible_count(len(data), record_count)
@@ -167,13 +168,13 @@ def decode_into(
     record_count: int,
     base_offset: int,
     base_timestamp_ms: int,
-    key_of: Callable[[bytes], Any] = header_key_text,
+    key_of: KeyOf = header_key_text,
     position: int = 0,
 ) -> int:
     """Append up to `record_count` records, fewer when the data ends between two; where it stopped.
 
     Varints of one and two bytes are spelled out where they are common: a call costs more than the
-    parse. Raises: IndexError or MalformedRecord, the records before the bad one appended.
+    parse. Raises IndexError or MalformedRecord, the records before the bad one appended.
     """
     size = len(data)
     key: bytes | None
@@ -254,15 +255,12 @@ def check_consumed(found: int, record_count: int, rest: int) -> None:
 
 
 def scan_records(
-    records_section: Buffer,
-    record_count: int,
-    base_timestamp_ms: int,
-    require_keys: bool,
+    records_section: Buffer, record_count: int, base_timestamp_ms: int, require_keys: bool
 ) -> tuple[int, int, int]:
     """Check every record, that offsets count 0, 1, 2 … and, if required, that keys are there.
 
     Returns (smallest timestamp, largest timestamp, index of the first record that has it); -1s
-    for no records. Raises: InvalidBatch: BAD_COUNT, BAD_RECORD, BAD_OFFSET or MISSING_KEY.
+    for no records. Raises InvalidBatch: BAD_COUNT, BAD_RECORD, BAD_OFFSET or MISSING_KEY.
     """
     lowest = highest = highest_at = -1
     records = decode_records(records_section, record_count, 0, base_timestamp_ms, None)
@@ -334,7 +332,7 @@ def encode_record(
 ) -> bytes:
     """One encoded record, its length first. Buffers must be of bytes (item size 1).
 
-    Raises: TypeError on what is not bytes-like, OverflowError on numbers beyond 64 bits.
+    Raises TypeError on what is not bytes-like, OverflowError on numbers beyond 64 bits.
     """
     encoded_headers = _encode_headers(headers) if headers else b"\x00"
     return encode_record_parts(offset_delta, timestamp_delta_ms, key, value, encoded_headers)
@@ -382,7 +380,6 @@ class RecordBuffer:
 
     @property
     def record_count(self) -> int:
-        """Records taken so far."""
         return self._count
 
     @property
@@ -404,7 +401,7 @@ class RecordBuffer:
     ) -> int:
         """Add a record; returns its offset delta, -1 when it does not fit or the buffer is taken.
 
-        Raises: TypeError on what is not bytes-like (a header key that is no text),
+        Raises TypeError on what is not bytes-like (a header key that is no text),
         OverflowError on a record or batch of more than 2 GB; nothing is added then.
         """
         if not MIN_INT64 <= timestamp_ms <= MAX_INT64:
@@ -433,7 +430,7 @@ class RecordBuffer:
     def take(self) -> bytearray:
         """The encoded records behind the space for the header, exactly as long as they are.
 
-        Raises: ValueError when they were taken before.
+        Raises ValueError when they were taken before.
         """
         out = self._out
         if out is None:

@@ -31,7 +31,7 @@ def validate_header(header: BatchHeader, position: int = 0, *, from_client: bool
     """Check what the header alone can be wrong in.
 
     `from_client`: the batch comes from a produce request, where control batches and offsets other
-    than 0 are forbidden (a follower's fetch has both). Raises: InvalidBatch: BAD_ATTRIBUTES,
+    than 0 are forbidden (a follower's fetch has both). Raises InvalidBatch: BAD_ATTRIBUTES,
     BAD_COUNT, BAD_OFFSET, BAD_CONTROL, BAD_SEQUENCE, BAD_PRODUCER.
     """
 
@@ -94,7 +94,7 @@ def validate_records(
 
     Number of records, exact lengths, offset deltas 0 … n-1, last offset delta, the rules of
     `validate_header`; `require_keys` for a compacted topic; keys of control batches. The CRC is
-    the caller's. Returns the records' timestamps at a glance. Raises: InvalidBatch.
+    the caller's. Returns the records' timestamps at a glance. Raises InvalidBatch.
     """
     validate_header(header, position, from_client=from_client)
     section = records_section(buffer, position, header, max_bytes)
@@ -130,7 +130,7 @@ def scan_keys(
 ) -> None:
     """Check every record of the data batch at `position`, and that it has a key.
 
-    The header's rules and the CRC are the caller's. Raises: InvalidBatch; MISSING_KEY names the
+    The header's rules and the CRC are the caller's. Raises InvalidBatch; MISSING_KEY names the
     first record without one.
     """
     section = records_section(buffer, position, header, max_bytes)

@@ -9,17 +9,11 @@ cannot be done the replica stops.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import Buffer
 from moldau.raft.core.messages import PeerRequest, PeerResponse
-from moldau.raft.core.values import (
-    Destination,
-    ElectionState,
-    Leadership,
-    SnapshotId,
-)
+from moldau.raft.core.values import Destination, ElectionState, Leadership, SnapshotId
 from moldau.raft.core.voters import VoterSet
 
 
@@ -104,7 +98,7 @@ class Send:
 class Reply:
     """The answer to a request of a peer; `token` is what `on_request` was given with it."""
 
-    token: Any
+    token: object
     response: PeerResponse
 
 
@@ -114,7 +108,7 @@ class ReadRecords:
     (exclusive) and about `max_bytes`; every other field of the response is in `response`.
     """
 
-    token: Any
+    token: object
     start_offset: int
     end_offset: int
     max_bytes: int
@@ -125,7 +119,7 @@ class ReadRecords:
 class ReadSnapshot:
     """Answer `token` with bytes of a snapshot; size and data are filled into `response`."""
 
-    token: Any
+    token: object
     snapshot_id: SnapshotId
     position: int
     max_bytes: int
@@ -153,7 +147,7 @@ class ChangeLeadership:
 class Complete:
     """A voter change, or a resignation asked for, has ended; `token` is the caller's."""
 
-    token: Any
+    token: object
     error: ErrorCode
     message: str = ""
 

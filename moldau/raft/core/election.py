@@ -36,8 +36,6 @@ class Elections:
     def __init__(self, state: QuorumState) -> None:
         self._state = state
 
-    # -- answering ----------------------------------------------------------------------------
-
     def on_vote(self, request: VoteRequest) -> VoteResponse:
         """Vote v0-v2: at most one candidate of an epoch gets it; a PreVote binds no voter."""
         state = self._state
@@ -92,9 +90,7 @@ class Elections:
         return answer(ErrorCode.NONE)
 
     def on_end_quorum_epoch(self, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
-        """EndQuorumEpoch v0-v1: the leader resigns; campaign at once as the first successor, later
-        as a later one.
-        """
+        """EndQuorumEpoch v0-v1: the leader resigns; the first successor campaigns at once."""
         state = self._state
         answer = partial(state.answer, EndQuorumEpochResponse)
         if request.leader_epoch < state.leader_epoch:
@@ -124,8 +120,6 @@ class Elections:
                     return 0.0
                 return min(longest_ms, longest_ms * 2.0 ** (position - len(successors) + 1))
         return longest_ms
-
-    # -- asking -------------------------------------------------------------------------------
 
     def poll_unattached(self) -> float | None:
         """Campaign when the election timeout is over. Returns when to look again."""
@@ -227,8 +221,6 @@ class Elections:
                 campaign.record(request.voter, granted=True)
         elif response.leader_epoch == request.leader_epoch or not response.vote_granted:
             campaign.record(request.voter, response.vote_granted)
-
-    # -- resigning ----------------------------------------------------------------------------
 
     def hand_over(self, preferred: tuple[ReplicaKey, ...]) -> None:
         """Resign as soon as the first of `preferred` could win, and after an election timeout all

@@ -24,12 +24,7 @@ from moldau.raft.core.messages import (
 from moldau.raft.core.roles import UNKNOWN_OFFSET, Download, Following, Role
 from moldau.raft.core.state import NO_EPOCH, QuorumState
 from moldau.raft.core.values import NO_NODE, Destination, EpochEnd, SnapshotId
-from moldau.raft.core.voters import (
-    LATEST_KRAFT_VERSION,
-    VoterDescription,
-    VoterEndpoint,
-    VoterSet,
-)
+from moldau.raft.core.voters import LATEST_KRAFT_VERSION, VoterDescription, VoterEndpoint, VoterSet
 
 UPDATE_VOTER_FETCH_TIMEOUTS = 3
 """How many fetch timeouts lie between two reports of a voter about itself."""
@@ -50,8 +45,6 @@ class Fetching:
 
     def __init__(self, state: QuorumState) -> None:
         self._state = state
-
-    # -- asking -------------------------------------------------------------------------------
 
     def poll_follower(self) -> float | None:
         """Give up a silent leader, or fetch from it. Returns when to look again."""
@@ -142,8 +135,6 @@ class Fetching:
             ):
                 known.append(destination)
         return known
-
-    # -- records ------------------------------------------------------------------------------
 
     def on_fetch_response(self, send: Send, response: FetchResponse | None) -> None:
         """Use the answer: records, an offset to truncate to, or the id of a snapshot."""
@@ -294,8 +285,6 @@ class Fetching:
         state.effects.append(Truncate(end_offset))
         state.wants_tick = True
 
-    # -- snapshots ----------------------------------------------------------------------------
-
     def _begin_download(self, following: Following, send: Send, snapshot_id: SnapshotId) -> None:
         """Only a snapshot of more than what is known committed here: all below it can go then."""
         state = self._state
@@ -400,8 +389,6 @@ class Fetching:
     def _pause_fetches(self, following: Following) -> None:
         fetch = Send(following.destination, self._fetch_request(0), 0.0)
         self._state.requests.pause(fetch, self._state.now_ms)
-
-    # -- telling the leader about itself ------------------------------------------------------
 
     def _poll_update_voter(self, following: Following) -> float:
         """A voter whose endpoints or directory are wrong in the voters record tells the leader.

@@ -1,8 +1,8 @@
 """What replicas of the quorum say to each other, apart from how it is written on the wire.
 
 One class per request and response of KIP-595, 630, 853, 996; the `wire` module knows versions,
-cluster ids and topic names. Every response carries the error and the leader as its sender knows it,
-so that every answer teaches the asker.
+cluster ids and topic names. Every response but the one about kraft.version names the leader, so
+that every answer teaches the asker.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from dataclasses import dataclass
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import Buffer
-from moldau.raft.core.values import (
-    NO_SNAPSHOT,
-    Endpoints,
-    EpochEnd,
-    ReplicaKey,
-    SnapshotId,
-)
+from moldau.raft.core.values import NO_SNAPSHOT, Endpoints, EpochEnd, ReplicaKey, SnapshotId
 from moldau.raft.core.voters import VoterDescription
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderResponse:
+    """What every response of a replica says: the error, and the leader as the replica knows it."""
+
+    error: ErrorCode
+    leader_id: int
+    leader_epoch: int
+    leader_endpoints: Endpoints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,10 @@ class VoteRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class VoteResponse:
+class VoteResponse(LeaderResponse):
     """Whether the vote is granted."""
 
-    error: ErrorCode
-    leader_id: int
-    leader_epoch: int
     vote_granted: bool = False
-    leader_endpoints: Endpoints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,8 @@ class BeginQuorumEpochRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginQuorumEpochResponse:
+class BeginQuorumEpochResponse(LeaderResponse):
     """The leader as the voter now knows it."""
-
-    error: ErrorCode
-    leader_id: int
-    leader_epoch: int
-    leader_endpoints: Endpoints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +78,8 @@ class EndQuorumEpochRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class EndQuorumEpochResponse:
+class EndQuorumEpochResponse(LeaderResponse):
     """The leader as the voter now knows it."""
-
-    error: ErrorCode
-    leader_id: int
-    leader_epoch: int
-    leader_endpoints: Endpoints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +101,14 @@ class FetchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchResponse:
+class FetchResponse(LeaderResponse):
     """Records, or where the logs diverge, or which snapshot to fetch first."""
 
-    error: ErrorCode
-    leader_id: int
-    leader_epoch: int
     high_watermark: int = -1
     log_start_offset: int = -1
     diverging: EpochEnd | None = None
     snapshot_id: SnapshotId | None = None
     records: Buffer = b""
-    leader_endpoints: Endpoints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +123,13 @@ class FetchSnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchSnapshotResponse:
+class FetchSnapshotResponse(LeaderResponse):
     """A stretch of the snapshot; `size_bytes` is the whole file's."""
 
-    error: ErrorCode
-    leader_id: int
-    leader_epoch: int
     snapshot_id: SnapshotId = NO_SNAPSHOT
     size_bytes: int = 0
     position: int = 0
     data: Buffer = b""
-    leader_endpoints: Endpoints = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +143,8 @@ class UpdateVoterRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateVoterResponse:
+class UpdateVoterResponse(LeaderResponse):
     """Whether the leader has written it down."""
-
-    error: ErrorCode
-    leader_id: int
-    leader_epoch: int
-    leader_endpoints: Endpoints = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ graceful shutdown is complete, nothing happens any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from moldau.protocol.errors import ErrorCode
@@ -96,24 +97,19 @@ class QuorumCore:
         self._announced: Leadership | None = None
         self._is_started = False
         self._next_tick_ms: float | None = None
-        self._shutdown_tokens: list[Any] = []
-        self._resign_tokens: list[Any] = []
-
-    # -- what is so ---------------------------------------------------------------------------
+        self._shutdown_tokens: list[object] = []
+        self._resign_tokens: list[object] = []
 
     @property
     def role(self) -> Role:
-        """What this replica is."""
         return self._state.role
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch this replica is in."""
         return self._state.leader_epoch
 
     @property
     def leadership(self) -> Leadership:
-        """The leader, as this replica knows it."""
         return self._state.leadership
 
     @property
@@ -123,7 +119,6 @@ class QuorumCore:
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed."""
         return self._state.high_watermark
 
     @property
@@ -144,17 +139,14 @@ class QuorumCore:
 
     @property
     def local(self) -> ReplicaKey:
-        """This replica."""
         return self._state.local
 
     @property
     def is_voter(self) -> bool:
-        """Whether the latest voter set has this replica."""
         return self._state.is_voter
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing can happen any more."""
         return self._state.is_stopped
 
     def progress(self) -> tuple[list[ReplicaProgress], list[ReplicaProgress]]:
@@ -165,8 +157,6 @@ class QuorumCore:
         """When `tick` is due; None when only another event can change something."""
         return None if self._state.is_stopped else self._next_tick_ms
 
-    # -- events -------------------------------------------------------------------------------
-
     def _begin(self, now_ms: float) -> QuorumState:
         state = self._state
         assert self._is_started, "start it first"
@@ -175,10 +165,12 @@ class QuorumCore:
         state.wants_tick = False
         return state
 
-    def _run(self, now_ms: float, step: Callable[[], object]) -> list[Effect]:
-        """Take one event; a replica that has stopped takes none."""
+    def _run(
+        self, now_ms: float, step: Callable[[], object], stopped: Effect | None = None
+    ) -> list[Effect]:
+        """Take one event; a replica that has stopped takes none, and answers with `stopped`."""
         if self._state.is_stopped:
-            return []
+            return [] if stopped is None else [stopped]
         self._begin(now_ms)
         step()
         return self._end()
@@ -284,10 +276,9 @@ class QuorumCore:
         return self._end()
 
     def tick(self, now_ms: float) -> list[Effect]:
-        """Time has passed."""
         return self._run(now_ms, lambda: None)
 
-    def on_request(self, request: PeerRequest, token: Any, now_ms: float) -> list[Effect]:
+    def on_request(self, request: PeerRequest, token: object, now_ms: float) -> list[Effect]:
         """A peer asks; it is answered once, with `token`, now or, a fetch, later."""
         state = self._state
         if state.is_stopped:
@@ -319,20 +310,14 @@ class QuorumCore:
 
     def on_response(self, send: Send, response: PeerResponse | None, now_ms: float) -> list[Effect]:
         """The one answer to a Send; None when there was none."""
-        if self._state.is_stopped:
-            return []
-        self._begin(now_ms)
         kind = type(send.request)
         assert response is None or isinstance(response, _RESPONSES[kind])
-        self._response_handlers[kind](send, response)
-        return self._end()
+        return self._run(now_ms, lambda: self._response_handlers[kind](send, response))
 
     def on_appended(
         self, now_ms: float, voters: Sequence[tuple[int, VoterSet]] = ()
     ) -> list[Effect]:
-        """The log's end has moved; `voters` are the sets in what was appended, with the offsets of
-        their records.
-        """
+        """The log's end has moved; `voters` are the appended sets and their offsets."""
         if self._state.is_stopped:
             return []
         state = self._begin(now_ms)
@@ -376,18 +361,12 @@ class QuorumCore:
         state = self._state
         return self._run(now_ms, lambda: state.voters.trim_to(state.log.log_start_offset))
 
-    # -- what is asked of a leader ------------------------------------------------------------
-
-    @staticmethod
-    def _stopped(token: Any) -> list[Effect]:
-        return [Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")]
-
-    def resign(self, token: Any, preferred: ReplicaKey | None, now_ms: float) -> list[Effect]:
+    def resign(self, token: object, preferred: ReplicaKey | None, now_ms: float) -> list[Effect]:
         """Stop leading, in favour of `preferred` if it is a voter other than this one: as soon as
         that has every record, or after an election timeout.
         """
         if self._state.is_stopped:
-            return self._stopped(token)
+            return [_stopped(token)]
         state = self._begin(now_ms)
         if state.role is not Role.LEADER:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -402,7 +381,7 @@ class QuorumCore:
             self._elections.hand_over((preferred,) if preferred is not None else ())
         return self._end()
 
-    def shut_down(self, token: Any, now_ms: float) -> list[Effect]:
+    def shut_down(self, token: object, now_ms: float) -> list[Effect]:
         """Leave gracefully: a leader resigns and stays until another leader is elected, or until an
         election timeout is over.
         """
@@ -417,7 +396,7 @@ class QuorumCore:
 
     def add_voter(
         self,
-        token: Any,
+        token: object,
         voter: VoterDescription,
         now_ms: float,
         *,
@@ -425,30 +404,27 @@ class QuorumCore:
         timeout_ms: int,
     ) -> list[Effect]:
         """AddRaftVoter (KIP-853); `ack_when_committed` of KIP-1186."""
-        if self._state.is_stopped:
-            return self._stopped(token)
-        self._begin(now_ms)
-        self._changes.add(
-            token, voter, ack_when_committed=ack_when_committed, timeout_ms=timeout_ms
-        )
-        return self._end()
+        add = partial(self._changes.add, ack_when_committed=ack_when_committed)
+        return self._run(now_ms, lambda: add(token, voter, timeout_ms=timeout_ms), _stopped(token))
 
     def remove_voter(
-        self, token: Any, voter: ReplicaKey, now_ms: float, *, timeout_ms: int
+        self, token: object, voter: ReplicaKey, now_ms: float, *, timeout_ms: int
     ) -> list[Effect]:
         """RemoveRaftVoter (KIP-853)."""
-        if self._state.is_stopped:
-            return self._stopped(token)
-        self._begin(now_ms)
-        self._changes.remove(token, voter, timeout_ms=timeout_ms)
-        return self._end()
+        remove = self._changes.remove
+        return self._run(
+            now_ms, lambda: remove(token, voter, timeout_ms=timeout_ms), _stopped(token)
+        )
 
     def upgrade_kraft_version(
-        self, token: Any, level: int, now_ms: float, *, timeout_ms: int
+        self, token: object, level: int, now_ms: float, *, timeout_ms: int
     ) -> list[Effect]:
         """UpdateFeatures of kraft.version (KIP-853)."""
-        if self._state.is_stopped:
-            return self._stopped(token)
-        self._begin(now_ms)
-        self._changes.upgrade(token, level, timeout_ms=timeout_ms)
-        return self._end()
+        upgrade = self._changes.upgrade
+        return self._run(
+            now_ms, lambda: upgrade(token, level, timeout_ms=timeout_ms), _stopped(token)
+        )
+
+
+def _stopped(token: object) -> Complete:
+    return Complete(token, ErrorCode.BROKER_NOT_AVAILABLE, "the quorum has stopped")

@@ -9,7 +9,7 @@ back (Raft 5.4.2, KIP-595, 1166).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
@@ -47,7 +47,7 @@ CHECK_QUORUM_FETCH_TIMEOUTS: Final = 1.5
 @dataclass(slots=True)
 class _Parked:
     request: FetchRequest
-    token: Any
+    token: object
     deadline_ms: float
 
 
@@ -61,8 +61,6 @@ class Replication:
         self._parked_due_ms = float("inf")
         self._looked_at = (UNKNOWN_OFFSET, UNKNOWN_OFFSET)
 
-    # -- fetches ------------------------------------------------------------------------------
-
     def leader_error(self, leader_epoch: int) -> ErrorCode:
         """Why a request to the leader of `leader_epoch` cannot be served here; NONE when it can."""
         state = self._state
@@ -74,7 +72,7 @@ class Replication:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
-    def on_fetch(self, request: FetchRequest, token: Any) -> None:
+    def on_fetch(self, request: FetchRequest, token: object) -> None:
         """Fetch v17-v18 of the metadata log: count what the replica has, then answer or park."""
         if request.fetch_offset < 0 or request.last_fetched_epoch < 0 or request.max_wait_ms < 0:
             self._reply(token, ErrorCode.INVALID_REQUEST)
@@ -125,7 +123,7 @@ class Replication:
             return end
         return None
 
-    def _answer(self, request: FetchRequest, token: Any, *, now_at_latest: bool) -> bool:
+    def _answer(self, request: FetchRequest, token: object, *, now_at_latest: bool) -> bool:
         """Answer a fetch if there is something to say. Returns whether it was answered."""
         state = self._state
         error = self.leader_error(request.leader_epoch)
@@ -157,7 +155,7 @@ class Replication:
         is_voter = state.voters.latest.find(*replica) is not None
         return state.log.log_end_offset if is_voter else state.high_watermark
 
-    def _park(self, request: FetchRequest, token: Any) -> None:
+    def _park(self, request: FetchRequest, token: object) -> None:
         """Keep a fetch waiting; a replica has one such fetch, and its older one is answered."""
         state = self._state
         key: ReplicaKey | int = request.replica
@@ -193,7 +191,7 @@ class Replication:
         self._parked_due_ms = min(deadlines, default=float("inf"))
         return self._parked_due_ms
 
-    def on_fetch_snapshot(self, request: FetchSnapshotRequest, token: Any) -> None:
+    def on_fetch_snapshot(self, request: FetchSnapshotRequest, token: object) -> None:
         """FetchSnapshot v0-v1: a stretch of a snapshot (KIP-630)."""
         state = self._state
         self._learn_from_voter(request.replica, request.leader_epoch)
@@ -207,10 +205,7 @@ class Replication:
             elif request.position < 0:
                 error = ErrorCode.POSITION_OUT_OF_RANGE
         response = state.answer(
-            FetchSnapshotResponse,
-            error,
-            snapshot_id=request.snapshot_id,
-            position=request.position,
+            FetchSnapshotResponse, error, snapshot_id=request.snapshot_id, position=request.position
         )
         if error is not ErrorCode.NONE:
             state.effects.append(Reply(token, response))
@@ -221,7 +216,7 @@ class Replication:
 
     def _reply(
         self,
-        token: Any,
+        token: object,
         error: ErrorCode,
         *,
         diverging: EpochEnd | None = None,
@@ -246,8 +241,6 @@ class Replication:
             diverging=diverging,
             snapshot_id=snapshot_id,
         )
-
-    # -- progress -----------------------------------------------------------------------------
 
     def _progress(self, replica: ReplicaKey) -> Progress | None:
         """A replica's entry, made when there is room; None for this one and without an id."""
@@ -353,8 +346,6 @@ class Replication:
         if not state.is_voter:
             observers.insert(0, itself)
         return voters, observers
-
-    # -- keeping the quorum -------------------------------------------------------------------
 
     def check_quorum_deadline_ms(self) -> float:
         """When the leader has to resign, unless a majority of the voters fetches before."""

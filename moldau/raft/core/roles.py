@@ -83,7 +83,6 @@ OBSERVER_SESSION_TIMEOUT_MS: Final = 300_000
 
 
 def key_of(voter: VoterDescription) -> ReplicaKey:
-    """The voter as a replica."""
     return ReplicaKey(voter.voter_id, voter.directory_id)
 
 
@@ -102,12 +101,10 @@ class Campaign:
 
     @property
     def majority(self) -> int:
-        """How many votes win."""
         return len(self.electorate) // 2 + 1
 
     @property
     def is_won(self) -> bool:
-        """Whether a majority has granted."""
         return len(self.granted) >= self.majority
 
     @property
@@ -129,7 +126,6 @@ class Campaign:
         (self.granted if granted else self.refused).append(voter)
 
     def has_answered(self, voter: ReplicaKey) -> bool:
-        """Whether a voter has answered; it is not asked again."""
         return voter in self.granted or voter in self.refused
 
 

@@ -44,7 +44,6 @@ class QuorumSettings:
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 8 * 1024 * 1024
     fetch_snapshot_max_bytes: int = 8 * 1024 * 1024
-    add_voter_timeout_ms: int = 60_000
 
 
 class LogView(Protocol):

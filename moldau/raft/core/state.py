@@ -10,19 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.raft.core.effects import AdvanceHighWatermark, AppendEpochStart, Effect, Persist, Send
 from moldau.raft.core.effects import Stop as StopEffect
-from moldau.raft.core.messages import (
-    BeginQuorumEpochResponse,
-    EndQuorumEpochResponse,
-    FetchSnapshotResponse,
-    PeerRequest,
-    UpdateVoterResponse,
-    VoteResponse,
-)
+from moldau.raft.core.messages import LeaderResponse, PeerRequest
 from moldau.raft.core.roles import (
     TRANSITIONS,
     WITHIN_ONE_EPOCH,
@@ -78,7 +71,6 @@ class RequestLedger:
         self._failures.clear()
 
     def sent(self, send: Send, now_ms: float) -> None:
-        """Await its answer."""
         kind = (send.destination, type(send.request))
         assert kind not in self._awaited, f"two requests at once: {kind}"
         self._awaited[kind] = _Awaited(send, now_ms)
@@ -114,7 +106,6 @@ class RequestLedger:
         self._not_before_ms[send.destination, type(send.request)] = now_ms + self._retry_backoff_ms
 
     def is_awaited(self, destination: Destination, request: type[PeerRequest]) -> bool:
-        """Whether such a request is under way."""
         return (destination, request) in self._awaited
 
     def last_awaited_ms(
@@ -133,20 +124,11 @@ class RequestLedger:
         return self._not_before_ms.get((destination, request), float("-inf"))
 
     def has_failed(self, destination: Destination, request: type[PeerRequest]) -> bool:
-        """Whether the last one failed."""
         return (destination, request) in self._failures
 
 
 NO_EPOCH = -1
 T = TypeVar("T")
-_NamesLeader = (
-    VoteResponse
-    | BeginQuorumEpochResponse
-    | EndQuorumEpochResponse
-    | FetchSnapshotResponse
-    | UpdateVoterResponse
-)
-
 FETCH_TIMEOUT_JITTER = 0.25
 """Of the election timeout: followers of one leader, whose fetches it answers at the same moment,
 shall not all campaign at the same moment."""
@@ -188,16 +170,12 @@ class QuorumState:
         self.leading: Leading | None = None
         self.resignation: Resignation | None = None
 
-    # -- what is so ---------------------------------------------------------------------------
-
     @property
     def leader_epoch(self) -> int:
-        """The epoch this replica is in."""
         return self.election.leader_epoch
 
     @property
     def local(self) -> ReplicaKey:
-        """This replica."""
         return self.settings.local
 
     @property
@@ -277,8 +255,6 @@ class QuorumState:
             )
         return Destination(node_id, chosen.host, chosen.port)
 
-    # -- what is to be done -------------------------------------------------------------------
-
     def send(self, destination: Destination, request: PeerRequest) -> None:
         """Send, and await the answer."""
         send = Send(destination, request, self.settings.request_timeout_ms)
@@ -286,10 +262,7 @@ class QuorumState:
         self.effects.append(send)
 
     def ask(
-        self,
-        destination: Destination,
-        kind: type[PeerRequest],
-        request: Callable[[], PeerRequest],
+        self, destination: Destination, kind: type[PeerRequest], request: Callable[[], PeerRequest]
     ) -> float:
         """Send a request, unless one of its kind is awaited or backed off there.
 
@@ -304,7 +277,7 @@ class QuorumState:
         self.send(destination, request())
         return float("inf")
 
-    def note_answer(self, send: Send, response: _NamesLeader | None) -> bool:
+    def note_answer(self, send: Send, response: LeaderResponse | None) -> bool:
         """Take note of the answer to a request and the leader it names; whether it succeeded."""
         succeeded = response is not None and response.error is ErrorCode.NONE
         self.requests.answered(send, self.now_ms, succeeded=succeeded)
@@ -312,7 +285,7 @@ class QuorumState:
             self.learn_from(send, response)
         return succeeded
 
-    def answer(self, kind: Callable[..., T], error: ErrorCode, **fields: Any) -> T:
+    def answer(self, kind: Callable[..., T], error: ErrorCode, **fields: object) -> T:
         """A response of `kind` with the leader as this replica knows it."""
         leader = self.leadership
         return kind(
@@ -352,8 +325,6 @@ class QuorumState:
         self.high_watermark = high_watermark
         self.effects.append(AdvanceHighWatermark(high_watermark))
         return True
-
-    # -- transitions --------------------------------------------------------------------------
 
     def restore(self) -> None:
         """Take the role that the election state and the log of the last run allow.
@@ -403,11 +374,7 @@ class QuorumState:
             self.requests.reset()
 
     def become_unattached(
-        self,
-        leader_epoch: int,
-        *,
-        leader_id: int = NO_NODE,
-        voted: ReplicaKey | None = None,
+        self, leader_epoch: int, *, leader_id: int = NO_NODE, voted: ReplicaKey | None = None
     ) -> None:
         """Enter `leader_epoch` without a leader to fetch from, having voted for `voted`."""
         same_epoch = leader_epoch == self.leader_epoch
@@ -493,7 +460,7 @@ class QuorumState:
         self._enter(Role.RESIGNED, self.election, deadline_ms)
         self.resignation = Resignation(successors)
 
-    def learn_from(self, send: Send, response: _NamesLeader) -> None:
+    def learn_from(self, send: Send, response: LeaderResponse) -> None:
         """Every answer names the leader that its sender knows."""
         self.learn(
             response.leader_id,

@@ -10,7 +10,6 @@ epoch too: so any two majorities of neighbouring sets share a voter (KIP-853, Ra
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
@@ -37,7 +36,7 @@ class _Change:
     other change at once, appended (`is_appended`), in the log (`record_offset`), committed.
     """
 
-    token: Any
+    token: object
     what: str
     deadline_ms: float
     adding: VoterDescription | None = None
@@ -57,8 +56,6 @@ class VoterChanges:
         self._elections = elections
         self._change: _Change | None = None
 
-    # -- beginning ----------------------------------------------------------------------------
-
     def _refusal(self, *, needs_kraft_version: bool = True) -> _Refusal | None:
         """Why no change can begin now."""
         state = self._state
@@ -75,10 +72,7 @@ class VoterChanges:
                 "the leader has not committed a record of its epoch yet",
             )
         if needs_kraft_version and state.voters.latest.kraft_version < 1:
-            return (
-                ErrorCode.UNSUPPORTED_VERSION,
-                "voters cannot change while kraft.version is 0",
-            )
+            return (ErrorCode.UNSUPPORTED_VERSION, "voters cannot change while kraft.version is 0")
         if state.voters.latest_offset >= state.high_watermark:
             return (
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -86,11 +80,11 @@ class VoterChanges:
             )
         return None
 
-    def _complete(self, token: Any, error: ErrorCode, message: str = "") -> None:
+    def _complete(self, token: object, error: ErrorCode, message: str = "") -> None:
         self._state.effects.append(Complete(token, error, message))
 
     def add(
-        self, token: Any, voter: VoterDescription, *, ack_when_committed: bool, timeout_ms: int
+        self, token: object, voter: VoterDescription, *, ack_when_committed: bool, timeout_ms: int
     ) -> None:
         """AddRaftVoter: once the replica speaks this kraft.version and has caught up."""
         state = self._state
@@ -116,7 +110,7 @@ class VoterChanges:
                 ack_when_committed=ack_when_committed,
             )
 
-    def remove(self, token: Any, voter: ReplicaKey, *, timeout_ms: int) -> None:
+    def remove(self, token: object, voter: ReplicaKey, *, timeout_ms: int) -> None:
         """RemoveRaftVoter. The leader may remove itself: it leads until that is committed."""
         state = self._state
         refusal = self._refusal()
@@ -134,10 +128,8 @@ class VoterChanges:
             self._change = _Change(token, f"removing {voter}", state.now_ms + timeout_ms)
             self._append(self._change, replace(latest, voters=left))
 
-    def upgrade(self, token: Any, level: int, *, timeout_ms: int) -> None:
-        """UpdateFeatures of kraft.version: from configured voters to voters records, which need
-        every voter's directory id.
-        """
+    def upgrade(self, token: object, level: int, *, timeout_ms: int) -> None:
+        """UpdateFeatures of kraft.version: voters records need every voter's directory id."""
         state = self._state
         latest = state.voters.latest
         refusal = self._refusal(needs_kraft_version=False)
@@ -186,7 +178,7 @@ class VoterChanges:
             return None
         return known.voter
 
-    def on_update_voter(self, request: UpdateVoterRequest, token: Any) -> None:
+    def on_update_voter(self, request: UpdateVoterRequest, token: object) -> None:
         """UpdateRaftVoter v0: a voter's endpoints, and which kraft.versions it speaks."""
         state = self._state
         error = self._replication.leader_error(request.leader_epoch)
@@ -227,7 +219,7 @@ class VoterChanges:
         )
         self._append(self._change, _with(latest, voter))
 
-    def _note(self, leading: Leading, request: UpdateVoterRequest, token: Any) -> None:
+    def _note(self, leading: Leading, request: UpdateVoterRequest, token: object) -> None:
         if self._state.voters.latest.with_id(request.voter.voter_id) is None:
             self._reply(token, ErrorCode.VOTER_NOT_FOUND)
             return
@@ -236,11 +228,9 @@ class VoterChanges:
         )
         self._reply(token, ErrorCode.NONE)
 
-    def _reply(self, token: Any, error: ErrorCode) -> None:
+    def _reply(self, token: object, error: ErrorCode) -> None:
         response = self._state.answer(UpdateVoterResponse, error)
         self._state.effects.append(Reply(token, response))
-
-    # -- going on -----------------------------------------------------------------------------
 
     def _append(
         self, change: _Change, voters: VoterSet, *, kraft_version_changed: bool = False

@@ -104,8 +104,7 @@ class VoterSet:
     ) -> VoterSet:
         """The set after control records of the log or of a snapshot; others are passed over.
 
-        Raises:
-            RemoteProtocolError: a record cannot be decoded.
+        Raises RemoteProtocolError: a record cannot be decoded.
         """
         voters, kraft_version = self.voters, self.kraft_version
         for record_type, value in records:

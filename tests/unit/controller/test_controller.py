@@ -165,7 +165,7 @@ def topics(*names: str) -> CreateTopicsRequest:
 async def test_a_standby_refuses(bench: Bench) -> None:
     bench.submit(topics("a"))
     with pytest.raises(RequestFailed) as caught:
-        await bench.controller.handle(topics("a"), timeout_ms=5)
+        await bench.controller.ask(topics("a"), timeout_ms=5)
     assert bench.answers == [ErrorCode.NOT_CONTROLLER] == [caught.value.error]
     assert not bench.log.appended
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import (
     ApiVersion,
@@ -21,7 +21,6 @@ from moldau.protocol.messages.p18_api_versions import (
 from moldau.protocol.metadata_records import TopicRecord
 from moldau.protocol.registry import request_class
 from moldau.raft import (
-    RAFT_APIS,
     ConnectionPeers,
     MetadataLogSettings,
     QuorumLog,
@@ -73,7 +72,7 @@ class Host:
         self.server = Server(self._on_request)
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_silent = False
-        self.served = frozenset(RAFT_APIS)
+        self.served = frozenset(QUORUM_APIS)
         self.vote_version = 2
 
     async def start(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from moldau.protocol.api_keys import QUORUM_APIS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as describe
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
@@ -14,7 +15,6 @@ from moldau.protocol.messages.p80_add_raft_voter import Listener as NewVoterList
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import ZERO_UUID
-from moldau.raft import RAFT_APIS
 from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP, MAX_NAMED
 from moldau.raft.wire import encode_request
 
@@ -167,7 +167,7 @@ async def test_whoever_is_closed_says_so_to_every_request() -> None:
             message, version = encode_request(request, lambda c: c.MAX_VERSION, CLUSTER_ID)
             answer = await ask(quorum, node, message, version)
             assert answer.error_code == ErrorCode.BROKER_NOT_AVAILABLE
-        assert len(RAFT_APIS) == len({type(each) for each in REQUESTS.values()}) + 3
+        assert len(QUORUM_APIS) == len({type(each) for each in REQUESTS.values()}) + 3
         answer = await ask(quorum, node, described(0))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         node.handler = None

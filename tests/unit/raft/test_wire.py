@@ -59,16 +59,14 @@ REQUESTS: dict[str, core.PeerRequest] = {
     ),
 }
 RESPONSES: dict[str, core.PeerResponse] = {
-    "VoteResponse": core.VoteResponse(*HEADER, True, ENDPOINTS),
+    "VoteResponse": core.VoteResponse(*HEADER, ENDPOINTS, True),
     "BeginQuorumEpochResponse": core.BeginQuorumEpochResponse(
         ErrorCode.FENCED_LEADER_EPOCH, 1, 7, ENDPOINTS
     ),
     "EndQuorumEpochResponse": core.EndQuorumEpochResponse(*HEADER, ENDPOINTS),
-    "FetchResponse": core.FetchResponse(
-        *HEADER, 40, 3, EpochEnd(5, 30), records=b"", leader_endpoints=ENDPOINTS
-    ),
+    "FetchResponse": core.FetchResponse(*HEADER, ENDPOINTS, 40, 3, EpochEnd(5, 30), records=b""),
     "FetchSnapshotResponse": core.FetchSnapshotResponse(
-        *HEADER, SnapshotId(30, 5), 500, 99, b"", ENDPOINTS
+        *HEADER, ENDPOINTS, SnapshotId(30, 5), 500, 99, b""
     ),
     "UpdateRaftVoterResponse": core.UpdateVoterResponse(*HEADER, ENDPOINTS),
 }

@@ -167,7 +167,9 @@ class Solo:
     def grant(self, node_id: int) -> None:
         """The node grants the vote, or the PreVote, that it is asked for."""
         epoch = self.core.leader_epoch
-        self.respond(VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, epoch, True))
+        self.respond(
+            VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, epoch, vote_granted=True)
+        )
 
     def stand(self) -> None:
         """Become a candidate."""
@@ -206,7 +208,7 @@ class Solo:
         """The node refuses the vote that it is asked for."""
         epoch = self.core.leader_epoch
         where = endpoints(leader_id) if leader_id >= 0 else ()
-        response = VoteResponse(ErrorCode.NONE, leader_id, epoch, False, where)
+        response = VoteResponse(ErrorCode.NONE, leader_id, epoch, where)
         self.respond(VoteRequest, node_id, response)
 
     def follow(self, leader_id: int = 2, leader_epoch: int = 1) -> None:

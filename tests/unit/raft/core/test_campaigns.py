@@ -99,17 +99,17 @@ def test_a_later_leader_writes_no_voters(reason: str) -> None:
 def test_votes_of_another_epoch_and_pre_votes_do_not_count() -> None:
     solo = Solo()
     solo.wait(ELECTION_TIMEOUT_MS)
-    late = solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.NONE, -1, 0, True))
+    late = solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.NONE, -1, 0, vote_granted=True))
     assert solo.role is Role.CANDIDATE
-    solo.again(late, VoteResponse(ErrorCode.NONE, -1, 0, True))
+    solo.again(late, VoteResponse(ErrorCode.NONE, -1, 0, vote_granted=True))
     assert solo.role is Role.CANDIDATE, "the answer to the PreVote has come twice"
 
 
 def test_one_voter_counts_once() -> None:
     solo = Solo(voter_set(1, 2, 3, 4, 5))
     solo.wait(ELECTION_TIMEOUT_MS)
-    send = solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.NONE, -1, 0, True))
-    solo.again(send, VoteResponse(ErrorCode.NONE, -1, 0, True))
+    send = solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.NONE, -1, 0, vote_granted=True))
+    solo.again(send, VoteResponse(ErrorCode.NONE, -1, 0, vote_granted=True))
     assert solo.role is Role.PROSPECTIVE
     solo.grant(3)
     assert solo.role is Role.CANDIDATE
@@ -131,7 +131,7 @@ def test_a_lost_pre_vote_asks_nobody_for_more() -> None:
 def test_an_answer_in_a_higher_epoch_ends_the_campaign() -> None:
     solo = Solo()
     solo.stand()
-    response = VoteResponse(ErrorCode.FENCED_LEADER_EPOCH, 3, 7, False, endpoints(3))
+    response = VoteResponse(ErrorCode.FENCED_LEADER_EPOCH, 3, 7, leader_endpoints=endpoints(3))
     solo.respond(VoteRequest, 3, response)
     assert solo.role is Role.FOLLOWER
     assert solo.replica.election == ElectionState(7, 3, None)
@@ -142,7 +142,7 @@ def test_a_refused_prospective_with_no_leader_waits_a_whole_election_timeout() -
     solo = Solo()
     solo.wait(ELECTION_TIMEOUT_MS)
     for node_id in (2, 3):
-        solo.respond(VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, 0, False))
+        solo.respond(VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, 0))
     assert solo.role is Role.UNATTACHED
     assert solo.core.leader_epoch == 0
     solo.wait(ELECTION_TIMEOUT_MS - 1)
@@ -157,7 +157,7 @@ def test_a_refused_prospective_goes_back_to_its_leader_kip_996() -> None:
     solo.fetched()
     solo.wait(FETCH_TIMEOUT_MS)
     assert solo.role is Role.PROSPECTIVE
-    refusal = VoteResponse(ErrorCode.NONE, 2, 1, False, endpoints(2))
+    refusal = VoteResponse(ErrorCode.NONE, 2, 1, leader_endpoints=endpoints(2))
     solo.respond(VoteRequest, 3, refusal)
     assert solo.role is Role.PROSPECTIVE, "hearsay"
     solo.respond(VoteRequest, 2, None)
@@ -171,14 +171,14 @@ def test_a_prospective_goes_back_to_a_leader_that_answers_itself() -> None:
     solo = Solo()
     solo.follow(2, 1)
     solo.wait(FETCH_TIMEOUT_MS)
-    solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.NONE, 2, 1, False, endpoints(2)))
+    solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.NONE, 2, 1, leader_endpoints=endpoints(2)))
     assert solo.role is Role.FOLLOWER
 
 
 def test_a_replica_that_knows_no_pre_vote_counts_as_granting_kip_996() -> None:
     solo = Solo()
     solo.wait(ELECTION_TIMEOUT_MS)
-    solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.UNSUPPORTED_VERSION, -1, 0, False))
+    solo.respond(VoteRequest, 2, VoteResponse(ErrorCode.UNSUPPORTED_VERSION, -1, 0))
     assert solo.role is Role.CANDIDATE
 
 
@@ -186,7 +186,7 @@ def test_a_lost_election_is_followed_by_a_backoff_and_a_pre_vote() -> None:
     solo = Solo()
     solo.stand()
     for node_id in (2, 3):
-        solo.respond(VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, 1, False))
+        solo.respond(VoteRequest, node_id, VoteResponse(ErrorCode.NONE, -1, 1))
     assert solo.role is Role.CANDIDATE
     solo.wait(99)
     assert solo.role is Role.CANDIDATE
@@ -204,7 +204,7 @@ def test_the_backoff_doubles_with_every_lost_election_up_to_its_bound() -> None:
         assert solo.role is Role.CANDIDATE
         epoch, began_ms = solo.core.leader_epoch, solo.now_ms
         for node_id in (2, 3):
-            refusal = VoteResponse(ErrorCode.NONE, -1, epoch, False)
+            refusal = VoteResponse(ErrorCode.NONE, -1, epoch)
             while solo.sent(VoteRequest) and solo.role is Role.CANDIDATE:
                 pending = [n for n, r in solo.sent(VoteRequest) if n == node_id]
                 if not pending:

@@ -34,7 +34,7 @@ def told_to_fetch(*held: Record) -> Solo:
 
 def chunk(start: int, end: int, **fields: object) -> FetchSnapshotResponse:
     response = FetchSnapshotResponse(
-        ErrorCode.NONE, 2, 3, SNAPSHOT, len(DATA), start, DATA[start:end], endpoints(2)
+        ErrorCode.NONE, 2, 3, endpoints(2), SNAPSHOT, len(DATA), start, DATA[start:end]
     )
     return replace(response, **fields)  # type: ignore[arg-type]
 
