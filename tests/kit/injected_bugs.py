@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import pytest
 
@@ -48,7 +47,11 @@ class InjectedBug:
             self.inject(patch)
             yield
 
+    def inject_for_good(self) -> None:
+        """The product of this process has the bug until the process ends."""
+        self.inject(Patch())
+
 
 def table(*bugs: InjectedBug) -> Mapping[str, InjectedBug]:
     """The bugs by name."""
-    return MappingProxyType({bug.name: bug for bug in bugs})
+    return {bug.name: bug for bug in bugs}
