@@ -50,14 +50,20 @@ def check_determinism(simulation: Simulation, seed: str, other: str) -> None:
     assert simulation.run_seed(other).digest != here
 
 
-def check_bug(simulation: Simulation, bug: InjectedBug) -> None:
-    """A check finds the injected bug, and the same seed is a good one without it."""
+def check_bug(simulation: Simulation, bug: InjectedBug, *, by_a_check: bool = False) -> None:
+    """The injected bug is found, and the same seed is a good one without it.
+
+    Args:
+        by_a_check: an exception that the bug leads to in the product does not count.
+    """
     assert bug.first_seed is not None
     choice = Choice(simulation.bug_controllers, bug.faults, bug.name)
     _total, failed = simulation.run_seeds(bug.first_seed, choice, seeds=simulation.bug_seeds)
     what = f"{simulation.bug_seeds} seeds from {bug.first_seed} on find no {bug.name}"
     assert failed is not None, f"{what}: {bug.breaks}"
     print(f"{bug.name}: seed {failed.seed}, {failed.failure}")
+    if by_a_check:
+        assert (failed.failure or "").startswith("Violation"), "a check finds it, not an exception"
     without = replace(choice, bug=bug.is_found_beside)
     assert simulation.run_seed(failed.seed, without).failure is None
 

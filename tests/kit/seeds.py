@@ -257,6 +257,8 @@ class Simulation:
             if outcome.failure is not None:
                 print(self.describe_failure(outcome, choice))
             return int(outcome.failure is not None)
+        if options.seeds is None and options.minutes is None and options.first_seed is None:
+            options.minutes = 1.0
         return self._run_many(options, choice)
 
     def _run_many(self, options: argparse.Namespace, choice: Choice) -> int:
@@ -326,7 +328,7 @@ def silence() -> None:
 
 
 def _range_of(options: argparse.Namespace) -> tuple[int, int | None]:
-    """The first seed and how many; None for as many as there is time."""
+    """The first seed and how many; None for as many as there is time for."""
     if options.seeds is not None:
         first, _, last = options.seeds.partition("-")
         return int(first), int(last or first) - int(first) + 1

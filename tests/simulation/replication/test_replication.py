@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_run_whatever_the_hash_seed():
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("bug", bugs_of_the_gate(REPLICATION))
 def test_an_injected_bug_is_found(bug: InjectedBug):
-    check_bug(REPLICATION, bug)
+    check_bug(REPLICATION, bug, by_a_check=True)
 
 
 @pytest.mark.timeout(TIMEOUT_S)
