@@ -5,7 +5,7 @@ PYTEST_ARGS ?=
 BENCH ?=
 BENCH_ARGS ?=
 SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(MUTATION),--mutation $(MUTATION)) $(if $(WORKERS),--workers $(WORKERS))
+	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(BUG),--bug $(BUG)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean

@@ -8,17 +8,13 @@ through a proxy that lets only so many bytes a second pass, and one reads a topi
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from benchmarks.client_load import LoadOrder, LoadOutcome
 from benchmarks.client_memory import measure_memory
 from benchmarks.figures import Effort, Report, Spread, Table, at_least, at_most
-from benchmarks.machine import ROOT
-from benchmarks.nodes import HOST, BrokerNode, MoldauNode, temporary_directory
+from benchmarks.nodes import HOST, BrokerNode, MoldauNode, run_client, temporary_directory
 from benchmarks.wire import Wire
 
 SIZES: Final = (100, 1024)
@@ -207,12 +203,4 @@ def _order(entry: Entry, node: BrokerNode, topic: str, effort: Effort, size: int
 
 def run_load(order: LoadOrder) -> LoadOutcome:
     """One load in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.client_load", json.dumps(asdict(order))],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        timeout=DEADLINE_S,
-        check=True,
-    )
-    outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return LoadOutcome(**outcome)
+    return LoadOutcome(**run_client("client_load", order, DEADLINE_S))

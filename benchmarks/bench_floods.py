@@ -36,12 +36,12 @@ from benchmarks.figures import (
     ratio_of_all,
 )
 from benchmarks.flooder import FloodCost, FloodOrder
-from benchmarks.machine import cpu_seconds
 from benchmarks.nodes import HOST, BrokerNode, pin_load, start_load, wait_until_quiet
 from benchmarks.produce_load import brokers
 from benchmarks.stalls import Span, selections, touched, watched
 from benchmarks.wire import COMMIT_VERSION, RETRY_PAUSE_S, Wire, commit_request
 from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.cli.bench.figures import process_cpu_seconds
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 
 CALM: Final = "calm"
@@ -204,9 +204,9 @@ class _Busy:
 @contextlib.contextmanager
 def _busy(node: BrokerNode) -> Iterator[_Busy]:
     busy = _Busy()
-    begin, begin_cpu = time.monotonic(), sum(cpu_seconds(node.pid))
+    begin, begin_cpu = time.monotonic(), sum(process_cpu_seconds(node.pid))
     yield busy
-    busy.share = (sum(cpu_seconds(node.pid)) - begin_cpu) / (time.monotonic() - begin)
+    busy.share = (sum(process_cpu_seconds(node.pid)) - begin_cpu) / (time.monotonic() - begin)
 
 
 def _prepare(effort: Effort, node: BrokerNode) -> None:

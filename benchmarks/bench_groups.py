@@ -7,22 +7,18 @@ at the default interval. All join at once, all stay, one joins, one leaves.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import defaultdict
 from typing import Any, Final
 
 from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.figures import Effort, Report, Spread, Table
-from benchmarks.machine import ROOT, resident_bytes
+from benchmarks.machine import resident_bytes
 from benchmarks.nodes import (
-    HOST,
     BrokerNode,
     KafkaNode,
     MoldauNode,
     kafka_jars,
-    pin_load,
+    run_bench,
     temporary_directory,
 )
 
@@ -99,22 +95,13 @@ def _measure(effort: Effort, node: BrokerNode, protocol: str, members: int, tabl
 
 
 def _turn(effort: Effort, node: BrokerNode, protocol: str, members: int) -> list[dict[str, Any]]:
-    output = subprocess.run(
-        [
-            *(sys.executable, "-m", "moldau.cli.main", "bench", "groups", "--json"),
-            f"--bootstrap-server={HOST}:{node.port}",
-            f"--protocol={protocol}",
-            f"--members={members}",
-            f"--partitions={members}",
-            f"--idle-seconds={IDLE_S * effort.scale}",
-            f"--heartbeat-ms={effort.count(CLASSIC_HEARTBEAT_MS, least=LEAST_MS)}",
-            f"--pid={node.pid}",
-            "--replication-factor=1",
-        ],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        preexec_fn=pin_load,
-    ).stdout
-    phases: list[dict[str, Any]] = json.loads(output)["phases"]
+    options = [
+        f"--protocol={protocol}",
+        f"--members={members}",
+        f"--partitions={members}",
+        f"--idle-seconds={IDLE_S * effort.scale}",
+        f"--heartbeat-ms={effort.count(CLASSIC_HEARTBEAT_MS, least=LEAST_MS)}",
+        f"--pid={node.pid}",
+    ]
+    phases: list[dict[str, Any]] = run_bench(node, "groups", options)["phases"]
     return phases

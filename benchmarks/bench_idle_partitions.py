@@ -16,8 +16,9 @@ from typing import Final
 from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.clusters import ClusterProcesses, KafkaCluster, MoldauCluster
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
-from benchmarks.machine import cpu_seconds, resident_bytes
+from benchmarks.machine import resident_bytes
 from benchmarks.nodes import kafka_jars, temporary_directory
+from moldau.cli.bench.figures import process_cpu_seconds
 
 PARTITION_COUNT: Final = 10_000
 PARTITIONS_PER_TOPIC: Final = 1_000
@@ -111,11 +112,11 @@ def _windows(pids: dict[str, int], count: int, window_s: float) -> dict[str, lis
     found: dict[str, list[float]] = {role: [] for role in pids}
     for _ in range(count):
         begin = time.perf_counter()
-        before = {role: sum(cpu_seconds(pid)) for role, pid in pids.items()}
+        before = {role: sum(process_cpu_seconds(pid)) for role, pid in pids.items()}
         time.sleep(window_s)
         seconds = time.perf_counter() - begin
         for role, pid in pids.items():
-            found[role].append((sum(cpu_seconds(pid)) - before[role]) / seconds * 100)
+            found[role].append((sum(process_cpu_seconds(pid)) - before[role]) / seconds * 100)
     return found
 
 
@@ -130,9 +131,9 @@ def _settle(pid: int) -> None:
 
 
 def _share(pid: int) -> float:
-    before = sum(cpu_seconds(pid))
+    before = sum(process_cpu_seconds(pid))
     time.sleep(SETTLE_S)
-    return (sum(cpu_seconds(pid)) - before) / SETTLE_S
+    return (sum(process_cpu_seconds(pid)) - before) / SETTLE_S
 
 
 def _create(cluster: ClusterProcesses, count: int) -> None:

@@ -19,13 +19,8 @@ from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.clusters import ClusterProcesses, clusters, in_changing_order
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
 from benchmarks.replicated_load import REPLICATION_FACTOR, VALUE
-from benchmarks.wire import PRODUCE_VERSION, Wire
-from moldau.protocol.messages.p00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from moldau.protocol.records import Record, encode_batch
+from benchmarks.wire import PRODUCE_VERSION, Wire, single_record
+from moldau.cli.bench.figures import produce_request
 
 KILLS: Final = 6
 EMERGENCIES_ONLY: Final = 0
@@ -91,17 +86,7 @@ def _produce(cluster: ClusterProcesses, survivors: Sequence[int], killed_id: int
 
 
 def _is_accepted(wire: Wire) -> bool:
-    batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, VALUE)])
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=30_000,
-        topic_data=[
-            TopicProduceData(
-                name=TOPIC,
-                partition_data=[PartitionProduceData(index=0, records=memoryview(batch))],
-            )
-        ],
-    )
+    request = produce_request(TOPIC, {0: single_record(VALUE)})
     answer = wire.ask(request, PRODUCE_VERSION)
     return bool(answer.responses[0].partition_responses[0].error_code == 0)
 

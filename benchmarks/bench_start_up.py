@@ -24,13 +24,9 @@ from benchmarks.wire import (
     RETRY_PAUSE_S,
     Wire,
     create_topic_request,
+    single_record,
 )
-from moldau.protocol.messages.p00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from moldau.protocol.records import Record, encode_batch
+from moldau.cli.bench.figures import produce_request
 
 TOPIC: Final = "first"
 WITHOUT_KAFKA: Final = "Without Apache Kafka: its jars or Java are not here, or it was left out."
@@ -103,17 +99,7 @@ def _create_and_produce(wire: Wire) -> None:
     _until_accepted(
         lambda: wire.ask(create_topic_request(TOPIC, 1), CREATE_TOPICS_VERSION).topics[0]
     )
-    batch = encode_batch([Record(0, time.time_ns() // 1_000_000, b"key", b"value")])
-    request = ProduceRequest(
-        acks=-1,
-        timeout_ms=30_000,
-        topic_data=[
-            TopicProduceData(
-                name=TOPIC,
-                partition_data=[PartitionProduceData(index=0, records=memoryview(batch))],
-            )
-        ],
-    )
+    request = produce_request(TOPIC, {0: single_record(b"value", b"key")})
     _until_accepted(lambda: wire.ask(request, PRODUCE_VERSION).responses[0].partition_responses[0])
 
 

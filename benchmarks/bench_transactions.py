@@ -7,18 +7,15 @@ take turns with Kafka's; both nodes have the same settings and run throughout.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.bench_start_up import WITHOUT_KAFKA
 from benchmarks.figures import Effort, Report, Spread, Table
-from benchmarks.machine import ROOT, cpu_seconds
-from benchmarks.nodes import HOST, BrokerNode, pin_load
+from benchmarks.nodes import BrokerNode, run_bench
 from benchmarks.produce_load import brokers
+from moldau.cli.bench.figures import process_cpu_seconds
 
 PARTITION_COUNTS: Final = (1, 10, 100)
 PRODUCER_COUNT: Final = 8
@@ -64,26 +61,17 @@ def run(effort: Effort) -> Report:
 
 
 def _turn(effort: Effort, node: BrokerNode, partition_count: int) -> _Round:
-    before = sum(cpu_seconds(node.pid))
+    before = sum(process_cpu_seconds(node.pid))
     warm_up_s = max(LEAST_S, WARM_UP_S * effort.scale)
-    output = subprocess.run(
-        [
-            *(sys.executable, "-m", "moldau.cli.main", "bench", "transactions", "--json"),
-            f"--bootstrap-server={HOST}:{node.port}",
-            f"--partitions={partition_count}",
-            f"--producers={PRODUCER_COUNT}",
-            f"--seconds={max(LEAST_S, ROUND_S * effort.scale)}",
-            f"--warm-up-seconds={warm_up_s}",
-            "--replication-factor=1",
-            "--transaction-version=2",
-        ],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        preexec_fn=pin_load,
-    ).stdout
-    [figures] = json.loads(output)["figures"]
-    cpu_ms = (sum(cpu_seconds(node.pid)) - before) * 1000
+    options = [
+        f"--partitions={partition_count}",
+        f"--producers={PRODUCER_COUNT}",
+        f"--seconds={max(LEAST_S, ROUND_S * effort.scale)}",
+        f"--warm-up-seconds={warm_up_s}",
+        "--transaction-version=2",
+    ]
+    [figures] = run_bench(node, "transactions", options)["figures"]
+    cpu_ms = (sum(process_cpu_seconds(node.pid)) - before) * 1000
     # Warming up costs as much a second as what counts.
     counted = figures["seconds"] / (figures["seconds"] + warm_up_s)
     return _Round(figures, cpu_ms * counted)

@@ -245,16 +245,20 @@ def _confluent_consume(order: LoadOrder, outcome: LoadOutcome) -> None:
 # -- aiokafka -------------------------------------------------------------------------------------
 
 
-async def _aiokafka_produce(order: LoadOrder, outcome: LoadOutcome) -> None:
+def _aiokafka_producer(order: LoadOrder) -> Any:
     from aiokafka import AIOKafkaProducer
 
-    async with AIOKafkaProducer(
+    return AIOKafkaProducer(
         bootstrap_servers=order.bootstrap,
         acks="all",
         enable_idempotence=True,
         linger_ms=LINGER_MS,
         max_batch_size=BATCH_BYTES,
-    ) as producer:
+    )
+
+
+async def _aiokafka_produce(order: LoadOrder, outcome: LoadOutcome) -> None:
+    async with _aiokafka_producer(order) as producer:
 
         async def send(count: int) -> None:
             topic, value = order.topic, order.value
@@ -270,15 +274,7 @@ async def _aiokafka_produce(order: LoadOrder, outcome: LoadOutcome) -> None:
 
 
 async def _aiokafka_await_send(order: LoadOrder, outcome: LoadOutcome) -> None:
-    from aiokafka import AIOKafkaProducer
-
-    async with AIOKafkaProducer(
-        bootstrap_servers=order.bootstrap,
-        acks="all",
-        enable_idempotence=True,
-        linger_ms=LINGER_MS,
-        max_batch_size=BATCH_BYTES,
-    ) as producer:
+    async with _aiokafka_producer(order) as producer:
 
         async def send(count: int) -> None:
             for _ in range(count):

@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,8 +20,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks.figures import Effort, Report, Spread, Table, at_most
-from benchmarks.machine import ROOT, anonymous_bytes
-from benchmarks.nodes import HOST, MoldauNode, free_ports, temporary_directory
+from benchmarks.machine import anonymous_bytes
+from benchmarks.nodes import HOST, MoldauNode, free_ports, run_client, temporary_directory
 
 TOPIC: Final = "memory"
 PARTITION_COUNT: Final = 8
@@ -320,15 +319,7 @@ def _before_a_slow_user(total_bytes: int) -> MemoryOutcome:
 
 
 def _run(order: MemoryOrder) -> MemoryOutcome:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.client_memory", json.dumps(asdict(order))],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        timeout=DEADLINE_S,
-        check=True,
-    )
-    outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return MemoryOutcome(**outcome)
+    return MemoryOutcome(**run_client("client_memory", order, DEADLINE_S))
 
 
 if __name__ == "__main__":

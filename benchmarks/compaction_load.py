@@ -20,7 +20,8 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.machine import cpu_seconds, resident_bytes
+from benchmarks.machine import resident_bytes
+from moldau.cli.bench.figures import process_cpu_seconds
 from moldau.protocol.types import TopicPartition as Partition
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.checkpoints import CLEANER_CHECKPOINT, read_offset_checkpoint
@@ -80,7 +81,7 @@ class MemoryWatch:
         samples.broker_bytes = max(samples.broker_bytes, resident_bytes(pid))
         for child in children_of(pid):
             samples.child_bytes = max(samples.child_bytes, resident_bytes(child))
-            samples.child_cpu_seconds[child] = sum(cpu_seconds(child))
+            samples.child_cpu_seconds[child] = sum(process_cpu_seconds(child))
 
 
 def children_of(pid: int) -> list[int]:

@@ -1,6 +1,6 @@
 """The machine and the processes on it, as /proc and git tell.
 
-Owns how CPU time and memory of another process are read. Linux only.
+Linux only; how CPU time and memory of a process are read is in `moldau.cli.bench.figures`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from moldau.cli.bench.figures import memory_bytes
+
 ROOT: Final = Path(__file__).resolve().parent.parent
-_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds(pid: int) -> tuple[float, float]:
-    """User and system time of a process so far, all its threads, in seconds."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(after_name[11]) / _TICKS_PER_SECOND, int(after_name[12]) / _TICKS_PER_SECOND
 
 
 def resident_bytes(pid: int) -> int:
@@ -34,18 +29,17 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def _status_bytes(pid: int, key: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(f"/proc/{pid}/status has no {key}")
+    found = memory_bytes(key, pid)
+    assert found, f"/proc/{pid}/status has no {key}"
+    return found
 
 
 def describe() -> list[tuple[str, str]]:
     """What a reader needs to know about where the figures come from."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return [
         ("processor", f"{_processor()}, {os.cpu_count()} cores"),
-        ("memory", f"{memory_bytes / 2**30:.0f} GiB"),
+        ("memory", f"{total_bytes / 2**30:.0f} GiB"),
         ("system", f"{platform.system()} {platform.release().split('-')[0]}"),
         ("Python", f"{platform.python_version()}, uvloop {_version('uvloop')}"),
         ("commit", _commit()),

@@ -23,8 +23,9 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from benchmarks.bare import BareOrder
-from benchmarks.machine import ROOT, cpu_seconds
+from benchmarks.machine import ROOT
 from benchmarks.wire import Wire
+from moldau.cli.bench.figures import process_cpu_seconds
 from moldau.protocol.types import uuid_to_base64
 from moldau.testing.layout import PortHolder
 
@@ -222,10 +223,10 @@ class BrokerNode:
 def wait_until_quiet(node: BrokerNode) -> None:
     """Return when the node does little: work that clients have left behind ends after them."""
     deadline = time.monotonic() + QUIET_DEADLINE_S
-    before = sum(cpu_seconds(node.pid))
+    before = sum(process_cpu_seconds(node.pid))
     while time.monotonic() < deadline:
         time.sleep(QUIET_LOOK_S)
-        now = sum(cpu_seconds(node.pid))
+        now = sum(process_cpu_seconds(node.pid))
         if now - before < QUIET_CPU_SHARE * QUIET_LOOK_S:
             return
         before = now
@@ -315,6 +316,35 @@ class BareLoop:
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
+
+
+def run_client(module: str, order: Any, deadline_s: float) -> dict[str, Any]:
+    """One load of a client in a process of its own; what it measured is its last line."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(order))],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        timeout=deadline_s,
+        check=True,
+    )
+    outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return outcome
+
+
+def run_bench(node: BrokerNode, command: str, options: Sequence[str]) -> dict[str, Any]:
+    """`moldau bench` with this command against the node; what it measured."""
+    output = subprocess.run(
+        [
+            *(sys.executable, "-m", "moldau.cli.main", "bench", command, "--json"),
+            *(f"--bootstrap-server={HOST}:{node.port}", "--replication-factor=1", *options),
+        ],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        preexec_fn=pin_load,
+    ).stdout
+    document: dict[str, Any] = json.loads(output)
+    return document
 
 
 def start_load(module: str, order: Any) -> subprocess.Popen[bytes]:

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from benchmarks.wire import ProduceFrame
+from moldau.cli.bench.figures import percentile
 
 RECEIVE_BYTES: Final = 64 * 1024
 ANSWER_DEADLINE_S: Final = 60.0
@@ -66,7 +67,7 @@ class PaceOutcome:
     seconds: float
 
 
-PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "maximum": 1.0}
+PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "maximum": 100.0}
 
 
 class _Connection:
@@ -169,13 +170,9 @@ class Pacer:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Milliseconds by name: the smallest value that so large a part does not exceed."""
+    """Milliseconds by name."""
     ordered = sorted(seconds)
-    last = len(ordered) - 1
-    return {
-        name: ordered[min(last, max(0, -(-int(share * 1e6) * len(ordered) // 10**6) - 1))] * 1e3
-        for name, share in PERCENTILES.items()
-    }
+    return {name: percentile(ordered, percent) * 1e3 for name, percent in PERCENTILES.items()}
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from benchmarks.machine import cpu_seconds
 from benchmarks.wire import FETCH_VERSION, FetchFrame
+from moldau.cli.bench.figures import process_cpu_seconds
 from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p01_fetch import FetchRequest
 
@@ -85,7 +85,7 @@ class Reader:
         """Read to the end."""
         order = self._order
         batches_read = request_count = data_bytes = 0
-        begin_user, begin_system = cpu_seconds(order.server_pid)
+        begin_user, begin_system = process_cpu_seconds(order.server_pid)
         begin_cpu, begin = time.process_time(), 0.0
         while batches_read < order.batch_count:
             asked = time.perf_counter()
@@ -101,7 +101,7 @@ class Reader:
             batches_read += new
             data_bytes += new * order.batch_bytes
         seconds = time.perf_counter() - begin
-        end_user, end_system = cpu_seconds(order.server_pid)
+        end_user, end_system = process_cpu_seconds(order.server_pid)
         self.close()
         return ReadOutcome(
             request_count,

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from benchmarks.machine import cpu_seconds
 from benchmarks.wire import ProduceFrame
+from moldau.cli.bench.figures import process_cpu_seconds
 
 RECEIVE_BYTES: Final = 64 * 1024
 _INT32: Final = struct.Struct(">i")
@@ -120,12 +120,12 @@ class Sender:
         """Warm up, then send and measure."""
         order = self._order
         self.warm_up()
-        begin_user, begin_system = cpu_seconds(order.server_pid)
+        begin_user, begin_system = process_cpu_seconds(order.server_pid)
         begin_cpu, begin = time.process_time(), time.perf_counter()
         self.send()
         seconds = time.perf_counter() - begin
         sender_cpu = time.process_time() - begin_cpu
-        end_user, end_system = cpu_seconds(order.server_pid)
+        end_user, end_system = process_cpu_seconds(order.server_pid)
         self.close()
         return SendOutcome(
             order.request_count,

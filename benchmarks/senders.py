@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from benchmarks.machine import cpu_seconds
 from benchmarks.sender import Sender, SendOrder
+from moldau.cli.bench.figures import process_cpu_seconds
 
 SWITCH_INTERVAL_S: Final = 0.0002
 """Who has an answer to take shall not wait the usual 5 ms for a thread that patches a frame."""
@@ -65,14 +65,14 @@ def run(order: SendersOrder) -> SendersOutcome:
         list(threads.map(Sender.warm_up, senders))
         start = threading.Barrier(len(senders) + 1)
         waiting = [threads.submit(_send_from, sender, start) for sender in senders]
-        before = {name: sum(cpu_seconds(pid)) for name, pid in order.server_pids.items()}
+        before = {name: sum(process_cpu_seconds(pid)) for name, pid in order.server_pids.items()}
         start.wait()
         begin_cpu, begin = time.process_time(), time.perf_counter()
         for each in waiting:
             each.result()
         seconds = time.perf_counter() - begin
         sender_cpu = time.process_time() - begin_cpu
-    after = {name: sum(cpu_seconds(pid)) for name, pid in order.server_pids.items()}
+    after = {name: sum(process_cpu_seconds(pid)) for name, pid in order.server_pids.items()}
     for sender in senders:
         sender.close()
     return SendersOutcome(

@@ -15,13 +15,8 @@ from typing import Any, Final, Self
 
 from crc32c import crc32c
 
-from moldau.cli.bench.figures import payload
+from moldau.cli.bench.figures import payload, produce_request
 from moldau.protocol.headers import decode_response, encode_request
-from moldau.protocol.messages.p00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
 from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
@@ -70,6 +65,11 @@ _OVERHEAD_BYTES: Final = 7
 def _joined(parts: Sequence[Part]) -> bytes:
     """The bytes of an encoded request, which never holds parts of a file."""
     return b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))
+
+
+def single_record(value: bytes, key: bytes | None = None) -> bytearray:
+    """A batch of one record, of now."""
+    return encode_batch([Record(0, time.time_ns() // 1_000_000, key, value)])
 
 
 def commit_request(group_id: str, topic: str) -> OffsetCommitRequest:
@@ -176,21 +176,10 @@ class Wire:
         Metadata may tell of a leader before that leader has taken its partitions.
         """
         missing = list(indexes)
-        batch = memoryview(bytes(encode_batch([Record(0, time.time_ns() // 10**6, None, value)])))
+        batch = single_record(value)
         deadline = time.monotonic() + READY_DEADLINE_S
         while missing:
-            request = ProduceRequest(
-                acks=-1,
-                timeout_ms=30_000,
-                topic_data=[
-                    TopicProduceData(
-                        name=topic,
-                        partition_data=[
-                            PartitionProduceData(index=index, records=batch) for index in missing
-                        ],
-                    )
-                ],
-            )
+            request = produce_request(topic, dict.fromkeys(missing, batch))
             answers = self.ask(request, PRODUCE_VERSION).responses[0].partition_responses
             errors = {answer.error_code for answer in answers} - {0}
             assert errors <= MAY_PASS, f"produce to {topic}: errors {errors}"
@@ -280,18 +269,7 @@ class ProduceFrame:
         )
         self.batch_bytes = len(batch)
         self.is_idempotent = is_idempotent
-        request = ProduceRequest(
-            acks=acks,
-            timeout_ms=30_000,
-            topic_data=[
-                TopicProduceData(
-                    name=topic,
-                    partition_data=[
-                        PartitionProduceData(index=partition_index, records=memoryview(batch))
-                    ],
-                )
-            ],
-        )
+        request = produce_request(topic, {partition_index: batch}, acks=acks)
         parts = encode_request(
             request, api_version=PRODUCE_VERSION, correlation_id=0, client_id=CLIENT_ID
         )

@@ -27,7 +27,7 @@ LONGEST_FIRST = (
     "system/transactions/test_soak.py",
     "spark",
     "simulation/transactions",
-    "simulation/test_mutations.py",
+    "simulation/test_injected_bugs.py",
     "simulation/replication/test_replication.py",
     "interop/replication/test_directories.py",
     "simulation/test_quorum.py",

@@ -27,8 +27,8 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.values import ElectionState, ReplicaKey
 from moldau.raft.core.voters import VoterDescription, VoterSet
+from tests.kit.seeds import Violation
 from tests.simulation.disk import Batch, Snapshot
-from tests.simulation.scheduler import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.quorum import QuorumSimulation

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Protocol
 
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 
 Entry = tuple[int, Any]
 """The epoch of a record and what is in it."""

@@ -18,10 +18,11 @@ from pysyncobj.journal import Journal
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
+from tests.kit.seeds import Violation
 from tests.simulation.ledger import Entry, Ledger
 from tests.simulation.nemesis import Nemesis, NetworkFaults
 from tests.simulation.network import Network, Stream
-from tests.simulation.scheduler import Scheduler, Violation
+from tests.simulation.scheduler import Scheduler
 
 NODE_IDS = (1, 2, 3)
 TICK_MS = 30.0

@@ -20,6 +20,7 @@ from moldau.raft.core.messages import PeerResponse
 from moldau.raft.core.settings import QuorumSettings
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint, VoterSet
+from tests.kit.seeds import Violation
 from tests.simulation.checks import Checks, key_of, may_be
 from tests.simulation.disk import Batch, Disk
 from tests.simulation.ledger import Ledger
@@ -27,7 +28,7 @@ from tests.simulation.nemesis import Nemesis, NetworkFaults
 from tests.simulation.network import Network
 from tests.simulation.process_faults import Operator, ProcessFaults
 from tests.simulation.replica import Pending, Replica
-from tests.simulation.scheduler import Scheduler, Violation
+from tests.simulation.scheduler import Scheduler
 
 BASE_PORT = 9_000
 PORTS_APART = 100

@@ -25,9 +25,9 @@ from moldau.raft.core.messages import (
 from moldau.raft.core.settings import QuorumSettings
 from moldau.raft.core.values import ReplicaKey, SnapshotId
 from moldau.raft.core.voters import VoterSet
+from tests.kit.seeds import Violation
 from tests.simulation import snapshot_bytes
 from tests.simulation.disk import Batch, Disk, DiskFailure, DiskLog, Snapshot
-from tests.simulation.scheduler import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.quorum import QuorumSimulation

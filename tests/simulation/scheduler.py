@@ -10,22 +10,16 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from tests.kit.seeds import Violation
+
 MAX_EVENTS = 500_000
 """More than any run needs that gets somewhere."""
-
-
-class Violation(AssertionError):
-    """Something that must never happen has happened. `kind` is a short name for statistics."""
-
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind = kind
-        self.detail = detail
+HISTORY_LINES = 40
 
 
 class Scheduler:
@@ -34,10 +28,11 @@ class Scheduler:
     def __init__(self, seed: str, *, print_trace: bool = False) -> None:
         self.random = Random(seed)
         self.now_ms = 0.0
-        self.events = 0
+        self.event_count = 0
         self.faults: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         """What is worth telling of a run besides its faults: commits, elections."""
+        self.history: deque[str] = deque(maxlen=HISTORY_LINES)
         self.print_trace = print_trace
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = itertools.count()
@@ -64,15 +59,16 @@ class Scheduler:
         """Something has happened: counted, digested, and printed when a trace is wanted. `detail`
         is for human readers; it is only formatted for them.
         """
-        self.events += 1
-        if self.events > MAX_EVENTS:
-            raise Violation("livelock", f"{self.events} events by {self.now_ms:.0f} ms")
+        self.event_count += 1
+        if self.event_count > MAX_EVENTS:
+            raise Violation("livelock", f"{self.event_count} events by {self.now_ms:.0f} ms")
         self.note(line, detail)
 
     def note(self, line: str, detail: object = "") -> None:
         """A line of the trace that is not an event of its own."""
         line = f"{self.now_ms:11.3f} {line}"
         self._digest.update(line.encode())
+        self.history.append(line)
         if self.print_trace:
             print(line, detail)
 
@@ -80,6 +76,10 @@ class Scheduler:
         """A fault has been injected."""
         self.faults[kind] += 1
         self.note(f"FAULT {kind} {line}")
+
+    @property
+    def virtual_s(self) -> float:
+        return self.now_ms / 1000
 
     def digest(self) -> str:
         """Stands for the whole trace."""

@@ -8,11 +8,12 @@ import pytest
 
 from moldau.raft.core.values import ElectionState, EpochEnd, SnapshotId
 from moldau.raft.core.voters import VoterSet
+from tests.kit.seeds import Violation
 from tests.simulation import snapshot_bytes
 from tests.simulation.disk import Batch, Disk, DiskFailure, DiskLog, Snapshot
 from tests.simulation.ledger import Entry, Ledger
 from tests.simulation.network import Network, Stream
-from tests.simulation.scheduler import Scheduler, Violation
+from tests.simulation.scheduler import Scheduler
 
 
 def _batch(base_offset: int, leader_epoch: int, *payloads: int) -> Batch:

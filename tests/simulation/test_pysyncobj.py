@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.seeds import Violation
 from tests.simulation.pysyncobj_cluster import PySyncObjCluster
-from tests.simulation.scheduler import Violation
 
 SEEDS = range(200)
 SAFETY = ("committed-erased", "committed-twice", "leader-lacks-committed", "log-mismatch")

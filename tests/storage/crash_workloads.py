@@ -103,9 +103,14 @@ class Workload:
             self.counter += 1
             value = f"{self.counter}:".encode() + bytes([self.counter % 251]) * 30
             records.append(Record(delta, START_MS + self.counter * 10, b"k", value))
+        return self._encoded(records, producer_id, transactional=transactional)
+
+    def _encoded(
+        self, records: list[Record], producer_id: int, *, transactional: bool
+    ) -> bytearray:
         sequence = self.sequences.get(producer_id, 0)
         if producer_id >= 0:
-            self.sequences[producer_id] = sequence + count
+            self.sequences[producer_id] = sequence + len(records)
         return encode_batch(
             records,
             producer_id=producer_id,
@@ -270,16 +275,67 @@ class Rebooter:
             assert not model.flushed_end, "a flushed partition is gone"
             assert power_loss or not model.history, "a partition is gone"
             return
-        check_recovered(log, model, power_loss=power_loss)
+        self.judge(log, model, power_loss=power_loss)
         check_files(filesystem, "/data", allow=MAY_BE_UNSYNCED)
-        before = (log.log_start_offset, log.log_end_offset, _log_files(filesystem))
+        before = (log.log_start_offset, log.log_end_offset, self.kept_files(filesystem, log))
         again, second = self.boot(filesystem.image().after_kill())
         log = second.get(PARTITION)
         assert log is not None, f"the second recovery failed: {second.offline_reason(PARTITION)}"
-        after = (log.log_start_offset, log.log_end_offset, _log_files(again))
+        after = (log.log_start_offset, log.log_end_offset, self.kept_files(again, log))
         assert after == before, "the second recovery changed something"
+        self.judge(log, model, power_loss=power_loss)
+
+    def judge(self, log: Log, model: Model, *, power_loss: bool) -> None:
+        """Compare a recovered log with what it was."""
         check_recovered(log, model, power_loss=power_loss)
 
+    def kept_files(self, filesystem: SimulatedFilesystem, log: Log) -> dict[str, bytes]:
+        """What a second recovery must not change."""
+        return {path: data for path, data in filesystem.files().items() if path.endswith(".log")}
 
-def _log_files(filesystem: SimulatedFilesystem) -> dict[str, bytes]:
-    return {path: data for path, data in filesystem.files().items() if path.endswith(".log")}
+    def check_point(
+        self, point: CrashPoint, random: random_module.Random, seed: int, power_losses: int
+    ) -> None:
+        """All ways to crash at one point."""
+        try:
+            how = "kill"
+            self.check(point.image.after_kill(), point.model, power_loss=False)
+            torn = point.image.after_kill_mid_write(random)
+            if torn is not None:
+                how = "kill inside the write"
+                self.check(torn, point.model, power_loss=False)
+            for _ in range(power_losses):
+                how = "power loss"
+                self.check(point.image.after_power_loss(random), point.model, power_loss=True)
+        except AssertionError as error:
+            message = (
+                f"seed {seed}: {how} before operation {point.number} ({point.operation}): {error}"
+            )
+            raise AssertionError(message) from error
+
+    def check_starts(
+        self,
+        point: CrashPoint,
+        root: DirectoryNode,
+        random: random_module.Random,
+        seed: int,
+        *,
+        power_loss: bool,
+    ) -> None:
+        """A crash at the point has left `root`; crash again at each operation of the start."""
+        images: list[tuple[Operation, DiskImage]] = []
+        self.check(
+            root,
+            point.model,
+            power_loss=power_loss,
+            observer=lambda operation, image: images.append((operation, image)),
+        )
+        for number, (operation, image) in enumerate(images):
+            try:
+                self.check(image.after_kill(), point.model, power_loss=power_loss)
+                self.check(image.after_power_loss(random), point.model, power_loss=True)
+            except AssertionError as error:
+                raise AssertionError(
+                    f"seed {seed}: crash {point.number} ({point.operation}), then in the start "
+                    f"before operation {number} ({operation}): {error}"
+                ) from error

@@ -1,12 +1,11 @@
-"""The crash tests can fail: planted faults are found by the same checker.
+"""The crash tests can fail: injected bugs are found by the same checker.
 
-Each fault is one a storage engine could really have. A checker that lets one through is worthless.
+Each bug is one a storage engine could really have. A checker that lets one through is worthless.
 """
 
 from __future__ import annotations
 
 import random as random_module
-from collections.abc import Callable
 
 import pytest
 
@@ -16,25 +15,24 @@ from moldau.storage.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log_manager import LogManager
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import LogSegment
+from tests.kit.injected_bugs import Inject, Patch
 from tests.storage.crash_workloads import Rebooter, run_workload
 from tests.storage.storage_fixtures import seed_from_environment
 from tests.storage.test_crash_points import (
+    POWER_LOSSES_PER_POINT,
     appends_and_flushes,
-    check_point,
     stops_and_starts,
     transactions,
     truncations,
 )
 
-Plant = Callable[[pytest.MonkeyPatch], None]
 
-
-def no_crc_check(patch: pytest.MonkeyPatch) -> None:
+def no_crc_check(patch: Patch) -> None:
     """Recovery believes whatever has a plausible header."""
     patch.setattr(batch_scan, "verify_crc", lambda *_: True)
 
 
-def recovery_point_before_fsync(patch: pytest.MonkeyPatch) -> None:
+def recovery_point_before_fsync(patch: Patch) -> None:
     """A flush that syncs nothing."""
 
     def run(self: FlushJob) -> None:
@@ -45,7 +43,7 @@ def recovery_point_before_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushJob, "run", run)
 
 
-def no_directory_fsync(patch: pytest.MonkeyPatch) -> None:
+def no_directory_fsync(patch: Patch) -> None:
     """A flush that syncs files but not their names."""
     original = FlushJob.run
 
@@ -66,24 +64,24 @@ def no_directory_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushJob, "run", run)
 
 
-def marker_stays(patch: pytest.MonkeyPatch) -> None:
+def marker_stays(patch: Patch) -> None:
     """The clean-shutdown marker survives the start."""
     patch.setattr(log_directory, "remove_clean_shutdown_marker", lambda *_: None)
 
 
-def recovery_point_not_lowered(patch: pytest.MonkeyPatch) -> None:
+def recovery_point_not_lowered(patch: Patch) -> None:
     """A truncation below the checkpointed recovery point."""
     patch.setattr(LogManager, "_checkpoint_lowered_recovery_point", lambda *_: None)
 
 
-def wrong_index_position(patch: pytest.MonkeyPatch) -> None:
+def wrong_index_position(patch: Patch) -> None:
     original = OffsetIndex.append
     patch.setattr(
         OffsetIndex, "append", lambda self, last, position: original(self, last, position + 1)
     )
 
 
-def late_time_index(patch: pytest.MonkeyPatch) -> None:
+def late_time_index(patch: Patch) -> None:
     """Time index entries that claim an earlier time than the log has."""
     original = TimeIndex.maybe_append
     patch.setattr(
@@ -91,16 +89,16 @@ def late_time_index(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def forgotten_aborts(patch: pytest.MonkeyPatch) -> None:
+def forgotten_aborts(patch: Patch) -> None:
     patch.setattr(TransactionIndex, "append", lambda *_: None)
 
 
-def producers_not_replayed(patch: pytest.MonkeyPatch) -> None:
+def producers_not_replayed(patch: Patch) -> None:
     """Recovery takes the snapshot and leaves out the batches after it."""
     patch.setattr(ProducerState, "replay", lambda *_, **__: None)
 
 
-def lost_append(patch: pytest.MonkeyPatch) -> None:
+def lost_append(patch: Patch) -> None:
     """Every ninth append is acknowledged and not written."""
     original = LogSegment.append
     count = 0
@@ -116,7 +114,7 @@ def lost_append(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogSegment, "append", append)
 
 
-FAULTS: list[tuple[Plant, object]] = [
+BUGS: list[tuple[Inject, object]] = [
     (no_crc_check, appends_and_flushes),
     (recovery_point_before_fsync, appends_and_flushes),
     (no_directory_fsync, appends_and_flushes),
@@ -130,12 +128,12 @@ FAULTS: list[tuple[Plant, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "steps"), FAULTS, ids=lambda each: each.__name__)
-def test_planted_fault_is_found(
-    plant: Plant, steps: object, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("inject", "steps"), BUGS, ids=lambda each: each.__name__)
+def test_an_injected_bug_is_found(
+    inject: Inject, steps: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = seed_from_environment(20240229)
-    plant(monkeypatch)
+    inject(monkeypatch)
     with pytest.raises(AssertionError, match=f"seed {seed}"):
         check_all_points(steps, seed)
 
@@ -143,4 +141,5 @@ def test_planted_fault_is_found(
 def check_all_points(steps: object, seed: int) -> None:
     with Rebooter() as rebooter:
         for point in run_workload(steps, seed).points:  # type: ignore[arg-type]
-            check_point(rebooter, point, random_module.Random(seed * 7919 + point.number), seed)
+            random = random_module.Random(seed * 7919 + point.number)
+            rebooter.check_point(point, random, seed, POWER_LOSSES_PER_POINT)

@@ -12,9 +12,7 @@ import random as random_module
 import pytest
 
 from moldau.protocol.records import ControlRecordType
-from tests.storage.crash_workloads import CrashPoint, Rebooter, Workload, run_workload
-from tests.storage.simulated_disk import DiskImage
-from tests.storage.simulated_filesystem import Operation
+from tests.storage.crash_workloads import Rebooter, Workload, run_workload
 from tests.storage.storage_fixtures import seed_from_environment
 
 POWER_LOSSES_PER_POINT = 5
@@ -111,25 +109,6 @@ WORKLOADS = [
 ]
 
 
-def check_point(
-    rebooter: Rebooter, point: CrashPoint, random: random_module.Random, seed: int
-) -> None:
-    """All ways to crash at one point."""
-    try:
-        how = "kill"
-        rebooter.check(point.image.after_kill(), point.model, power_loss=False)
-        torn = point.image.after_kill_mid_write(random)
-        if torn is not None:
-            how = "kill inside the write"
-            rebooter.check(torn, point.model, power_loss=False)
-        for _ in range(POWER_LOSSES_PER_POINT):
-            how = "power loss"
-            rebooter.check(point.image.after_power_loss(random), point.model, power_loss=True)
-    except AssertionError as error:
-        message = f"seed {seed}: {how} before operation {point.number} ({point.operation}): {error}"
-        raise AssertionError(message) from error
-
-
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
 def test_every_crash_point_recovers(steps: object) -> None:
     seed = seed_from_environment(20240229)
@@ -137,7 +116,8 @@ def test_every_crash_point_recovers(steps: object) -> None:
     assert len(workload.points) > 100
     with Rebooter() as rebooter:
         for point in workload.points:
-            check_point(rebooter, point, random_module.Random(seed * 7919 + point.number), seed)
+            random = random_module.Random(seed * 7919 + point.number)
+            rebooter.check_point(point, random, seed, POWER_LOSSES_PER_POINT)
 
 
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
@@ -148,20 +128,5 @@ def test_crash_during_recovery(steps: object) -> None:
     workload = run_workload(steps, seed)  # type: ignore[arg-type]
     with Rebooter() as rebooter:
         for point in random.sample(workload.points, 8):
-            images: list[tuple[Operation, DiskImage]] = []
             root = point.image.after_power_loss(random)
-            rebooter.check(
-                root,
-                point.model,
-                power_loss=True,
-                observer=lambda operation, image, into=images: into.append((operation, image)),
-            )
-            for number, (operation, image) in enumerate(images):
-                try:
-                    rebooter.check(image.after_kill(), point.model, power_loss=True)
-                    rebooter.check(image.after_power_loss(random), point.model, power_loss=True)
-                except AssertionError as error:
-                    raise AssertionError(
-                        f"seed {seed}: crash {point.number} ({point.operation}), then in its "
-                        f"recovery before operation {number} ({operation}): {error}"
-                    ) from error
+            rebooter.check_starts(point, root, random, seed, power_loss=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from moldau.cli.bench.figures import process_cpu_seconds
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, progress_bar
 from moldau.client.config.client import ClientConfig
@@ -56,6 +55,10 @@ class Acks(StrEnum):
 
     LEADER = "1"
     ALL = "all"
+
+    @property
+    def number(self) -> int:
+        return -1 if self is Acks.ALL else 1
 
 
 AcksOption = Annotated[Acks, typer.Option(help="1 or all.")]
@@ -112,8 +115,7 @@ def transactions(
         replication_factor=replication_factor,
         transaction_version=transaction_version,
     )
-    config = access.config()
-    version, figures = _run(measure_transactions(config, plan))
+    version, figures = _run(measure_transactions(access.config(), plan))
     rows = [each.document() for each in figures]
     if as_json:
         print_json({"transaction_version": version, "producers": producers, "figures": rows})
@@ -164,8 +166,8 @@ def groups(
         heartbeat_ms=heartbeat_ms,
         replication_factor=replication_factor,
     )
-    config = access.config()
-    phases = _run(GroupLoad.measure(config, plan, None if pid is None else _cpu_of(pid)))
+    server_cpu = None if pid is None else _cpu_of(pid)
+    phases = _run(GroupLoad.measure(access.config(), plan, server_cpu))
     rows = [phase.document() for phase in phases]
     if as_json:
         print_json({"protocol": protocol.value, "members": members, "phases": rows})
@@ -202,17 +204,14 @@ def produce(
         record_count=records,
         record_bytes=record_bytes,
         batch_bytes=batch_bytes,
-        acks=-1 if acks is Acks.ALL else int(acks.value),
+        acks=acks.number,
         in_flight_count=in_flight,
         codec=Codec[codec.name],
         idempotent=idempotent,
     )
 
-    async def work(client: ClusterClient, figures: Figures) -> None:
-        await run_produce(client, load, figures)
-
-    config = access.config()
-    _show(_measure(config, work, "producing", records).document(), as_json)
+    work = partial(run_produce, load=load)
+    _measure(access.config(), work, "producing", records, as_json)
 
 
 @app.command("consume")
@@ -227,17 +226,8 @@ def consume(
     """Throughput of fetching a topic from its start to its end."""
     from moldau.cli.bench.records import run_consume
 
-    async def work(client: ClusterClient, figures: Figures) -> None:
-        await run_consume(
-            client,
-            topic_name=topic,
-            fetch_bytes=fetch_bytes,
-            record_limit=records,
-            figures=figures,
-        )
-
-    config = access.config()
-    _show(_measure(config, work, "consuming", records or 0).document(), as_json)
+    work = partial(run_consume, topic_name=topic, fetch_bytes=fetch_bytes, record_limit=records)
+    _measure(access.config(), work, "consuming", records or 0, as_json)
 
 
 @app.command("latency")
@@ -254,19 +244,15 @@ def latency(
     """Latency of producing single records at a fixed rate."""
     from moldau.cli.bench.records import run_latency
 
-    async def work(client: ClusterClient, figures: Figures) -> None:
-        await run_latency(
-            client,
-            topic_name=topic,
-            record_bytes=record_bytes,
-            acks=-1 if acks is Acks.ALL else int(acks.value),
-            rate_per_second=rate,
-            seconds=seconds,
-            figures=figures,
-        )
-
-    config = access.config()
-    _show(_measure(config, work, "producing", int(rate * seconds)).document(), as_json)
+    work = partial(
+        run_latency,
+        topic_name=topic,
+        record_bytes=record_bytes,
+        acks=acks.number,
+        rate_per_second=rate,
+        seconds=seconds,
+    )
+    _measure(access.config(), work, "producing", int(rate * seconds), as_json)
 
 
 @app.command("metadata")
@@ -304,7 +290,7 @@ def metadata(
         load_count=repeats,
     )
     try:
-        figures = measure(plan, progress_bar)
+        figures = measure(plan)
     except (BenchFailed, NodeFailed, KafkaError, OSError) as error:
         fail(str(error))
     document = figures.document()
@@ -325,13 +311,11 @@ def _measure(
     work: Callable[[ClusterClient, Figures], Awaitable[None]],
     what: str,
     record_count: int,
-) -> Figures:
-    """Run a load on uvloop; a `KafkaError` becomes one line and status 1.
-
-    `record_count` 0: the load finds out by itself (`Figures.expected_count`).
+    as_json: bool,
+) -> None:
+    """Run a load and show its figures. `record_count` 0: the load finds out how many records there
+    will be (`Figures.expected_count`).
     """
-    import uvloop
-
     from moldau.cli.bench.records import Figures
     from moldau.client.cluster.cluster_client import ClusterClient
 
@@ -347,11 +331,12 @@ def _measure(
             await asyncio.wait([showing])
             await client.close()
 
-    try:
-        uvloop.run(run())
-    except (KafkaError, OSError) as error:
-        fail(str(error))
-    return figures
+    _run(run())
+    document = figures.document()
+    if as_json:
+        print_json(document)
+    else:
+        print_table(("figure", "value"), document.items())
 
 
 async def _show_progress(figures: Figures, what: str, record_count: int) -> None:
@@ -367,28 +352,20 @@ async def _show_progress(figures: Figures, what: str, record_count: int) -> None
             await asyncio.sleep(PROGRESS_INTERVAL_S)
 
 
-def _show(document: dict[str, object], as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        print_table(("figure", "value"), document.items())
-
-
 def _cpu_of(pid: int) -> CpuSeconds:
     """The clock of a process's CPU time; exits with status 2 when there is no such process."""
+    from moldau.cli.bench.figures import process_cpu_seconds
+
     if not Path(f"/proc/{pid}/stat").exists():
         fail(f"--pid {pid}: there is no /proc/{pid}/stat", status=2)
-    return partial(process_cpu_seconds, pid)
+    return lambda: sum(process_cpu_seconds(pid))
 
 
-def _run(work: Awaitable[Result]) -> Result:
+def _run(work: Coroutine[None, None, Result]) -> Result:
     """Run a load on uvloop; a `KafkaError` becomes one line and status 1."""
     import uvloop
 
-    async def run() -> Result:
-        return await work
-
     try:
-        return uvloop.run(run())
+        return uvloop.run(work)
     except (KafkaError, OSError) as error:
         fail(str(error))

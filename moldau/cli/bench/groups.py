@@ -1,10 +1,9 @@
 """Loads of groups: very many members in one group, which join, stay and leave.
 
-Owns what one member sends and when, in the classic protocol and in that of KIP-848, each over a
-connection of its own as clients have it; the book of owners; the phases, the clock and the figures.
-Must not print. Invariants: a member gives up a partition before it says so, so that no two members
-own it at any moment; every change is entered in the book, which raises when two do; a rebalance is
-over when all members are in the same round and every partition is owned by exactly one.
+Owns what a member sends and when, in the classic protocol and in that of KIP-848, over a connection
+of its own; the book of owners; the phases, the clock and the figures. Must not print. Invariants: a
+member gives up a partition before it says so, and the book raises when a partition has two owners;
+a rebalance is over when all members are in the same round and every partition has its owner.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import asyncio
 import contextlib
 import resource
 import struct
-import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from moldau.cli.bench.figures import own_cpu_seconds
+from moldau.cli.bench.figures import timed
 from moldau.client import Admin, ClientConfig, KeyType, NewTopic
 from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import KafkaError, error_for
@@ -45,8 +44,7 @@ REBALANCE_TIMEOUT_MS: Final = 300_000
 ANSWER_TIMEOUT_MS: Final = REBALANCE_TIMEOUT_MS + 30_000
 PROTOCOL_TYPE: Final = "consumer"
 PROTOCOL_NAME: Final = "range"
-SUBSCRIPTION_VERSION: Final = 1
-ASSIGNMENT_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 1
 LEAVE_EPOCH: Final = -1
 JOIN_EPOCH: Final = 0
 _VERSION: Final = struct.Struct(">h")
@@ -56,7 +54,6 @@ ANOTHER_ID: Final = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEM
 CONNECTS_AT_ONCE: Final = 50
 SPARE_DESCRIPTORS: Final = 100
 SETTLE_LIMIT_S: Final = 300.0
-DEFAULT_HEARTBEAT_MS: Final = 3_000
 CpuSeconds = Callable[[], float]
 
 
@@ -78,11 +75,10 @@ class GroupBook:
     heartbeat_count: int = 0
     _owners: dict[int, int] = field(default_factory=dict)
     _owned: dict[int, frozenset[int]] = field(default_factory=dict)
-    _waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    _all_owned: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def owned_count(self) -> int:
-        """How many partitions have an owner."""
         return len(self._owners)
 
     def own(self, member: int, partitions: Iterable[int], round_number: int) -> None:
@@ -98,12 +94,7 @@ class GroupBook:
         self.rounds[member] = round_number
         self._look()
 
-    def begin_round(self, member: int) -> None:
-        """A member of the classic protocol has given up everything and joins again."""
-        self.own(member, (), -1)
-
     def leave(self, member: int) -> None:
-        """A member is gone."""
         self.own(member, (), -1)
         del self.rounds[member], self._owned[member]
         self._look()
@@ -111,9 +102,8 @@ class GroupBook:
     async def settled_after(self, round_number: int, member_count: int) -> None:
         """Wait for a later round that all of so many members share."""
         while not self._is_settled(round_number, member_count):
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(future)
-            await future
+            self._all_owned.clear()
+            await self._all_owned.wait()
 
     def _is_settled(self, round_number: int, member_count: int) -> bool:
         if len(self.rounds) != member_count or self.owned_count != self.partition_count:
@@ -123,13 +113,10 @@ class GroupBook:
 
     def _look(self) -> None:
         if self.owned_count == self.partition_count:
-            waiters, self._waiters = self._waiters, []
-            for future in waiters:
-                if not future.done():
-                    future.set_result(None)
+            self._all_owned.set()
 
 
-class Member:
+class Member(ABC):
     """One member: joins, and stays until `leave`. States: made → `run` → `leave`."""
 
     def __init__(self, number: int, group_id: str, connection: Connection, book: GroupBook) -> None:
@@ -139,59 +126,53 @@ class Member:
         self._book = book
         self._leaving = asyncio.Event()
 
+    @abstractmethod
     async def run(self) -> None:
-        """Join, and stay until `leave`. Raises: KafkaError"""
-        raise NotImplementedError
+        """Join, and stay until `leave`; join again when told. Raises: KafkaError"""
 
+    @abstractmethod
     async def leave(self) -> None:
         """Leave the group in order."""
-        raise NotImplementedError
 
 
 class ClassicMember(Member):
     """A member of the classic protocol, eager."""
 
-    def __init__(self, number: int, group_id: str, connection: Connection, book: GroupBook) -> None:
-        super().__init__(number, group_id, connection, book)
-        self._member_id = ""
-        self._generation_id = -1
+    _member_id = ""
+    _generation_id = -1
 
     async def run(self) -> None:
-        """Join, sync and send heartbeats until `leave`; join again when told. Raises: KafkaError"""
         while not self._leaving.is_set():
             if not await self._join_and_sync():
                 continue
             while await _pause(self._leaving, self._book.heartbeat_interval_s):
-                code = await self._heartbeat()
-                if code != ErrorCode.NONE:
+                response = await self._connection.send(
+                    HeartbeatRequest(
+                        group_id=self._group_id,
+                        generation_id=self._generation_id,
+                        member_id=self._member_id,
+                    )
+                )
+                self._book.heartbeat_count += 1
+                if self._checked(response.error_code, "heartbeat") != ErrorCode.NONE:
                     break
 
     async def leave(self) -> None:
-        """Send LeaveGroup."""
         self._leaving.set()
         self._book.leave(self._number)
+        members = [MemberIdentity(member_id=self._member_id)]
         response = await self._connection.send(
-            LeaveGroupRequest(
-                group_id=self._group_id, members=[MemberIdentity(member_id=self._member_id)]
-            )
+            LeaveGroupRequest(group_id=self._group_id, members=members)
         )
         _check(response.error_code, "leave", ())
 
-    async def _heartbeat(self) -> int:
-        response = await self._connection.send(
-            HeartbeatRequest(
-                group_id=self._group_id,
-                generation_id=self._generation_id,
-                member_id=self._member_id,
-            )
-        )
-        self._book.heartbeat_count += 1
-        return self._checked(response.error_code, "heartbeat")
-
     async def _join_and_sync(self) -> bool:
         """Join the group and fetch the assignment; whether this member is in a generation now."""
-        self._book.begin_round(self._number)
+        self._book.own(self._number, (), -1)
         subscription = ConsumerProtocolSubscription(topics=[self._book.topic])
+        protocol = join.JoinGroupRequestProtocol(
+            name=PROTOCOL_NAME, metadata=_embedded(subscription)
+        )
         response = await self._connection.send(
             join.JoinGroupRequest(
                 group_id=self._group_id,
@@ -199,12 +180,7 @@ class ClassicMember(Member):
                 rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
                 member_id=self._member_id,
                 protocol_type=PROTOCOL_TYPE,
-                protocols=[
-                    join.JoinGroupRequestProtocol(
-                        name=PROTOCOL_NAME,
-                        metadata=_embedded(subscription, SUBSCRIPTION_VERSION),
-                    )
-                ],
+                protocols=[protocol],
             ),
             timeout_ms=ANSWER_TIMEOUT_MS,
         )
@@ -234,22 +210,17 @@ class ClassicMember(Member):
             self._book.own(self._number, _assigned(answer.assignment), self._generation_id)
         return True
 
-    def _assignments(self, member_ids: Sequence[str]) -> list[Any]:
+    def _assignments(self, member_ids: Sequence[str]) -> list[sync.SyncGroupRequestAssignment]:
         """Assignments as the range assignor makes them: neighbouring partitions together."""
         count = self._book.partition_count
         each, more = divmod(count, len(member_ids))
         assignments, first = [], 0
         for index, member_id in enumerate(sorted(member_ids)):
             end = first + each + (index < more)
-            assignment = ConsumerProtocolAssignment(
-                assigned_partitions=[
-                    TopicPartition(topic=self._book.topic, partitions=list(range(first, end)))
-                ]
-            )
+            run = TopicPartition(topic=self._book.topic, partitions=list(range(first, end)))
+            data = _embedded(ConsumerProtocolAssignment(assigned_partitions=[run]))
             assignments.append(
-                sync.SyncGroupRequestAssignment(
-                    member_id=member_id, assignment=_embedded(assignment, ASSIGNMENT_VERSION)
-                )
+                sync.SyncGroupRequestAssignment(member_id=member_id, assignment=data)
             )
             first = end
         return assignments
@@ -269,10 +240,8 @@ class ConsumerMember(Member):
         self._member_epoch = JOIN_EPOCH
         self._owned: frozenset[int] = frozenset()
         self._told: frozenset[int] | None = None
-        self._interval_s = 0.0
 
     async def run(self) -> None:
-        """Send heartbeats until `leave`, at once when something has changed. Raises: KafkaError"""
         while not self._leaving.is_set():
             response = await self._heartbeat()
             if self._leaving.is_set():
@@ -282,7 +251,6 @@ class ConsumerMember(Member):
                 self._book.own(self._number, (), JOIN_EPOCH)
                 continue
             self._member_epoch = response.member_epoch
-            self._interval_s = response.heartbeat_interval_ms / 1000
             if response.assignment is not None:
                 self._owned = frozenset(
                     index
@@ -292,23 +260,20 @@ class ConsumerMember(Member):
             self._book.own(self._number, self._owned, self._member_epoch)
             # A change is sent at once, otherwise the heartbeat waits for its interval.
             if self._owned == self._told:
-                await _pause(self._leaving, self._interval_s)
+                await _pause(self._leaving, response.heartbeat_interval_ms / 1000)
 
     async def leave(self) -> None:
-        """Send the heartbeat of a member that leaves."""
         self._leaving.set()
         self._book.leave(self._number)
         self._member_epoch = LEAVE_EPOCH
         response = await self._connection.send(
             beat.ConsumerGroupHeartbeatRequest(
-                group_id=self._group_id,
-                member_id=self._member_id,
-                member_epoch=LEAVE_EPOCH,
+                group_id=self._group_id, member_id=self._member_id, member_epoch=LEAVE_EPOCH
             )
         )
         _check(response.error_code, "leave", ())
 
-    async def _heartbeat(self) -> Any:
+    async def _heartbeat(self) -> beat.ConsumerGroupHeartbeatResponse:
         """Send everything when joining, then only what has changed."""
         is_joining = self._member_epoch == JOIN_EPOCH
         has_changed = self._owned != self._told
@@ -337,17 +302,14 @@ MEMBER_KINDS: Final[Mapping[str, Callable[[int, str, Connection, GroupBook], Mem
 }
 
 
-def _embedded(message: Message, version: int) -> bytes:
-    parts = message.encode(version)
-    return _VERSION.pack(version) + b"".join(
-        part for part in parts if isinstance(part, bytes | bytearray | memoryview)
-    )
+def _embedded(message: Message) -> bytes:
+    return _VERSION.pack(PROTOCOL_VERSION) + message.to_bytes(PROTOCOL_VERSION)
 
 
 def _assigned(assignment: bytes) -> list[int]:
     if not assignment:
         return []
-    message, _ = ConsumerProtocolAssignment.decode(assignment, ASSIGNMENT_VERSION, _VERSION.size)
+    message, _ = ConsumerProtocolAssignment.decode(assignment, PROTOCOL_VERSION, _VERSION.size)
     return [index for topic in message.assigned_partitions for index in topic.partitions]
 
 
@@ -375,22 +337,21 @@ class GroupsPlan:
     member_count: int = 1_000
     partition_count: int = 1_000
     idle_seconds: float = 10.0
-    heartbeat_ms: int = DEFAULT_HEARTBEAT_MS
+    heartbeat_ms: int = 3_000
     replication_factor: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Phase:
     """What one phase took; `server_cpu_seconds` is None when no process was given."""
 
     name: str
-    seconds: float
-    server_cpu_seconds: float | None
-    client_cpu_seconds: float
-    heartbeat_count: int
+    seconds: float = 0.0
+    server_cpu_seconds: float | None = None
+    client_cpu_seconds: float = 0.0
+    heartbeat_count: int = 0
 
-    def document(self) -> dict[str, Any]:
-        """As JSON shows it."""
+    def document(self) -> dict[str, object]:
         return {
             key: round(value, 3) if isinstance(value, float) else value
             for key, value in asdict(self).items()
@@ -419,12 +380,10 @@ class GroupLoad:
     ) -> list[Phase]:
         """Run all phases on a topic and in a group of their own. Raises: KafkaError, OSError"""
         _have_descriptors(plan.member_count)
-        run_id = uuid.uuid4().hex[:12]
-        topic, group_id = f"bench-groups-{run_id}", f"bench-groups-{run_id}"
+        topic = group_id = f"bench-groups-{uuid.uuid4().hex[:12]}"
+        new_topic = NewTopic(topic, plan.partition_count, plan.replication_factor)
         async with Admin(config=config) as admin:
-            ids = await admin.create_topics(
-                [NewTopic(topic, plan.partition_count, plan.replication_factor)]
-            )
+            ids = await admin.create_topics([new_topic])
             try:
                 # Waits until the coordinator has loaded; the group is not there yet.
                 await admin.describe_groups([group_id])
@@ -449,15 +408,12 @@ class GroupLoad:
 
         async def connect() -> None:
             async with places:
-                self._connections.append(
-                    await Connection.connect(
-                        network,
-                        broker.host,
-                        broker.port,
-                        client_id=config.client_id,
-                        request_timeout_ms=config.request_timeout_ms,
-                    )
+                connection = await Connection.connect(
+                    *(network, broker.host, broker.port),
+                    client_id=config.client_id,
+                    request_timeout_ms=config.request_timeout_ms,
                 )
+                self._connections.append(connection)
 
         await asyncio.gather(*(connect() for _ in range(self._plan.member_count + 1)))
         kind = MEMBER_KINDS[self._plan.protocol]
@@ -470,32 +426,21 @@ class GroupLoad:
         *first, late = self._members
         count = len(first)
 
-        async def all_join() -> None:
+        with self._phase("all join"):
             for member in first:
                 self._start(member)
             await self._settled(-1, count)
-
-        async def stay() -> None:
+        with self._phase("all stay"):
             await asyncio.wait([self._failed], timeout=self._plan.idle_seconds)
-
-        async def one_joins() -> None:
+        with self._phase("one joins"):
             self._start(late)
-            await self._settled(self._round(), count + 1)
-
-        async def one_leaves() -> None:
-            before = self._round()
+            await self._settled(max(self._book.rounds.values()), count + 1)
+        with self._phase("one leaves"):
+            before = max(self._book.rounds.values())
             await first[0].leave()
             await self._settled(before, count)
-
-        await self._phase("all join", all_join())
-        await self._phase("all stay", stay())
-        await self._phase("one joins", one_joins())
-        await self._phase("one leaves", one_leaves())
         # Not a figure: a group that is deleted afterwards has to be empty.
         await asyncio.gather(*(member.leave() for member in self._members[1:]))
-
-    def _round(self) -> int:
-        return max(self._book.rounds.values())
 
     def _start(self, member: Member) -> None:
         task = asyncio.create_task(member.run())
@@ -526,18 +471,17 @@ class GroupLoad:
                 f"{len(self._book.rounds)} members, {self._book.owned_count} partitions owned"
             )
 
-    async def _phase(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        phase = Phase(name)
         server_begin = None if self._server_cpu is None else self._server_cpu()
         heartbeats = self._book.heartbeat_count
-        begin, cpu_begin = time.perf_counter(), own_cpu_seconds()
-        await work
-        seconds, cpu = time.perf_counter() - begin, own_cpu_seconds() - cpu_begin
-        server_cpu = None
+        with timed(phase):
+            yield
         if self._server_cpu is not None and server_begin is not None:
-            server_cpu = self._server_cpu() - server_begin
-        self.phases.append(
-            Phase(name, seconds, server_cpu, cpu, self._book.heartbeat_count - heartbeats)
-        )
+            phase.server_cpu_seconds = self._server_cpu() - server_begin
+        phase.heartbeat_count = self._book.heartbeat_count - heartbeats
+        self.phases.append(phase)
 
     async def _close(self) -> None:
         tasks = list(self._tasks)

@@ -53,29 +53,39 @@ LOAD_DEADLINE_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """What one load took. `before_bytes` were resident before it, `peak_bytes` at most."""
-
     seconds: float
     cpu_seconds: float
     peak_bytes: int
-    before_bytes: int
     partition_count: int
     topic_count: int
 
 
-class _Feed:
-    """A listener of the log that ignores leader changes and reports when it has everything."""
+class _Target:
+    """A listener of the log, for a broker's loader or a controller's core."""
 
-    def __init__(
-        self,
-        on_snapshot: Callable[[LoadedSnapshot], None],
-        on_commit: Callable[[CommittedBatch], None],
-        end_offset: int,
-    ) -> None:
-        self._on_snapshot = on_snapshot
-        self._on_commit = on_commit
-        self._end_offset = end_offset
+    def __init__(self, role: str, config: NodeConfig) -> None:
+        self.end_offset = 0
         self.has_all = asyncio.Event()
+        """Everything below `end_offset` was delivered."""
+        if role == BROKER:
+            loader = MetadataLoader(config.node_id)
+            self.image: Callable[[], MetadataImage] = lambda: loader.image
+            feed = LoaderFeed(loader)
+            self._on_snapshot, self._on_commit = feed.on_snapshot, feed.on_commit
+            return
+        settings = ControllerSettings.from_node_config(config, cluster_id="")
+        core = ControllerCore(settings, random.Random(0))
+        self.image = lambda: core.committed_image
+
+        def on_snapshot(snapshot: LoadedSnapshot) -> None:
+            last, time_ms = snapshot.end_offset - 1, snapshot.last_contained_log_time_ms
+            core.load_snapshot(snapshot.records, Provenance(last, snapshot.leader_epoch, time_ms))
+
+        def on_commit(batch: CommittedBatch) -> None:
+            last, time_ms = batch.last_offset, batch.append_timestamp_ms
+            core.on_committed(batch.records, Provenance(last, batch.leader_epoch, time_ms))
+
+        self._on_snapshot, self._on_commit = on_snapshot, on_commit
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
         self._on_snapshot(snapshot)
@@ -89,41 +99,8 @@ class _Feed:
         pass
 
     def _look(self, next_offset: int) -> None:
-        if next_offset >= self._end_offset:
+        if next_offset >= self.end_offset:
             self.has_all.set()
-
-
-class _Target:
-    """The receiver of what the log delivers: a broker's loader, or a controller's core."""
-
-    def __init__(self, role: str, config: NodeConfig) -> None:
-        if role == BROKER:
-            loader = MetadataLoader(config.node_id)
-            self.image: Callable[[], MetadataImage] = lambda: loader.image
-            feed = LoaderFeed(loader)
-            self.on_snapshot, self.on_commit = feed.on_snapshot, feed.on_commit
-            return
-        settings = ControllerSettings.from_node_config(config, cluster_id="")
-        core = ControllerCore(settings, random.Random(0))
-        self.image = lambda: core.committed_image
-
-        def on_snapshot(snapshot: LoadedSnapshot) -> None:
-            core.load_snapshot(
-                snapshot.records,
-                Provenance(
-                    snapshot.end_offset - 1,
-                    snapshot.leader_epoch,
-                    snapshot.last_contained_log_time_ms,
-                ),
-            )
-
-        def on_commit(batch: CommittedBatch) -> None:
-            core.on_committed(
-                batch.records,
-                Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms),
-            )
-
-        self.on_snapshot, self.on_commit = on_snapshot, on_commit
 
 
 def _own_peak_bytes() -> int:
@@ -133,17 +110,13 @@ def _own_peak_bytes() -> int:
 
 
 async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
-    """Open the log below `directory` and deliver all of it.
-
-    Raises:
-        MetadataLogError, OSError: the log cannot be opened or read.
-        TimeoutError: that took longer than LOAD_DEADLINE_S.
+    """Open the log below `directory` and deliver all of it. Raises: MetadataLogError, OSError; a
+    TimeoutError after LOAD_DEADLINE_S.
     """
     filesystem, clock, target = OsFilesystem(), SystemClock(), _Target(role, config)
     settings = MetadataLogSettings(directory, config.node_id, uuid.uuid4(), ())
     gc.collect()
     pause_garbage_collector()  # as a node that starts
-    before_bytes = memory_bytes("VmRSS")
     begin, begin_cpu = time.perf_counter(), time.process_time()
     files = await filesystem.offload(
         open_log_files, filesystem, clock, directory, settings.log_config(), VoterSet()
@@ -151,12 +124,11 @@ async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
     failures: list[str] = []
     delivery = Delivery(files, clock, asyncio.Lock(), failures.append)
     # A copy does not say how far it is committed. The last batches may not be; they cost as much.
-    end_offset = files.log.log_end_offset
-    delivery.advance(end_offset)
-    feed = _Feed(target.on_snapshot, target.on_commit, end_offset)
-    delivery.add_listener(feed)
+    target.end_offset = files.log.log_end_offset
+    delivery.advance(target.end_offset)
+    delivery.add_listener(target)
     async with asyncio.timeout(LOAD_DEADLINE_S):
-        await feed.has_all.wait()
+        await target.has_all.wait()
     freeze_garbage_collector()
     seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - begin_cpu
     await delivery.close()
@@ -169,7 +141,6 @@ async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
         seconds=seconds,
         cpu_seconds=cpu_seconds,
         peak_bytes=_own_peak_bytes(),
-        before_bytes=before_bytes,
         partition_count=sum(len(topic.partitions) for topic in topics),
         topic_count=len(topics),
     )
@@ -177,8 +148,7 @@ async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
 
 def write_snapshot(source: str, target: str) -> None:
     """Write the image of the log below `source` as the only snapshot of a log below `target`.
-
-    Raises: MetadataLogError, OSError.
+    Raises: MetadataLogError, OSError
     """
     filesystem = OsFilesystem()
     try:

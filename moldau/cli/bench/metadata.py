@@ -2,8 +2,8 @@
 
 Owns the order of the measurements, the private cluster of three controllers and three brokers, and
 the figures with their names, units and limits. Must not touch any cluster that was there before, or
-print. Invariants: whatever happens, no process and no directory stays behind; a figure without a
-value is left out, and a limit is compared with the median.
+print anything but a progress bar. Invariants: whatever happens, no process and no directory stays
+behind; a figure without a value is left out, and a limit is compared with the median.
 
 No machine could hold 100,000 real partitions: their only replica is on a broker that only the
 controllers know (`PhantomBroker`). Controllers and brokers hold and hand on their metadata as any
@@ -22,21 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from moldau.cli.bench.figures import memory_bytes, percentile, process_cpu_seconds
-from moldau.cli.bench.image_loading import (
-    BROKER,
-    CONTROLLER,
-    SNAPSHOT,
-    LoadFigures,
-)
+from moldau.cli.bench.image_loading import BROKER, CONTROLLER, SNAPSHOT, LoadFigures
 from moldau.cli.bench.phantom import (
     BenchFailed,
     ChangeSample,
@@ -46,7 +39,7 @@ from moldau.cli.bench.phantom import (
     failover_seconds,
     one_change,
 )
-from moldau.cli.output import ProgressBar
+from moldau.cli.output import progress_bar
 from moldau.client import Admin
 from moldau.client.admin.cluster import CLIENT_SOFTWARE
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -83,8 +76,6 @@ POLL_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataPlan:
-    """How much is measured."""
-
     partition_count: int = 100_000
     partitions_per_topic: int = 10
     sample_count: int = 50
@@ -116,8 +107,7 @@ class Row:
         """Whether the median is within the limit; always without a limit."""
         return self.limit is None or statistics.median(self.values) <= self.limit
 
-    def document(self) -> dict[str, Any]:
-        """As JSON shows it."""
+    def document(self) -> dict[str, object]:
         asked = {} if self.limit is None else {"at_most": self.limit, "met": self.is_met}
         return {**spread(self.values), **asked}
 
@@ -174,7 +164,7 @@ class MetadataFigures:
         peaks = [each / 1e6 for each in self.node_peak_bytes.values()]
         yield Row("node_peak_mb", "most that a node of the cluster had resident, MB", peaks)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As JSON shows it; MB are 10^6 bytes."""
         made = self.creation
         return {
@@ -197,7 +187,6 @@ class MetadataFigures:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """How the values lie."""
     ordered = sorted(values)
     digits = 3 if ordered[-1] < 100 else 1
     return {
@@ -209,44 +198,26 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-ShowPhase = Callable[[str, int], AbstractContextManager[ProgressBar]]
-"""Called at the start of each phase with what it does and how many steps it has."""
-
-
-@contextmanager
-def show_nothing(_what: str, total: int) -> Iterator[ProgressBar]:
-    """For callers without a terminal."""
-    yield ProgressBar(None, None, total)
-
-
-def measure(plan: MetadataPlan, show: ShowPhase = show_nothing) -> MetadataFigures:
-    """Start a cluster, measure everything, and leave nothing behind.
-
-    Raises:
-        BenchFailed: the cluster did not do what is to be measured.
-        NodeFailed, KafkaError, OSError
+def measure(plan: MetadataPlan) -> MetadataFigures:
+    """Start a cluster, measure everything, and leave nothing behind. Raises: BenchFailed,
+    NodeFailed, KafkaError, OSError
     """
-    measurement = _Measurement(plan, show)
-    measurement.run()
-    return measurement.figures
+    return _Measurement(plan).run()
 
 
 class _Measurement:
-    """One private cluster, from its start to its end."""
-
-    def __init__(self, plan: MetadataPlan, show: ShowPhase) -> None:
+    def __init__(self, plan: MetadataPlan) -> None:
         self._plan = plan
-        self._show = show
         self.figures = MetadataFigures(plan)
 
-    def run(self) -> None:
+    def run(self) -> MetadataFigures:
         import uvloop
 
         self._look_at_machine()
         copies = Path(tempfile.mkdtemp(prefix="moldau-bench-"))
         watchdog = Watchdog(copies)
         try:
-            with self._show("starting", 1), Cluster(BROKER_COUNT, CONTROLLER_COUNT) as cluster:
+            with progress_bar("starting", 1), Cluster(BROKER_COUNT, CONTROLLER_COUNT) as cluster:
                 uvloop.run(self._measure_cluster(cluster))
                 self._look_at_machine()
                 config = _copy_log(cluster, copies)
@@ -255,6 +226,7 @@ class _Measurement:
             shutil.rmtree(copies, ignore_errors=True)
             watchdog.close()
         self._look_at_machine()
+        return self.figures
 
     def _look_at_machine(self) -> None:
         self.figures.load_averages.append(os.getloadavg()[0])
@@ -271,12 +243,10 @@ class _Measurement:
         phantom = PhantomBroker(controllers)
         try:
             await phantom.start()
-            with self._show("creating partitions", self._plan.partition_count) as bar:
+            with progress_bar("creating partitions", self._plan.partition_count) as bar:
+                count, per_topic = self._plan.partition_count, self._plan.partitions_per_topic
                 self.figures.creation = await create_partitions(
-                    brokers,
-                    self._plan.partition_count,
-                    self._plan.partitions_per_topic,
-                    bar.move_to,
+                    brokers, count, per_topic, bar.move_to
                 )
             await _caught_up(cluster, brokers)
             await self._measure_changes(cluster, brokers)
@@ -298,14 +268,14 @@ class _Measurement:
     async def _measure_changes(self, cluster: Cluster, brokers: ClusterClient) -> None:
         await brokers.refresh_metadata([])
         await one_change(brokers, cluster.broker_ids, "change-first")  # opens the connections
-        with self._show("creating single topics", self._plan.sample_count) as bar:
+        with progress_bar("creating single topics", self._plan.sample_count) as bar:
             for number in range(self._plan.sample_count):
                 sample = await one_change(brokers, cluster.broker_ids, f"change-{number:06d}")
                 self.figures.changes.append(sample)
                 bar.move_to(number + 1)
 
     async def _measure_failovers(self, cluster: Cluster, brokers: ClusterClient) -> None:
-        with self._show("killing the active controller", self._plan.kill_count) as bar:
+        with progress_bar("killing the active controller", self._plan.kill_count) as bar:
             for number in range(self._plan.kill_count):
                 active_id = await asyncio.to_thread(cluster.active_controller_id)
 
@@ -313,11 +283,9 @@ class _Measurement:
                     # In a thread: the phantom broker's heart goes on beating.
                     await asyncio.to_thread(cluster.kill, node_id)
 
-                self.figures.failovers_s.append(
-                    await failover_seconds(
-                        brokers, cluster.broker_ids, f"failover-{number:06d}", kill
-                    )
-                )
+                topic_name = f"failover-{number:06d}"
+                seconds = await failover_seconds(brokers, cluster.broker_ids, topic_name, kill)
+                self.figures.failovers_s.append(seconds)
                 await asyncio.to_thread(cluster.restart, active_id)
                 # The next one to lead has all of it in its image, as one that runs for long.
                 await _caught_up(cluster, brokers)
@@ -330,7 +298,7 @@ class _Measurement:
             node = cluster.node(RESTARTED_BROKER)
             with node.config_path.open("a", encoding="utf-8") as properties:
                 properties.write(f"\nmoldau.http.listener={HOST}:{port}\n")
-            with self._show("starting a broker", self._plan.restart_count) as bar:
+            with progress_bar("starting a broker", self._plan.restart_count) as bar:
                 for number in range(self._plan.restart_count):
                     # One that led something and handed it on may come back at once; of one that did
                     # not, the controller waits for the session's end first, as Kafka's.
@@ -346,7 +314,7 @@ class _Measurement:
         _run_child(SNAPSHOT, copies / "log", copies / SNAPSHOT)
         expected = 0 if self.figures.creation is None else self.figures.creation.partition_count
         cases = [(role, source) for role in (BROKER, CONTROLLER) for source in (SNAPSHOT, "log")]
-        with self._show("loading the image", self._plan.load_count * len(cases)) as bar:
+        with progress_bar("loading the image", self._plan.load_count * len(cases)) as bar:
             for number in range(self._plan.load_count):
                 for index, (role, source) in enumerate(cases):
                     loaded = LoadFigures(**json.loads(_run_child(role, copies / source, config)))
@@ -359,10 +327,7 @@ class _Measurement:
 
 
 async def _caught_up(cluster: Cluster, client: ClusterClient) -> None:
-    """Wait until every node has the whole metadata in its image, not only in its log.
-
-    Raises: BenchFailed, KafkaError.
-    """
+    """Wait until every node has the whole metadata in its image, not only in its log."""
     name, version = CLIENT_SOFTWARE
     asked = ApiVersionsRequest(client_software_name=name, client_software_version=version)
     deadline = time.monotonic() + CATCH_UP_DEADLINE_S
@@ -395,7 +360,7 @@ def _restart(cluster: Cluster, http_port: int) -> RestartFigures:
     seconds = time.perf_counter() - begin
     cpu_seconds = 0.0
     with contextlib.suppress(OSError):  # where no /proc says it
-        cpu_seconds = process_cpu_seconds(node.pid)
+        cpu_seconds = sum(process_cpu_seconds(node.pid))
     figures = RestartFigures(seconds, cpu_seconds, memory_bytes("VmHWM", node.pid))
     node.wait_ready()
     return figures
@@ -406,7 +371,7 @@ def _is_ready(http_port: int) -> bool:
     try:
         with urllib.request.urlopen(address, timeout=1.0) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
 
 
@@ -421,13 +386,8 @@ def _copy_log(cluster: Cluster, copies: Path) -> Path:
 
 
 def _run_child(what: str, source: Path, other: Path) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "moldau.cli.bench.image_loading",
-        what,
-        *map(str, (source, other)),
-    ]
+    module = "moldau.cli.bench.image_loading"
+    command = [sys.executable, "-m", module, what, str(source), str(other)]
     try:
         done: subprocess.CompletedProcess[str] = subprocess.run(
             command, capture_output=True, text=True, timeout=LOAD_DEADLINE_S

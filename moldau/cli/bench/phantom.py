@@ -40,7 +40,6 @@ REGISTRATION_TIMEOUT_MS: Final = 60_000
 CREATE_TIMEOUT_MS: Final = 60_000
 RECORDS_PER_REQUEST: Final = 5_000
 """Well below the 10,000 that one request may make, so that the controller's loop gives way."""
-MAX_PARTITIONS_PER_TOPIC: Final = RECORDS_PER_REQUEST - 1
 POLL_S: Final = 0.001
 RETRY_S: Final = 0.01
 SEEN_DEADLINE_S: Final = 30.0
@@ -53,10 +52,8 @@ class BenchFailed(Exception):
 
 class PhantomBroker:
     """A broker that only the controllers know: it registers and sends heartbeats, and has neither
-    logs nor listeners. States: made → `start` → registered and unfenced → `close`.
-
-    Args:
-        controllers: a client of the controllers; not closed here.
+    logs nor listeners. States: made → `start` → registered and unfenced → `close`. The client of
+    the controllers is not closed here.
     """
 
     def __init__(self, controllers: ClusterClient) -> None:
@@ -89,21 +86,20 @@ class PhantomBroker:
         async def register() -> int:
             response = await self._controllers.ask_controller(request)
             raise_for(response.error_code, None, "register the phantom broker")
-            return int(response.broker_epoch)
+            return response.broker_epoch
 
         async def be_let_in() -> None:
             if await self._beat():
                 raise_for(ErrorCode.BROKER_NOT_AVAILABLE, None, "unfence the phantom broker")
 
-        for what, attempt in (("register", register), ("unfence", be_let_in)):
-            answer = await self._controllers.retry(
-                attempt, what=f"{what} the phantom broker", timeout_ms=REGISTRATION_TIMEOUT_MS
-            )
-            self._broker_epoch = self._broker_epoch if answer is None else answer
+        timeout_ms, retry = REGISTRATION_TIMEOUT_MS, self._controllers.retry
+        self._broker_epoch = await retry(
+            register, what="register the phantom broker", timeout_ms=timeout_ms
+        )
+        await retry(be_let_in, what="unfence the phantom broker", timeout_ms=timeout_ms)
         self._heartbeats = asyncio.create_task(self._beat_on())
 
     async def close(self) -> None:
-        """Send no more heartbeats."""
         if self._heartbeats is not None:
             self._heartbeats.cancel()
             await asyncio.wait([self._heartbeats])
@@ -118,7 +114,7 @@ class PhantomBroker:
         )
         response = await self._controllers.ask_controller(request, timeout_ms=2_000)
         raise_for(response.error_code, None, "heartbeat of the phantom broker")
-        return bool(response.is_fenced)
+        return response.is_fenced
 
     async def _beat_on(self) -> None:
         while True:
@@ -134,11 +130,8 @@ class PhantomBroker:
 
 @dataclass(frozen=True, slots=True)
 class CreationFigures:
-    """What making the many partitions took."""
-
     topic_count: int
     partition_count: int
-    request_count: int
     seconds: float
 
 
@@ -149,17 +142,22 @@ def phantom_topics(partition_count: int, partitions_per_topic: int) -> Iterator[
     number = 0
     while partition_count > 0:
         here = min(partition_count, partitions_per_topic)
-        yield CreatableTopic(
-            name=f"bench-{number:06d}",
-            num_partitions=-1,
-            replication_factor=-1,
-            assignments=[
-                CreatableReplicaAssignment(partition_index=index, broker_ids=[PHANTOM_ID])
-                for index in range(here)
-            ],
-        )
+        yield _placed_topic(f"bench-{number:06d}", [[PHANTOM_ID]] * here)
         number += 1
         partition_count -= here
+
+
+def _placed_topic(name: str, replicas: Sequence[Sequence[int]]) -> CreatableTopic:
+    """A topic with a partition on each of these lists of brokers."""
+    return CreatableTopic(
+        name=name,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(broker_ids))
+            for index, broker_ids in enumerate(replicas)
+        ],
+    )
 
 
 def creation_requests(topics: Iterator[CreatableTopic]) -> Iterator[CreateTopicsRequest]:
@@ -183,21 +181,17 @@ async def create_partitions(
     partitions_per_topic: int,
     on_progress: Callable[[int], None],
 ) -> CreationFigures:
-    """Make the many partitions, one request after the other, through a broker.
-
-    Raises: KafkaError.
-    """
-    done = topic_count = request_count = 0
+    """Make the many partitions, one request after the other, through a broker."""
+    done = topic_count = 0
     begin = time.perf_counter()
     for request in creation_requests(phantom_topics(partition_count, partitions_per_topic)):
         response = await brokers.ask_any(request, timeout_ms=CREATE_TIMEOUT_MS)
         for result in response.topics:
             raise_for(result.error_code, result.error_message, f"create topic {result.name}")
-        request_count += 1
         topic_count += len(request.topics)
         done += sum(len(topic.assignments) for topic in request.topics)
         on_progress(done)
-    return CreationFigures(topic_count, done, request_count, time.perf_counter() - begin)
+    return CreationFigures(topic_count, done, time.perf_counter() - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +210,6 @@ async def one_change(
 
     Every broker is asked again a millisecond after its last answer, so that what is measured is
     late by a round trip at most. Connections must be open.
-
-    Raises: KafkaError, BenchFailed, PASSING_FAULTS.
     """
     request = _real_topic(topic_name, broker_ids)
     begin = time.perf_counter()
@@ -260,9 +252,7 @@ async def failover_seconds(
     kill: Callable[[], Awaitable[None]],
 ) -> float:
     """Kill the active controller and create a topic: seconds from just before the kill until that
-    has succeeded.
-
-    Raises: BenchFailed.
+    has succeeded. Raises: BenchFailed
     """
     request = _real_topic(topic_name, broker_ids[:1])
     begin = time.perf_counter()
@@ -285,16 +275,5 @@ async def failover_seconds(
 
 def _real_topic(topic_name: str, broker_ids: Sequence[int]) -> CreateTopicsRequest:
     """A topic of one partition with a replica on each of the brokers."""
-    return CreateTopicsRequest(
-        topics=[
-            CreatableTopic(
-                name=topic_name,
-                num_partitions=-1,
-                replication_factor=-1,
-                assignments=[
-                    CreatableReplicaAssignment(partition_index=0, broker_ids=list(broker_ids))
-                ],
-            )
-        ],
-        timeout_ms=CREATE_TIMEOUT_MS,
-    )
+    topic = _placed_topic(topic_name, [broker_ids])
+    return CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS)

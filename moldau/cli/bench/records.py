@@ -10,19 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from moldau.cli.bench.figures import own_cpu_seconds, payload, percentiles
+from moldau.cli.bench.figures import payload, percentiles, produce_request, timed
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.metadata_cache import TopicMetadata
 from moldau.client.errors import KafkaError, raise_for
-from moldau.protocol.messages.p00_produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from moldau.protocol.messages.p00_produce import ProduceRequest
 from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
@@ -30,10 +25,16 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
-from moldau.protocol.records import Codec, Record, encode_batch, iter_batches
+from moldau.protocol.records import (
+    Codec,
+    InvalidBatch,
+    InvalidBatchReason,
+    Record,
+    encode_batch,
+    iter_batches,
+)
 
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
-PRODUCE_TIMEOUT_MS: Final = 30_000
 SEQUENCE_LIMIT: Final = 2**31
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -54,7 +55,14 @@ class Figures:
     client_cpu_seconds: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)
 
-    def document(self) -> dict[str, Any]:
+    def answered(self, begin: float, record_count: int, record_bytes: int) -> None:
+        """The answer to a request that was sent, or due, at `begin` (perf_counter) is here."""
+        self.latencies_ms.append((time.perf_counter() - begin) * 1000)
+        self.request_count += 1
+        self.record_count += record_count
+        self.record_bytes += record_bytes
+
+    def document(self) -> dict[str, object]:
         """As JSON shows it; MB are 10^6 bytes."""
         megabytes = self.record_bytes / 1e6
         return {
@@ -84,33 +92,30 @@ class ProduceLoad:
     idempotent: bool
 
 
-async def run_produce(client: ClusterClient, load: ProduceLoad, figures: Figures) -> None:
+async def run_produce(client: ClusterClient, figures: Figures, load: ProduceLoad) -> None:
     """Send the whole load, `in_flight_count` requests at a time per partition."""
     topic = await described_topic(client, load.topic)
-    per_batch = max(1, load.batch_bytes // (load.record_bytes + 8))
-    begin, cpu_begin = time.perf_counter(), own_cpu_seconds()
     share, rest = divmod(load.record_count, len(topic.partitions))
-    await asyncio.gather(
-        *(
-            _produce_partition(
-                client, load, topic, partition, share + (partition < rest), per_batch, figures
+    with timed(figures):
+        await asyncio.gather(
+            *(
+                _produce_partition(
+                    client, figures, load, topic, partition, share + (partition < rest)
+                )
+                for partition in sorted(topic.partitions)
             )
-            for partition in sorted(topic.partitions)
         )
-    )
-    figures.seconds = time.perf_counter() - begin
-    figures.client_cpu_seconds = own_cpu_seconds() - cpu_begin
 
 
 async def _produce_partition(
     client: ClusterClient,
+    figures: Figures,
     load: ProduceLoad,
     topic: TopicMetadata,
     partition: int,
     record_count: int,
-    per_batch: int,
-    figures: Figures,
 ) -> None:
+    per_batch = max(1, load.batch_bytes // (load.record_bytes + 8))
     producer_id, producer_epoch = await _producer_id(client) if load.idempotent else (-1, -1)
     leader_id = await client.leader_of(load.topic, partition)
     value = payload(load.record_bytes)
@@ -118,15 +123,12 @@ async def _produce_partition(
     waiting: deque[asyncio.Task[None]] = deque()
 
     async def send(batch: bytearray, count: int) -> None:
-        request = produce_request(topic, {partition: batch}, acks=load.acks)
+        request = produce_request(
+            topic.name, {partition: batch}, acks=load.acks, topic_id=topic.topic_id
+        )
         begin = time.perf_counter()
-        response = await client.ask_node(leader_id, request)
-        figures.latencies_ms.append((time.perf_counter() - begin) * 1000)
-        answered = response.responses[0].partition_responses[0]
-        raise_for(answered.error_code, answered.error_message, f"produce to {load.topic}")
-        figures.request_count += 1
-        figures.record_count += count
-        figures.record_bytes += count * load.record_bytes
+        await _send(client, leader_id, request)
+        figures.answered(begin, count, count * load.record_bytes)
 
     template = b""
     template_count = 0
@@ -153,15 +155,23 @@ async def _produce_partition(
         await waiting.popleft()
 
 
+async def _send(client: ClusterClient, leader_id: int, request: ProduceRequest) -> None:
+    """Send a request with one batch. Raises: KafkaError"""
+    response = await client.ask_node(leader_id, request)
+    answered = response.responses[0].partition_responses[0]
+    what = f"produce to {request.topic_data[0].name}"
+    raise_for(answered.error_code, answered.error_message, what)
+
+
 async def run_latency(
     client: ClusterClient,
+    figures: Figures,
     *,
     topic_name: str,
     record_bytes: int,
     acks: int,
     rate_per_second: int,
     seconds: float,
-    figures: Figures,
 ) -> None:
     """Single records at a fixed rate; a late one is still sent, and its wait counts (no
     coordinated omission).
@@ -173,137 +183,81 @@ async def run_latency(
 
     async def send(due: float) -> None:
         batch = encode_batch([Record(0, time.time_ns() // 1_000_000, None, value)])
-        response = await client.ask_node(
-            leader_id,
-            produce_request(topic, {0: batch}, acks=acks),
-        )
-        answered = response.responses[0].partition_responses[0]
-        raise_for(answered.error_code, answered.error_message, f"produce to {topic_name}")
-        figures.latencies_ms.append((time.perf_counter() - due) * 1000)
-        figures.request_count += 1
-        figures.record_count += 1
-        figures.record_bytes += record_bytes
+        request = produce_request(topic_name, {0: batch}, acks=acks, topic_id=topic.topic_id)
+        await _send(client, leader_id, request)
+        figures.answered(due, 1, record_bytes)
 
-    begin, cpu_begin = time.perf_counter(), own_cpu_seconds()
-    for number in range(int(rate_per_second * seconds)):
-        due = begin + number / rate_per_second
-        pause = due - time.perf_counter()
-        if pause > 0:
-            await asyncio.sleep(pause)
-        task = asyncio.create_task(send(due))
-        running.add(task)
-        task.add_done_callback(running.discard)
-    await asyncio.gather(*running)
-    figures.seconds = time.perf_counter() - begin
-    figures.client_cpu_seconds = own_cpu_seconds() - cpu_begin
+    with timed(figures):
+        begin = time.perf_counter()
+        for number in range(int(rate_per_second * seconds)):
+            due = begin + number / rate_per_second
+            pause = due - time.perf_counter()
+            if pause > 0:
+                await asyncio.sleep(pause)
+            task = asyncio.create_task(send(due))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
 
 
 async def run_consume(
     client: ClusterClient,
+    figures: Figures,
     *,
     topic_name: str,
     fetch_bytes: int,
     record_limit: int | None,
-    figures: Figures,
 ) -> None:
     """Fetch every partition from its start to the end it has now."""
     topic = await described_topic(client, topic_name)
-    begin, cpu_begin = time.perf_counter(), own_cpu_seconds()
-    await asyncio.gather(
-        *(
-            _consume_partition(client, topic, partition, fetch_bytes, record_limit, figures)
-            for partition in sorted(topic.partitions)
+    with timed(figures):
+        await asyncio.gather(
+            *(
+                _consume_partition(client, figures, topic, partition, fetch_bytes, record_limit)
+                for partition in sorted(topic.partitions)
+            )
         )
-    )
-    figures.seconds = time.perf_counter() - begin
-    figures.client_cpu_seconds = own_cpu_seconds() - cpu_begin
 
 
 async def _consume_partition(
     client: ClusterClient,
+    figures: Figures,
     topic: TopicMetadata,
     partition: int,
     fetch_bytes: int,
     record_limit: int | None,
-    figures: Figures,
 ) -> None:
     leader_id = await client.leader_of(topic.name, partition)
     position = await _offset(client, leader_id, topic.name, partition, EARLIEST)
     end = await _offset(client, leader_id, topic.name, partition, LATEST)
     figures.expected_count += end - position
     while position < end and (record_limit is None or figures.record_count < record_limit):
-        request = FetchRequest(
-            max_wait_ms=500,
-            min_bytes=1,
-            max_bytes=fetch_bytes,
-            topics=[
-                FetchTopic(
-                    topic=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        FetchPartition(
-                            partition=partition,
-                            fetch_offset=position,
-                            partition_max_bytes=fetch_bytes,
-                        )
-                    ],
-                )
-            ],
+        wanted = FetchPartition(
+            partition=partition, fetch_offset=position, partition_max_bytes=fetch_bytes
         )
+        topics = [FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[wanted])]
+        request = FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=fetch_bytes, topics=topics)
         begin = time.perf_counter()
         response = await client.ask_node(leader_id, request)
-        figures.latencies_ms.append((time.perf_counter() - begin) * 1000)
+        figures.answered(begin, 0, 0)
         raise_for(response.error_code, None, f"fetch from {topic.name}")
         answered = response.responses[0].partitions[0]
         raise_for(answered.error_code, None, f"fetch from {topic.name}-{partition}")
         records = answered.records or b""
         assert isinstance(records, bytes | memoryview)
-        figures.request_count += 1
         figures.record_bytes += len(records)
         reached = position
-        for _, header in iter_batches(_whole_batches(records)):
-            figures.record_count += header.record_count
-            reached = header.next_offset
+        try:
+            for _, header in iter_batches(records):
+                figures.record_count += header.record_count
+                reached = header.next_offset
+        except InvalidBatch as error:
+            # A fetch may end with a part of a batch.
+            if error.reason is not InvalidBatchReason.TRUNCATED:
+                raise
         if reached == position and records:
             raise KafkaError(f"{topic.name}-{partition}: no whole batch in {len(records)} bytes")
         position = reached
-
-
-def _whole_batches(records: memoryview | bytes) -> memoryview:
-    """The records without the incomplete batch that a fetch may end with."""
-    view = memoryview(records)
-    end = 0
-    while end + 12 <= len(view):
-        size = 12 + int.from_bytes(view[end + 8 : end + 12], "big")
-        if end + size > len(view):
-            break
-        end += size
-    return view[:end]
-
-
-def produce_request(
-    topic: TopicMetadata,
-    batches: Mapping[int, bytearray],
-    *,
-    acks: int,
-    transactional_id: str | None = None,
-) -> ProduceRequest:
-    """A request with one batch for each partition."""
-    return ProduceRequest(
-        transactional_id=transactional_id,
-        acks=acks,
-        timeout_ms=PRODUCE_TIMEOUT_MS,
-        topic_data=[
-            TopicProduceData(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_data=[
-                    PartitionProduceData(index=index, records=memoryview(batch))
-                    for index, batch in batches.items()
-                ],
-            )
-        ],
-    )
 
 
 async def described_topic(client: ClusterClient, name: str) -> TopicMetadata:
@@ -319,24 +273,12 @@ async def described_topic(client: ClusterClient, name: str) -> TopicMetadata:
 async def _offset(
     client: ClusterClient, leader_id: int, topic: str, partition: int, timestamp: int
 ) -> int:
-    response = await client.ask_node(
-        leader_id,
-        ListOffsetsRequest(
-            replica_id=-1,
-            topics=[
-                ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-                    ],
-                )
-            ],
-        ),
-    )
+    wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+    topics = [ListOffsetsTopic(name=topic, partitions=[wanted])]
+    response = await client.ask_node(leader_id, ListOffsetsRequest(replica_id=-1, topics=topics))
     entry = response.topics[0].partitions[0]
     raise_for(entry.error_code, None, f"offsets of {topic}-{partition}")
-    offset: int = entry.offset
-    return offset
+    return entry.offset
 
 
 async def _producer_id(client: ClusterClient) -> tuple[int, int]:

@@ -1,11 +1,10 @@
 """Loads of transactions: producers that commit one transaction after the other.
 
-Owns, for each transactional id, its producer id and epoch, the sequences of its partitions, and the
-order of requests that a transaction is made of, with either version of the protocol (KIP-98,
-KIP-890); and the choice of partitions, the clock and the figures. Must not batch or print.
-Invariants: as in a client, an error that passes is retried with the same bytes, any other ends the
-load; only transactions whose commit was answered count, each from its first request to that answer;
-warming up counts nothing.
+Owns, for each transactional id, its producer id and epoch, its sequences and the order of its
+requests, with either version of the protocol (KIP-98, KIP-890); the choice of partitions, the clock
+and the figures. Must not batch or print. Invariants: a retriable error is retried with the same
+bytes, any other ends the load; only transactions whose commit was answered count, each from its
+first request to that answer; warming up counts nothing.
 """
 
 from __future__ import annotations
@@ -17,25 +16,27 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from moldau.cli.bench.figures import own_cpu_seconds, payload, percentiles
-from moldau.cli.bench.records import described_topic, produce_request
+from moldau.cli.bench.figures import payload, percentiles, produce_request, timed
+from moldau.cli.bench.records import described_topic
 from moldau.client import Admin, ClientConfig, NewTopic
 from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.cluster.metadata_cache import Broker, TopicMetadata
 from moldau.client.errors import KafkaError, error_for
+from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.records import Record, encode_batch
-from moldau.protocol.schema import AnyRequest
+from moldau.protocol.schema import Request, Response
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 GIVE_UP_S: Final = 60.0
@@ -51,21 +52,9 @@ INIT_PRODUCER_ID_VERSIONS: Final[Versions] = (0, 5)
 COORDINATOR_MOVED: Final = frozenset(
     (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 )
-#: Of the coordinator and of leaders, which ask the coordinator.
-PASSING: Final = COORDINATOR_MOVED | {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.NETWORK_EXCEPTION,
-}
-TRANSACTION_FEATURE: Final = "transaction.version"
 IMPLICIT_ADD_LEVEL: Final = 2
 PERCENTILES: Final = (50.0, 95.0, 99.0)
+Answer = TypeVar("Answer")
 
 
 class TransactionalProducer:
@@ -76,12 +65,12 @@ class TransactionalProducer:
         client: ClusterClient,
         transactional_id: str,
         topic: TopicMetadata,
-        *,
         transaction_version: int,
         record_bytes: int,
     ) -> None:
         """`client` is this producer's own: its connections are not shared with others."""
         self.retry_count = 0
+        self.partition_count = len(topic.partitions)
         self._client = client
         self._coordinators = Coordinators(client)
         self._id = transactional_id
@@ -92,15 +81,10 @@ class TransactionalProducer:
         self._producer_id, self._producer_epoch = -1, -1
         self._sequences: defaultdict[int, int] = defaultdict(int)
 
-    @property
-    def partition_count(self) -> int:
-        """How many partitions the topic has."""
-        return len(self._topic.partitions)
-
     async def begin_session(self) -> None:
         """Get the producer id; open transactions of the id are aborted by that."""
         response = await self._ask_coordinator(
-            lambda: InitProducerIdRequest(
+            InitProducerIdRequest(
                 transactional_id=self._id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
             ),
             INIT_PRODUCER_ID_VERSIONS,
@@ -117,11 +101,11 @@ class TransactionalProducer:
             await self._add(partitions)
         await self._produce(partitions)
         begin = time.perf_counter()
-        await self._end(committed=True)
+        await self._commit()
         return time.perf_counter() - begin
 
     async def _add(self, partitions: Sequence[int]) -> None:
-        def worst(response: Any) -> int:
+        def worst(response: AddPartitionsToTxnResponse) -> int:
             codes = [
                 each.partition_error_code
                 for topic in response.results_by_topic_v3_and_below
@@ -130,19 +114,14 @@ class TransactionalProducer:
             # A partition that may not join stops the others, which have an error then, too.
             return next((code for code in codes if code), ErrorCode.NONE)
 
-        await self._ask_coordinator(
-            lambda: AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self._id,
-                v3_and_below_producer_id=self._producer_id,
-                v3_and_below_producer_epoch=self._producer_epoch,
-                v3_and_below_topics=[
-                    AddPartitionsToTxnTopic(name=self._topic.name, partitions=list(partitions))
-                ],
-            ),
-            ADD_PARTITIONS_VERSIONS,
-            worst,
-            "add partitions",
+        topic = AddPartitionsToTxnTopic(name=self._topic.name, partitions=list(partitions))
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._id,
+            v3_and_below_producer_id=self._producer_id,
+            v3_and_below_producer_epoch=self._producer_epoch,
+            v3_and_below_topics=[topic],
         )
+        await self._ask_coordinator(request, ADD_PARTITIONS_VERSIONS, worst, "add partitions")
 
     async def _produce(self, partitions: Sequence[int]) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -160,7 +139,7 @@ class TransactionalProducer:
         for partition in partitions:
             self._sequences[partition] = (self._sequences[partition] + 1) % 2**31
 
-    async def _produce_once(self, batches: dict[int, bytearray]) -> int:
+    async def _produce_once(self, batches: dict[int, bytearray]) -> tuple[int, None]:
         """Send what is not acknowledged yet, by leader; the first error, NONE when all are."""
         by_leader: defaultdict[int, list[int]] = defaultdict(list)
         for partition in batches:
@@ -168,9 +147,9 @@ class TransactionalProducer:
 
         async def send(leader_id: int, partitions: list[int]) -> int:
             request = produce_request(
-                self._topic,
+                self._topic.name,
                 {each: batches[each] for each in partitions},
-                acks=-1,
+                topic_id=self._topic.topic_id,
                 transactional_id=self._id,
             )
             response = await self._client.ask_node(
@@ -188,15 +167,15 @@ class TransactionalProducer:
         code = next((code for code in codes if code), ErrorCode.NONE)
         if ErrorCode.of(code).invalidates_metadata:
             self._client.metadata.forget_leader(self._topic.name)
-        return code
+        return code, None
 
-    async def _end(self, *, committed: bool) -> None:
+    async def _commit(self) -> None:
         response = await self._ask_coordinator(
-            lambda: EndTxnRequest(
+            EndTxnRequest(
                 transactional_id=self._id,
                 producer_id=self._producer_id,
                 producer_epoch=self._producer_epoch,
-                committed=committed,
+                committed=True,
             ),
             END_TXN_VERSIONS[self._version],
             lambda response: response.error_code,
@@ -208,14 +187,12 @@ class TransactionalProducer:
 
     async def _ask_coordinator(
         self,
-        request: Callable[[], AnyRequest],
+        request: Request[Response],
         versions: Versions,
-        error_of: Callable[[Any], int],
+        error_of: Callable[[Response], int],
         what: str,
-    ) -> Any:
-        answers: list[Any] = []
-
-        async def once() -> int:
+    ) -> Response:
+        async def once() -> tuple[int, Response]:
             if self._coordinator is None:
                 found = (await self._coordinators.find(KeyType.TRANSACTION, [self._id]))[self._id]
                 if isinstance(found, KafkaError):
@@ -223,30 +200,28 @@ class TransactionalProducer:
                 self._coordinator = found
             broker = self._coordinator
             response = await self._client.ask_address(
-                broker.host, broker.port, request(), versions=versions
+                broker.host, broker.port, request, versions=versions
             )
             code = error_of(response)
             if code in COORDINATOR_MOVED:
                 self._coordinator = None
-            answers[:] = [response]
-            return code
+            return code, response
 
-        await self._retry(once, what)
-        return answers[0]
+        return await self._retry(once, what)
 
-    async def _retry(self, once: Callable[[], Awaitable[int]], what: str) -> None:
-        """Repeat until the answer is NONE. Raises: KafkaError"""
+    async def _retry(self, once: Callable[[], Awaitable[tuple[int, Answer]]], what: str) -> Answer:
+        """The answer that comes with NONE. Raises: KafkaError"""
         deadline = time.perf_counter() + GIVE_UP_S
         while True:
             try:
-                code = await once()
+                code, answer = await once()
+                if code == ErrorCode.NONE:
+                    return answer
             except PASSING_FAULTS:
                 self._coordinator = None
                 self._client.metadata.forget_leader(self._topic.name)
                 code = ErrorCode.NETWORK_EXCEPTION
-            if code == ErrorCode.NONE:
-                return
-            if code not in PASSING or time.perf_counter() > deadline:
+            if not ErrorCode.of(code).retriable or time.perf_counter() > deadline:
                 raise error_for(code, None, f"{self._id}: {what}")
             self.retry_count += 1
             await asyncio.sleep(RETRY_PAUSE_S)
@@ -281,20 +256,17 @@ class TransactionFigures:
     latencies_ms: list[float] = field(default_factory=list)
     commit_latencies_ms: list[float] = field(default_factory=list)
 
-    def document(self) -> dict[str, Any]:
-        """As JSON shows it."""
+    def document(self) -> dict[str, object]:
         count = len(self.latencies_ms)
         return {
             "partitions": self.partition_count,
             "commits": count,
             "seconds": round(self.seconds, 3),
-            "commits_per_second": round(count / self.seconds, 1) if self.seconds else 0.0,
+            "commits_per_second": round(count / self.seconds, 1),
             **percentiles("latency", self.latencies_ms, PERCENTILES),
             **percentiles("commit", self.commit_latencies_ms, PERCENTILES),
             "retries": self.retry_count,
-            "client_cpu_percent": round(self.client_cpu_seconds / self.seconds * 100, 1)
-            if self.seconds
-            else 0.0,
+            "client_cpu_percent": round(self.client_cpu_seconds / self.seconds * 100, 1),
         }
 
 
@@ -305,7 +277,7 @@ async def measure_transactions(
     async with Admin(config=config) as admin:
         version = plan.transaction_version
         if version is None:
-            level = (await admin.describe_features()).finalized.get(TRANSACTION_FEATURE, 0)
+            level = (await admin.describe_features()).finalized.get(TRANSACTION_VERSION, 0)
             version = 2 if level >= IMPLICIT_ADD_LEVEL else 1
         async with _topic(admin, plan) as topic_name, AsyncExitStack() as stack:
             producers = await _producers(config, plan, topic_name, version, stack)
@@ -342,14 +314,9 @@ async def _producers(
         client = ClusterClient(config)
         stack.push_async_callback(client.close)
         topic = await _described(client, topic_name, max(plan.partition_counts))
+        transactional_id = f"bench-{run_id}-{number}"
         producers.append(
-            TransactionalProducer(
-                client,
-                f"bench-{run_id}-{number}",
-                topic,
-                transaction_version=version,
-                record_bytes=plan.record_bytes,
-            )
+            TransactionalProducer(client, transactional_id, topic, version, plan.record_bytes)
         )
     await asyncio.gather(*(each.begin_session() for each in producers))
     return producers
@@ -375,10 +342,8 @@ async def _measure(
     await _commit_for(producers, warm_up, plan.warm_up_seconds)
     figures = TransactionFigures(partition_count)
     retries_before = sum(each.retry_count for each in producers)
-    begin, cpu_begin = time.perf_counter(), own_cpu_seconds()
-    await _commit_for(producers, figures, plan.seconds)
-    figures.seconds = time.perf_counter() - begin
-    figures.client_cpu_seconds = own_cpu_seconds() - cpu_begin
+    with timed(figures):
+        await _commit_for(producers, figures, plan.seconds)
     figures.retry_count = sum(each.retry_count for each in producers) - retries_before
     return figures
 

@@ -1,4 +1,4 @@
-"""The checker of group histories finds every kind of error that is planted."""
+"""The checker of group histories finds every kind of error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_sound_history_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "removed", "planted", "said"),
+    ("at", "removed", "inserted", "said"),
     [
         (6, 1, [], "is given what a owns"),
         (2, 0, [Event("assigned", "c", 1)], "is given what b owns"),
@@ -46,6 +46,6 @@ def test_a_sound_history_has_no_findings() -> None:
         (5, 1, [], "reads 2 instead of 0"),
     ],
 )
-def test_a_planted_error_is_found(at: int, removed: int, planted: list[Event], said: str) -> None:
-    events = [*SOUND[:at], *planted, *SOUND[at + removed :]]
+def test_a_inserted_error_is_found(at: int, removed: int, inserted: list[Event], said: str) -> None:
+    events = [*SOUND[:at], *inserted, *SOUND[at + removed :]]
     assert any(said in finding for finding in Checker(ENDS).check(events))

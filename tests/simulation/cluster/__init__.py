@@ -3,7 +3,7 @@
     make sim SIM=cluster SEED=17                 one seed with its trace
     make sim SIM=cluster SEEDS=0-999 WORKERS=2   a range; MINUTES=m for as many as fit
     python -m tests.simulation.cluster.run --seeds 1-20 --controllers 3 \
-        --faults storage_outage --mutation unflushed-counts     with a bug put in
+        --faults storage_outage --bug unflushed-counts      with an injected bug
 
 What is production code here: runtime's Server and Connection, the whole of `moldau.raft` with its
 files, the controller with its core, the controller listener with router and APIs, controller
@@ -11,6 +11,6 @@ registration, the broker's lifecycle, its channel to the controller and its meta
 simulated: event loop and time (`virtual_loop`), network (`network`, `transport`), disks (`disk`, on
 the storage tests' file system), and who uses the cluster: brokers' leadership duties, clients, the
 operator of the quorum. `ledger` and `image_checks` hold the promises, `nemesis` breaks things,
-`base_world` and `world` are one seed's run, `runner` and `run` the command line, `mutations` the
-planted bugs. `tests/simulation/replication` adds brokers with data.
+`base_world` and `world` are one seed's run, `run` the command line, `injected_bugs` the known ways
+to get it wrong. `tests/simulation/replication` adds brokers with data.
 """

@@ -31,6 +31,7 @@ class BaseNemesis:
     def __init__(self, world: BaseWorld, random: Random, faults: Collection[str] = ()) -> None:
         """`faults` names what it is to keep to, as in `scenarios`; the seed chooses without."""
         self.world = world
+        world.on_controller_death = self.controller_died
         self.random = random
         self.pause_ms = random.choice((300.0, 1_000.0, 3_000.0))
         self.is_over = False

@@ -8,6 +8,7 @@ Invariant: everything follows from the seed; every violation reaches `run` as an
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
@@ -16,6 +17,7 @@ from typing import Any
 
 from moldau.controller.controller import SLICE_MS
 from moldau.raft import VoterSet
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.ledger import Ledger
 from tests.simulation.cluster.logs import PORT, dynamic_quorum, host_of, static_quorum
 from tests.simulation.cluster.network import Fabric
@@ -27,9 +29,9 @@ from tests.simulation.cluster.virtual_loop import (
     UnhandledFailure,
     VirtualClock,
     VirtualLoop,
+    current_process,
 )
 from tests.simulation.cluster.wall_clocks import WallClocks
-from tests.simulation.scheduler import Violation
 
 POLL_MS = 50.0
 
@@ -65,6 +67,7 @@ class BaseWorld:
         self.wall_clocks = WallClocks(Random(f"wall clocks {seed}"))
         self.fabric = Fabric(self.loop, Random(self.random.getrandbits(64)))
         self.ledger = Ledger()
+        self.history = self.loop.history
         self.faults: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self.violation: Violation | None = None
@@ -114,6 +117,10 @@ class BaseWorld:
     def event_count(self) -> int:
         """Timers, deliveries of the network, and changes of disks."""
         return self.loop.event_count + self.counts["disk"]
+
+    @property
+    def virtual_s(self) -> float:
+        return self.loop.time()
 
     # -- what processes report -------------------------------------------------------------------
 
@@ -209,3 +216,21 @@ class BaseWorld:
     def describe(self) -> str:
         """Where everybody stands, for the message of a failure."""
         raise NotImplementedError
+
+
+class _TraceHandler(logging.Handler):
+    """Prints what a simulated node logs, with the virtual time and the process."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = current_process()
+        if process is not None:
+            now_ms = process.loop.time() * 1000
+            print(f"{now_ms:12.3f}   [{process.name}] {record.name}: {record.getMessage()}")
+
+
+def print_logs() -> None:
+    """From now on the trace has what the nodes log."""
+    logger = logging.getLogger("moldau")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(_TraceHandler())

@@ -23,13 +23,13 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p56_alter_partition as alter
 from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.link import ControllerLink
 from tests.simulation.cluster.logs import CLUSTER_ID
 from tests.simulation.cluster.network import SimulatedNetwork
 from tests.simulation.cluster.observers import Observer
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
-from tests.simulation.scheduler import Violation
 from tests.storage.simulated_disk import DirectoryNode
 
 if TYPE_CHECKING:

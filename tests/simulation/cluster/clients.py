@@ -21,9 +21,9 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsTopic,
 )
 from moldau.protocol.schema import Message
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.link import ControllerLink
 from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.scheduler import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.world import World

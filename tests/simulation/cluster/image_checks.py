@@ -10,7 +10,7 @@ from uuid import UUID
 
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.values import NO_LEADER, PartitionRegistration
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 
 
 def check_image(image: MetadataImage) -> None:

@@ -15,8 +15,8 @@ from uuid import UUID
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.protocol import metadata_records as kinds
 from moldau.protocol.schema import Message
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.image_checks import check_image, check_step
-from tests.simulation.scheduler import Violation
 
 IMAGE_PARTS = tuple(each.name for each in fields(MetadataImage) if each.name != "provenance")
 

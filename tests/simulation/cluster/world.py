@@ -13,12 +13,12 @@ from random import Random
 from typing import Any
 
 from moldau.controller.controller import SLICE_MS
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.base_world import POLL_MS, BaseWorld
 from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.clients import SimulatedClient
 from tests.simulation.cluster.image_checks import leaderless
 from tests.simulation.cluster.operator import Operator
-from tests.simulation.scheduler import Violation
 
 CALM_START_MS = 8_000.0
 CONVERGENCE_LIMIT_MS = 90_000.0

@@ -9,5 +9,5 @@ What is production code here: everything of a controller, and of a broker its wh
 (server, router, APIs, replica manager, fetchers, log manager and logs, lifecycle) with its replica
 of the metadata log and its channel to the controller. What is simulated: time, network, disks, and
 the clients, which use the production `Connection`. `taps` lets `ledger` watch every log; `world` is
-one seed's run, `nemesis` breaks things, `mutations` are the planted bugs.
+one seed's run, `nemesis` breaks things, `injected_bugs` the known ways to get it wrong.
 """

@@ -22,10 +22,10 @@ from moldau.protocol.messages import p43_elect_leaders as elect
 from moldau.protocol.messages import p44_incremental_alter_configs as configs
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassign
 from moldau.protocol.schema import Message
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.link import ControllerLink
 from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink
-from tests.simulation.scheduler import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT
 from moldau.storage.meta_properties import META_PROPERTIES
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import NodeDisk
 from tests.simulation.replication.mirror import Mirror
-from tests.simulation.scheduler import Violation
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 

@@ -26,6 +26,7 @@ from moldau.raft import MetadataLogError
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log_directory import LogDirectoryError, open_log_directories
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.logs import CLUSTER_ID
 from tests.simulation.cluster.observers import Observer
@@ -33,7 +34,6 @@ from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.simulation.replication.broker_directories import BrokerDirectories
 from tests.simulation.replication.late_requests import LANES, LateLink
 from tests.simulation.replication.mirror import Batch, Mirror, read_bytes
-from tests.simulation.scheduler import Violation
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 

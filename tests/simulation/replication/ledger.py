@@ -20,8 +20,8 @@ from uuid import UUID
 from moldau.metadata.image import PartitionRegistration
 from moldau.metadata.image.values import LOST_DIRECTORY, RECOVERING
 from moldau.protocol.records import increment_sequence
+from tests.kit.seeds import Violation
 from tests.simulation.replication.mirror import Batch, Mirror
-from tests.simulation.scheduler import Violation
 
 Key = tuple[UUID, int]
 

@@ -18,9 +18,9 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsTopic,
 )
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.kit.seeds import Violation
 from tests.simulation.replication.administrator import Administrator
 from tests.simulation.replication.cluster_link import NO_ANSWER
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import GROUP, TRANSACTION, CoordinatorLink
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tests.kit.seeds import Violation
 from tests.simulation.replication.ledger import PartitionTruth
 from tests.simulation.replication.mirror import Batch, Mirror
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.contents import Content
 
 NO_PRODUCER = -1

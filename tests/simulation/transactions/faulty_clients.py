@@ -20,8 +20,8 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
 )
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import (
     ELSEWHERE,
     GROUP,

@@ -14,7 +14,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 from tests.simulation.transactions.coordinator_link import GROUP
 from tests.simulation.transactions.faulty_clients import PASSING, TRIES, FaultyClient
 

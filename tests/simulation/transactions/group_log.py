@@ -17,7 +17,7 @@ from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 
 OFFSET, GROUP, EPOCH, MEMBER, TARGET_EPOCH, TARGET, CURRENT = 1, 2, 3, 5, 6, 7, 8
 

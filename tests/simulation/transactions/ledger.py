@@ -15,9 +15,9 @@ from typing import Any
 from uuid import UUID
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from tests.kit.seeds import Violation
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
 from tests.simulation.replication.mirror import Batch, Mirror
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.compaction import (
     CompactedLogs,
     Meaning,

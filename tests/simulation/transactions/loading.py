@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import NodeDisk
 from tests.simulation.replication.mirror import batches_in, read_bytes
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.compaction import Meaning
 from tests.simulation.transactions.group_log import OFFSET
 

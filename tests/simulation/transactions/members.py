@@ -26,7 +26,7 @@ from moldau.protocol.messages.consumer_protocol import (
 )
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.types import ZERO_UUID
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 from tests.simulation.transactions.coordinator_link import ELSEWHERE, GROUP, CoordinatorLink
 from tests.simulation.transactions.group_log import Author, assigned, marked
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 from tests.simulation.transactions.coordinator_link import TRANSACTION
 from tests.simulation.transactions.producers import Application, Instance
 from tests.simulation.transactions.transactional_client import (

@@ -18,9 +18,9 @@ from moldau.protocol.records import (
     decode_records,
     iter_batches,
 )
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
 
 if TYPE_CHECKING:

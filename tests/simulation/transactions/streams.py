@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from moldau.protocol.records import Record
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 from tests.simulation.transactions.contents import Content
 
 LAST_EPOCH = 2**15 - 1

@@ -23,7 +23,7 @@ from moldau.protocol.coordinator_records.consumer_groups import (
 from moldau.protocol.messages import consumer_protocol as assignment
 from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 from tests.simulation.transactions.group_log import GroupLog
 from tests.simulation.transactions.ledger import TransactionLedger
 

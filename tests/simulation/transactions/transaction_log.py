@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
-from tests.simulation.scheduler import Violation
+from tests.kit.seeds import Violation
 from tests.simulation.transactions.contents import Content
 
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)

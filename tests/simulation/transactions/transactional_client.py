@@ -25,8 +25,8 @@ from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p25_add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.records import Record, encode_batch
+from tests.kit.seeds import Violation
 from tests.simulation.replication.cluster_link import NO_ANSWER
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.coordinator_link import (
     ELSEWHERE,
     GROUP,

@@ -15,6 +15,7 @@ from typing import Any
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from tests.kit.seeds import Violation
 from tests.simulation.cluster.wall_clocks import HOUR_MS
 from tests.simulation.replication.administrator import TopicPlan
 from tests.simulation.replication.consumers import SimulatedConsumer
@@ -26,7 +27,6 @@ from tests.simulation.replication.world import (
     START_LIMIT_MS,
     ReplicationWorld,
 )
-from tests.simulation.scheduler import Violation
 from tests.simulation.transactions.administrator import TransactionAdministrator
 from tests.simulation.transactions.draws import PASSING, VISITORS, Draws
 from tests.simulation.transactions.faulty_clients import HOARD

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import random as random_module
-from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +14,6 @@ from moldau.protocol.records import (
     Record,
     decode_end_txn_marker,
     decode_records,
-    encode_batch,
 )
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
@@ -26,17 +24,14 @@ from tests.storage.cleaner.cleaner_bench import (
     newest_of,
     told,
 )
-from tests.storage.crash_model import Model, Stored, check_files, require
+from tests.storage.crash_model import Model, Stored, require
 from tests.storage.crash_workloads import (
-    MAY_BE_UNSYNCED,
-    PARTITION,
     CrashPoint,
     Rebooter,
     Workload,
     run_workload,
 )
-from tests.storage.simulated_disk import DirectoryNode, DiskImage
-from tests.storage.simulated_filesystem import Operation
+from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import START_MS, seed_from_environment
 
 POWER_LOSSES_PER_POINT = int(os.environ.get("MOLDAU_POWER_LOSSES", "1"))
@@ -65,16 +60,7 @@ class CompactedWorkload(Workload):
             key = b"key-%d" % self.random.randrange(6)
             value = None if self.random.random() < 0.2 else b"%d:" % self.counter + b"v" * 20
             records.append(Record(delta, START_MS + self.counter * 10, key, value))
-        sequence = self.sequences.get(producer_id, 0)
-        if producer_id >= 0:
-            self.sequences[producer_id] = sequence + count
-        return encode_batch(
-            records,
-            producer_id=producer_id,
-            producer_epoch=0 if producer_id >= 0 else -1,
-            base_sequence=sequence if producer_id >= 0 else -1,
-            is_transactional=transactional,
-        )
+        return self._encoded(records, producer_id, transactional=transactional)
 
     async def clean(self) -> None:
         await self.settle()
@@ -184,33 +170,13 @@ class CompactedRebooter(Rebooter):
     def __init__(self) -> None:
         super().__init__(CONFIG)
 
-    def check(
-        self,
-        root: DirectoryNode,
-        model: Model,
-        *,
-        power_loss: bool,
-        observer: Callable[[Operation, DiskImage], None] | None = None,
-    ) -> None:
-        filesystem, manager = self.boot(root, observer)
-        filesystem.observer = None
-        log = manager.get(PARTITION)
-        if log is None:
-            reason = manager.offline_reason(PARTITION)
-            assert reason is None, f"offline: {reason}"
-            assert not model.flushed_end, "a flushed partition is gone"
-            assert power_loss or not model.history, "a partition is gone"
-            return
+    def judge(self, log: Log, model: Model, *, power_loss: bool) -> None:
         check_compacted(log, model, power_loss=power_loss)
-        check_files(filesystem, "/data", allow=MAY_BE_UNSYNCED)
+
+    def kept_files(self, filesystem: SimulatedFilesystem, log: Log) -> dict[str, bytes]:
         names = filesystem.listdir(log.directory)
         assert not [n for n in names if n.endswith((".cleaned", ".swap", ".deleted"))]
-        before = {path: data for path, data in filesystem.files().items() if ".log" in path}
-        again, second = self.boot(filesystem.image().after_kill())
-        log = second.get(PARTITION)
-        assert log is not None, f"the second recovery failed: {second.offline_reason(PARTITION)}"
-        after = {path: data for path, data in again.files().items() if ".log" in path}
-        assert after == before, "the second recovery changed something"
+        return {path: data for path, data in filesystem.files().items() if ".log" in path}
 
 
 def is_of_interest(point: CrashPoint) -> bool:
@@ -219,24 +185,6 @@ def is_of_interest(point: CrashPoint) -> bool:
     return point.number % 40 == 0 or any(
         word in operation for word in ("cleaned", "swap", "deleted", "cleaner-offset", "snapshot")
     )
-
-
-def check_point(
-    rebooter: Rebooter, point: CrashPoint, random: random_module.Random, seed: int
-) -> None:
-    try:
-        how = "kill"
-        rebooter.check(point.image.after_kill(), point.model, power_loss=False)
-        torn = point.image.after_kill_mid_write(random)
-        if torn is not None:
-            how = "kill inside the write"
-            rebooter.check(torn, point.model, power_loss=False)
-        for _ in range(POWER_LOSSES_PER_POINT):
-            how = "power loss"
-            rebooter.check(point.image.after_power_loss(random), point.model, power_loss=True)
-    except AssertionError as error:
-        message = f"seed {seed}: {how} before operation {point.number} ({point.operation}): {error}"
-        raise AssertionError(message) from error
 
 
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
@@ -248,7 +196,8 @@ def test_every_crash_point_of_a_cleaning(steps: object) -> None:
     assert len(swaps) > 20
     with CompactedRebooter() as rebooter:
         for point in points:
-            check_point(rebooter, point, random_module.Random(seed * 7919 + point.number), seed)
+            random = random_module.Random(seed * 7919 + point.number)
+            rebooter.check_point(point, random, seed, POWER_LOSSES_PER_POINT)
 
 
 @pytest.mark.parametrize("steps", WORKLOADS, ids=lambda steps: steps.__name__)
@@ -260,19 +209,5 @@ def test_crash_while_a_swap_is_finished(steps: object) -> None:
     swaps = [point for point in workload.points if ".swap" in str(point.operation)]
     with CompactedRebooter() as rebooter:
         for point in random.sample(swaps, 3):
-            images: list[tuple[Operation, DiskImage]] = []
-            rebooter.check(
-                point.image.after_kill(),
-                point.model,
-                power_loss=False,
-                observer=lambda operation, image, into=images: into.append((operation, image)),
-            )
-            for number, (operation, image) in enumerate(images):
-                try:
-                    rebooter.check(image.after_kill(), point.model, power_loss=False)
-                    rebooter.check(image.after_power_loss(random), point.model, power_loss=True)
-                except AssertionError as error:
-                    raise AssertionError(
-                        f"seed {seed}: crash {point.number} ({point.operation}), then in the start "
-                        f"before operation {number} ({operation}): {error}"
-                    ) from error
+            root = point.image.after_kill()
+            rebooter.check_starts(point, root, random, seed, power_loss=False)

@@ -10,9 +10,7 @@ a key.
 
 from __future__ import annotations
 
-import argparse
 import random
-import secrets
 import sys
 import time
 from collections import Counter
@@ -25,6 +23,7 @@ from demo.transactions import CONFIG
 from demo.transactions_check import read_topic
 from demo.transactions_stage import Killing, RestartedApplication, Stage
 from moldau.testing import Cluster
+from tests.kit.soaks import say, seed_of, soak_parser
 from tests.system.client.exactly_once_app import transformed
 
 KINDS: Final = ("application", "transaction coordinator", "broker", "group coordinator")
@@ -168,25 +167,24 @@ def check(bootstrap: str, records: Records, outcome: Outcome) -> None:
 
 def main() -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(description="Exactly once, whatever is killed.")
+    parser = soak_parser("make soak-client", "Exactly once, whatever is killed.")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--per-transaction", type=int, default=2_000, help="records, at most")
     parser.add_argument("--protocol", choices=("classic", "consumer"), default="classic")
-    parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args()
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    print(f"seed {seed}", flush=True)
+    seed = seed_of(options)
+    say(f"seed {seed}")
     outcome = run(
         options.records,
         seed=seed,
         kill_count=options.kills,
         per_transaction=options.per_transaction,
         protocol=options.protocol,
-        say=lambda text: print(text, flush=True),
+        say=say,
     )
     for line in outcome.lines():
-        print(line, flush=True)
+        say(line)
     return 0 if outcome.is_exactly_once else 1
 
 

@@ -125,6 +125,16 @@ class ChaosCluster(SpreadCluster):
         """How the process ended; None while it runs."""
         return self._processes[node_id].poll()
 
+    def stop_all(self) -> list[str]:
+        """Stop every node in order; what did not go well."""
+        complaints = []
+        for node_id in (*self.broker_ids, *self.controller_ids):
+            status = self.stop(node_id)
+            if status != 0:
+                tail = self.log_tail(node_id)
+                complaints.append(f"node {node_id} stopped with status {status}: {tail}")
+        return complaints
+
     def unexpected(self) -> list[str]:
         """Lines of the nodes' logs that tell of an exception which nobody expected."""
         found = []

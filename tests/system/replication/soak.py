@@ -8,14 +8,9 @@ within its key, and the three replicas must hold the same bytes. Ends with statu
 
 from __future__ import annotations
 
-import argparse
-import secrets
-import signal
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,6 +18,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from moldau.testing import wait_until
+from tests.kit.soaks import Say, add_fault_options, chosen_faults, fault_run, soak_parser
 from tests.system.quorum.hosts import why_not
 from tests.system.replication.chaos_cluster import DEADLINE_S, ChaosCluster, running
 from tests.system.replication.checker import Findings, check
@@ -42,6 +38,7 @@ DIRECTORY_COUNT: Final = 2
 TOPIC_CONFIG: Final = {"segment.bytes": "1048576"}
 #: One consumer reads from the leaders, one from the nearest replica (KIP-392).
 READER_RACKS: Final = (None, "rack-2")
+FAULTS: Final = (*BROKER_FAULTS, *CONTROLLER_FAULTS)
 FLUSH_DEADLINE_S: Final = 240.0
 
 
@@ -85,7 +82,7 @@ def soak(
     *,
     seed: int,
     minutes: float,
-    say: Callable[[str], None],
+    say: Say,
     only: frozenset[str] = frozenset(),
     rate: float = RATE,
     keeps_disks: bool = False,
@@ -180,12 +177,7 @@ def _judge(cluster: ChaosCluster, load: Load, outcome: Outcome) -> None:
     final = cluster.hosts.from_hub(read_to, cluster.bootstrap, TOPIC, ends, DEADLINE_S)
     outcome.read_count = len(final)
     outcome.findings = check(load.ledger, final, [reader.records for reader in load.readers])
-    for node_id in (*cluster.broker_ids, *cluster.controller_ids):
-        status = cluster.stop(node_id)
-        if status != 0:
-            outcome.complaints.append(
-                f"node {node_id} stopped with status {status}: {cluster.log_tail(node_id)}"
-            )
+    outcome.complaints += cluster.stop_all()
     for number in range(PARTITION_COUNT):
         partition = f"{TOPIC}-{number}"
         found = [cluster.replica_directories(each, partition) for each in cluster.broker_ids]
@@ -210,37 +202,16 @@ def _count(outcome: Outcome, load: Load, nemesis: Nemesis) -> None:
 
 def main() -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(description="Replication under load and faults.")
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=None, help="replays the schedule of a run")
+    parser = soak_parser("make soak", "Replication under load and faults.")
+    add_fault_options(parser, FAULTS)
     parser.add_argument("--rate", type=float, default=RATE, help="records per second")
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="FAULT,…",
-        help=f"leave out all but these: {', '.join((*BROKER_FAULTS, *CONTROLLER_FAULTS))}",
-    )
-    parser.add_argument("--keep", type=Path, help="leave the nodes' directories there")
     options = parser.parse_args()
     reason = why_not()
     if reason:
         print(f"cannot run here: {reason}", file=sys.stderr)
         return 2
-    only = frozenset(options.only.split(",")) - {""}
-    unknown = only - BROKER_FAULTS.keys() - CONTROLLER_FAULTS.keys()
-    if unknown:
-        parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    # Whoever ends this run must not leave its nodes behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    begin = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - begin:7.1f} s  {text}", flush=True)
-
-    say(f"seed {seed}: replay with --seed {seed} --minutes {options.minutes:g}")
-    with tempfile.TemporaryDirectory(prefix="moldau-soak-", ignore_cleanup_errors=True) as made:
-        directory = options.keep or Path(made)
+    only = chosen_faults(parser, options, FAULTS)
+    with fault_run(options) as (directory, seed, say):
         outcome = soak(
             directory,
             seed=seed,

@@ -1,4 +1,4 @@
-"""The checker finds what is planted, in lists and in logs that a real node keeps."""
+"""The checker finds the damage that is done to lists, and to logs that a real node keeps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTITIONS: Final = 2
 COUNT: Final = 30
 READ_DEADLINE_S: Final = 60.0
 
-Plant = Callable[[list[ReadRecord], random.Random], None]
+Damage = Callable[[list[ReadRecord], random.Random], None]
 
 
 def sent_and_kept(dice: random.Random) -> tuple[SentLedger, list[ReadRecord]]:
@@ -146,7 +146,7 @@ def test_an_unacknowledged_record_may_be_missing(dice: random.Random):
 
 
 @pytest.mark.parametrize(
-    ("plant", "expected"),
+    ("damage", "expected"),
     [
         (drop, "lost"),
         (repeat, "duplicated"),
@@ -158,10 +158,10 @@ def test_an_unacknowledged_record_may_be_missing(dice: random.Random):
         (shift, "misplaced"),
     ],
 )
-def test_what_is_planted_is_found(plant: Plant, expected: str, dice: random.Random):
+def test_damage_is_found(damage: Damage, expected: str, dice: random.Random):
     for _ in range(20):
         ledger, log = sent_and_kept(dice)
-        plant(log, dice)
+        damage(log, dice)
         assert expected in kinds(check(ledger, log))
 
 
@@ -207,7 +207,7 @@ def write(bootstrap: str, topic: str, log: list[ReadRecord]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "expected"),
+    ("damage", "expected"),
     [
         (None, set()),
         (drop, {"lost", "misplaced"}),
@@ -216,20 +216,20 @@ def write(bootstrap: str, topic: str, log: list[ReadRecord]) -> None:
         (garble, {"altered"}),
     ],
 )
-def test_what_is_planted_in_a_real_log_is_found(
-    cluster: Cluster, plant: Plant | None, expected: set[str], dice: random.Random
+def test_damage_in_a_real_log_is_found(
+    cluster: Cluster, damage: Damage | None, expected: set[str], dice: random.Random
 ):
     bootstrap = cluster.bootstrap_server
     topic = TopicMaker(bootstrap).create(partitions=PARTITIONS)
     ledger, log = sent_and_kept(dice)
-    if plant is not None:
-        plant(log, dice)
+    if damage is not None:
+        damage(log, dice)
     write(bootstrap, topic, renumbered(log))
     ends = here(end_offsets, bootstrap, topic, PARTITIONS)
     read = read_to(bootstrap, topic, ends, READ_DEADLINE_S)
     assert len(read) == len(log)
     found = kinds(check(ledger, read))
-    if plant is None:
+    if damage is None:
         assert found == set()
     else:
         assert found & expected, found

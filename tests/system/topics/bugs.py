@@ -6,30 +6,29 @@ Owns what is replaced. Must be called before anything is read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.client.consumer import positions
 from moldau.client.consumer.core.partition_state import PartitionState
 from moldau.spark_connector.core import ranges
 from moldau.spark_connector.source import planners
+from tests.kit.injected_bugs import InjectedBug, Patch, table
 
 BUG_VARIABLE: Final = "MOLDAU_SOAK_TOPICS_BUG"
 TELLING: Final = (positions.logger, logging.getLogger("moldau.spark_connector"))
 
 
-def _ignore_topic_ids() -> None:
+def ignores_topic_ids(patch: Patch) -> None:
     """A position counts for whatever topic has the name, as it did before positions had ids."""
 
     def topic_seen(state: PartitionState, topic_id: UUID) -> bool:
         state.topic_id = topic_id
         return False
 
-    PartitionState.topic_seen = topic_seen  # type: ignore[method-assign]
+    patch.setattr(PartitionState, "topic_seen", topic_seen)
     for module in (ranges, planners):
-        vars(module)["is_replaced"] = lambda *_: False
+        patch.setattr(module, "is_replaced", lambda *_: False)
 
 
 def _is_told(record: logging.LogRecord) -> bool:
@@ -38,13 +37,13 @@ def _is_told(record: logging.LogRecord) -> bool:
     return "was deleted and created again" in text or "does not exist any more" in text
 
 
-def _report_nothing() -> None:
+def reports_nothing(_patch: Patch) -> None:
     """Neither the client nor Spark's source says that a topic was created again."""
     for logger in TELLING:
         logger.addFilter(lambda record: not _is_told(record))
 
 
-def _report_twice() -> None:
+def reports_twice(_patch: Patch) -> None:
     """They say it twice."""
 
     def again(record: logging.LogRecord) -> bool:
@@ -56,7 +55,7 @@ def _report_twice() -> None:
         logger.addFilter(again)
 
 
-def _keep_old_offsets() -> None:
+def keeps_old_offsets(patch: Patch) -> None:
     """Results stores know offsets by topic and partition alone, and leave out what lies before."""
     from moldau.spark_connector.results.positions import Place, Positions
 
@@ -71,20 +70,13 @@ def _keep_old_offsets() -> None:
         self._skipped[place] += count
         self._first_skipped.setdefault(place, first_offset)
 
-    Positions.place_of = by_name  # type: ignore[method-assign]
-    Positions.skip = skip  # type: ignore[method-assign]
+    patch.setattr(Positions, "place_of", by_name)
+    patch.setattr(Positions, "skip", skip)
 
 
-BUGS: Final[Mapping[str, Callable[[], Any]]] = MappingProxyType(
-    {
-        "ignores-topic-ids": _ignore_topic_ids,
-        "reports-nothing": _report_nothing,
-        "reports-twice": _report_twice,
-        "keeps-old-offsets": _keep_old_offsets,
-    }
+BUGS: Final = table(
+    InjectedBug(ignores_topic_ids),
+    InjectedBug(reports_nothing),
+    InjectedBug(reports_twice),
+    InjectedBug(keeps_old_offsets),
 )
-
-
-def inject(name: str) -> None:
-    """Replace what the bug replaces."""
-    BUGS[name]()

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from tests.system.topics import readers
-from tests.system.topics.bugs import BUG_VARIABLE, inject
+from tests.system.topics.bugs import BUG_VARIABLE, BUGS
 from tests.system.topics.events import Teller, Warnings
 from tests.system.topics.spark_stream import spark_stream
 from tests.system.topics.stores import stores
@@ -42,7 +42,7 @@ def main() -> None:
     teller = Teller()
     logging.getLogger("moldau").addHandler(Warnings(teller, name))
     if bug := os.environ.get(BUG_VARIABLE):
-        inject(bug)
+        BUGS[bug].inject_for_good()
     try:
         running = read(teller, bootstrap, topics)
         if running is not None:

@@ -9,16 +9,14 @@ broken.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -30,6 +28,7 @@ from moldau.client import Admin
 from moldau.spark_connector.errors import JavaNotFound
 from moldau.spark_connector.pipelines.embedded_spark import java_home
 from moldau.testing import Cluster, wait_until_async
+from tests.kit.soaks import Say, say, seed_of, soak_parser
 from tests.spark.results.databases import postgres_programs
 from tests.system.topics.account import Account, Fate, Promise, Reader, Reports
 from tests.system.topics.bugs import BUG_VARIABLE
@@ -207,7 +206,7 @@ class Soak:
         seed: int,
         kinds: list[str],
         bug: str | None,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
         self._cluster = cluster
         self._say = say
@@ -358,7 +357,7 @@ def soak(
     *,
     kinds: list[str] | None = None,
     bug: str | None = None,
-    say: Callable[[str], None] = print,
+    say: Say = print,
 ) -> Outcome:
     """One run on a cluster of its own; the events of the readers go to the directory."""
     with Cluster(brokers=3, controllers=1, config=CONFIG) as cluster:
@@ -378,15 +377,14 @@ def _has_java() -> bool:
 
 def main() -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="make soak-topics", description=__doc__)
+    parser = soak_parser("make soak-topics", __doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--readers", nargs="+", choices=KINDS, default=[*KINDS])
     parser.add_argument("--bug", default=None, help="one of bugs.py, in the readers' processes")
     parser.add_argument("--directory", type=Path, default=None, help="keep the readers' events")
     options = parser.parse_args()
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    print(f"make soak-topics MINUTES={options.minutes:g} SEED={seed}", flush=True)
+    seed = seed_of(options)
+    say(f"make soak-topics MINUTES={options.minutes:g} SEED={seed}")
     kinds = [kind for kind in options.readers if kind != SPARK or _has_java()]
     if postgres_programs() is None:
         print("PostgreSQL is not installed here: without it", flush=True)
@@ -399,10 +397,10 @@ def main() -> int:
             directory,
             kinds=kinds,
             bug=options.bug,
-            say=lambda text: print(text, flush=True),
+            say=say,
         )
     for line in outcome.lines():
-        print(line, flush=True)
+        say(line)
     return int(outcome.problem_count > 0)
 
 

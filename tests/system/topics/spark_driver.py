@@ -19,7 +19,7 @@ import redis
 
 from moldau.spark_connector.pipelines.embedded_spark import spark_session
 from moldau.spark_connector.results import RedisOffsets, RedisResults, SqlResults, UniqueRows
-from tests.system.topics.bugs import BUG_VARIABLE, inject
+from tests.system.topics.bugs import BUG_VARIABLE, BUGS
 from tests.system.topics.readers import Stop
 from tests.system.topics.spark_source import FORMAT, ObservedSource
 from tests.system.topics.stores import COLUMNS
@@ -111,7 +111,7 @@ def run_query(spark: SparkSession, job: dict[str, Any], stop: Stop, seconds: flo
 def main(job: dict[str, Any]) -> None:
     """Queries until the end of the input."""
     if bug := os.environ.get(BUG_VARIABLE):
-        inject(bug)
+        BUGS[bug].inject_for_good()
     stop, dice = Stop(), Random()
     spark = spark_session("soak-topics", SETTINGS, master=MASTER)
     spark.sparkContext.setLogLevel("ERROR")

@@ -22,7 +22,7 @@ from moldau.spark_connector.options.source_options import SourceOptions
 from moldau.spark_connector.source import failures
 from moldau.spark_connector.source.readers import StreamReader
 from tests.system.topics.account import LossReport
-from tests.system.topics.bugs import BUG_VARIABLE, inject
+from tests.system.topics.bugs import BUG_VARIABLE, BUGS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ def observe() -> None:
     _is_observed = True
     failures.MAX_SHOWN = 1_000  # type: ignore[misc]  # each is to be seen
     if bug := os.environ.get(BUG_VARIABLE):
-        inject(bug)
+        BUGS[bug].inject_for_good()
     logging.getLogger("moldau").addHandler(Appender(Path(os.environ[FILE_VARIABLE])))
 
 

@@ -80,7 +80,7 @@ class RecordingConsumer:
     """One consumer of any kind; for one thread.
 
     Args:
-        told_committed_only: what the history is told; as in `config` unless it is to be lied to.
+        told_committed_only: what the history is told, if not the same as `config` has.
         make_consumer: confluent-kafka's own when None.
     """
 

@@ -1,6 +1,6 @@
-"""`python -m tests.system.transactions.patched_node CONFIG …`: a broker with a planted bug.
+"""`python -m tests.system.transactions.patched_node CONFIG …`: a broker with an injected bug.
 
-Owns the bugs; which one is in the environment variable PLANT_VARIABLE. Must not: be started by
+Owns the bugs; which one is in the environment variable BUG_VARIABLE. Must not: be started by
 anything but the tests that look for what it does. Invariant: it is the product's own node, through
 its own main, but for one function.
 """
@@ -20,20 +20,21 @@ from moldau.broker.coordinator.group.core.migration import Migration
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.replica.partition import Partition
 from moldau.storage.log import Log
+from tests.kit.injected_bugs import InjectedBug, Patch, table
 
-PLANT_VARIABLE: Final = "MOLDAU_TEST_PLANT"
+BUG_VARIABLE: Final = "MOLDAU_TEST_BUG"
 COMMAND: Final = (sys.executable, "-m", "tests.system.transactions.patched_node")
 
 
-def _name_no_aborted_ones() -> None:
-    Log.aborted_transactions = lambda *_: []  # type: ignore[method-assign, assignment]
+def aborted_ones_not_named(patch: Patch) -> None:
+    patch.setattr(Log, "aborted_transactions", lambda *_: [])
 
 
-def _show_all_that_is_replicated() -> None:
-    Log.last_stable_offset = property(lambda log: log.high_watermark)  # type: ignore[method-assign, assignment]
+def stable_offset_is_high_watermark(patch: Patch) -> None:
+    patch.setattr(Log, "last_stable_offset", property(lambda log: log.high_watermark))
 
 
-def _abort_in_one_partition() -> None:
+def marker_of_one_partition_aborts(patch: Patch) -> None:
     append: Callable[..., Any] = Partition.append_marker
 
     def append_marker(partition: Partition, *arguments: Any, is_commit: bool, **more: Any) -> Any:
@@ -41,10 +42,10 @@ def _abort_in_one_partition() -> None:
         is_hit = where.partition == 0 and not where.topic.startswith("__")
         return append(partition, *arguments, is_commit=is_commit and not is_hit, **more)
 
-    Partition.append_marker = append_marker  # type: ignore[method-assign, assignment]
+    patch.setattr(Partition, "append_marker", append_marker)
 
 
-def _abort_offsets() -> None:
+def group_markers_abort(patch: Patch) -> None:
     complete: Callable[..., Any] = CoordinatorRuntime.complete_transaction
 
     def complete_transaction(
@@ -52,10 +53,10 @@ def _abort_offsets() -> None:
     ) -> Any:
         return complete(runtime, partition_index, end._replace(is_commit=False), done)
 
-    CoordinatorRuntime.complete_transaction = complete_transaction  # type: ignore[method-assign]
+    patch.setattr(CoordinatorRuntime, "complete_transaction", complete_transaction)
 
 
-def _forget_what_is_read() -> None:
+def upgrade_forgets_what_is_read(patch: Patch) -> None:
     """A group that changes to KIP-848 in a rebalance takes its members for owners of nothing."""
     upgraded: Callable[..., Any] = Migration._upgraded
 
@@ -65,18 +66,17 @@ def _forget_what_is_read() -> None:
             return members
         return [replace(member, assigned={}) for member in members]
 
-    Migration._upgraded = forgetful  # type: ignore[method-assign]
+    patch.setattr(Migration, "_upgraded", forgetful)
 
 
-PLANTS: Final[dict[str, Callable[[], None]]] = {
-    "aborted-ones-not-named": _name_no_aborted_ones,
-    "stable-offset-is-high-watermark": _show_all_that_is_replicated,
-    "marker-of-one-partition-aborts": _abort_in_one_partition,
-    "group-markers-abort": _abort_offsets,
-    "upgrade-forgets-what-is-read": _forget_what_is_read,
-}
-
+BUGS: Final = table(
+    InjectedBug(aborted_ones_not_named),
+    InjectedBug(stable_offset_is_high_watermark),
+    InjectedBug(marker_of_one_partition_aborts),
+    InjectedBug(group_markers_abort),
+    InjectedBug(upgrade_forgets_what_is_read),
+)
 
 if __name__ == "__main__":
-    PLANTS[os.environ[PLANT_VARIABLE]]()
+    BUGS[os.environ[BUG_VARIABLE]].inject_for_good()
     sys.exit(main())

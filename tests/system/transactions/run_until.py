@@ -1,4 +1,4 @@
-"""A short run of the workload on a cluster that nobody breaks, for tests of what is planted.
+"""A short run of the workload on a cluster without faults, for tests with injected bugs.
 
 Owns the run: until every client that matters has done enough. Must not: judge.
 """
@@ -43,7 +43,7 @@ def run_until(
     groups: Sequence[str],
     has_version_2: bool,
     random_count: int = 2,
-    lies: Mapping[str, WrapSender] | None = None,
+    faulty: Mapping[str, WrapSender] | None = None,
     extra: Callable[[Setting], Sequence[TailReader]] | None = None,
     settle_s: float = 60.0,
     abort_share: float = ABORT_SHARE,
@@ -56,7 +56,7 @@ def run_until(
         has_version_2=has_version_2,
         groups=groups,
         random_count=random_count,
-        lies=lies,
+        faulty=faulty,
         extra=extra(setting) if extra else (),
     )
     with workload:

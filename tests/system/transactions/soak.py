@@ -10,22 +10,19 @@ otherwise.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import pickle
-import secrets
-import signal
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from moldau.protocol.types import TopicPartition
 from moldau.testing import wait_until
+from tests.kit.soaks import Say, add_fault_options, chosen_faults, fault_run, soak_parser
 from tests.system.quorum.hosts import why_not
 from tests.system.replication.chaos_cluster import BROKER_IDS, DEADLINE_S, ChaosCluster, running
 from tests.system.replication.nemesis import BROKER_FAULTS, CONTROLLER_FAULTS
@@ -142,7 +139,7 @@ def soak(
     *,
     seed: int,
     minutes: float,
-    say: Callable[[str], None],
+    say: Say,
     only: frozenset[str] = frozenset(),
     is_everything: bool = False,
     keep_history: Path | None = None,
@@ -195,7 +192,7 @@ def soak(
             keep_history.write_bytes(pickle.dumps(_plain(setting.history)))
         outcome.findings = check(setting.history)
         outcome.details = outcome.findings.details(setting.history)
-        _stop(cluster, outcome)
+        outcome.complaints += [*cluster.stop_all(), *cluster.unexpected()]
     return outcome
 
 
@@ -249,53 +246,24 @@ def _count(
         outcome.complaints += mover.complaints
 
 
-def _stop(cluster: ChaosCluster, outcome: Outcome) -> None:
-    for node_id in (*cluster.broker_ids, *cluster.controller_ids):
-        status = cluster.stop(node_id)
-        if status != 0:
-            outcome.complaints.append(
-                f"node {node_id} stopped with status {status}: {cluster.log_tail(node_id)}"
-            )
-    outcome.complaints += cluster.unexpected()
-
-
 def main() -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(description="Transactions and groups under faults.")
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--seed", type=int, default=None, help="replays the schedule of a run")
+    parser = soak_parser("make soak-transactions", "Transactions and groups under faults.")
+    faults = (*BROKER_FAULTS, *CONTROLLER_FAULTS)
+    add_fault_options(parser, faults)
     parser.add_argument(
         "--everything", action="store_true", help="reassignments and elections, too, as root"
     )
-    parser.add_argument(
-        "--only",
-        default="",
-        metavar="FAULT,…",
-        help=f"leave out all but these: {', '.join((*BROKER_FAULTS, *CONTROLLER_FAULTS))}",
-    )
-    parser.add_argument("--keep", type=Path, help="leave the nodes' directories there")
     parser.add_argument("--history", type=Path, help="pickle the history into this file")
     options = parser.parse_args()
     reason = why_not()
     if reason and options.everything:
         print(f"cannot run here: {reason}", file=sys.stderr)
         return 2
-    only = frozenset(options.only.split(",")) - {""}
-    unknown = only - BROKER_FAULTS.keys() - CONTROLLER_FAULTS.keys()
-    if unknown:
-        parser.error(f"unknown faults: {', '.join(sorted(unknown))}")
-    seed = secrets.randbits(32) if options.seed is None else options.seed
-    # Whoever ends this run must not leave its nodes behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    begin = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - begin:7.1f} s  {text}", flush=True)
-
-    say(f"seed {seed}: replay with --seed {seed} --minutes {options.minutes:g}")
-    with tempfile.TemporaryDirectory(prefix="moldau-soak-", ignore_cleanup_errors=True) as made:
+    only = chosen_faults(parser, options, faults)
+    with fault_run(options) as (directory, seed, say):
         outcome = soak(
-            options.keep or Path(made),
+            directory,
             seed=seed,
             minutes=options.minutes,
             say=say,

@@ -1,4 +1,4 @@
-"""Random histories without faults are clean, and what is planted in them is found."""
+"""Random histories without faults are clean, and the anomalies put into them are found."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _forget_offsets(history: History, dice: random.Random) -> None:
     transaction.commits.clear()
 
 
-PLANTS: Final = [
+ANOMALIES: Final = [
     (_lose, "lost-write"),
     (_double, "duplicate"),
     (_swap, "inconsistent-offset"),
@@ -125,15 +125,15 @@ PLANTS: Final = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "kind"), PLANTS, ids=[plant.__name__[1:] for plant, _ in PLANTS])
-def test_what_is_planted_in_a_random_history_is_found(
-    plant: Callable[[History, random.Random], None], kind: str
+@pytest.mark.parametrize(("put", "kind"), ANOMALIES, ids=[put.__name__[1:] for put, _ in ANOMALIES])
+def test_an_anomaly_in_a_random_history_is_found(
+    put: Callable[[History, random.Random], None], kind: str
 ):
     base = secrets.randbits(32)
     print(f"seeds {base} to {base + PLANT_RUNS - 1}")
     for seed in range(base, base + PLANT_RUNS):
         history = Run(seed).make()
-        plant(history, random.Random(seed))
+        put(history, random.Random(seed))
         found = check(history)
         assert kind in found.kinds(), f"seed {seed}: {found.summary()}"
         assert found.details(history)

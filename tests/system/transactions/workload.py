@@ -129,7 +129,7 @@ class Workload:
     Args:
         has_version_2: there are clients that speak transaction version 2.
         groups: which of GROUPS there are.
-        lies: makes a liar of a client by its name (see `lies.py`).
+        faulty: makes a client faulty by its name (see `faulty_clients.py`).
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class Workload:
         has_version_2: bool,
         groups: Sequence[str] = tuple(GROUPS),
         random_count: int = CONFLUENT_COUNT,
-        lies: Mapping[str, WrapSender] | None = None,
+        faulty: Mapping[str, WrapSender] | None = None,
         extra: Sequence[TailReader] = (),
     ) -> None:
         self.setting = setting
-        self._lies = dict(lies or {})
+        self._faulty = dict(faulty or {})
         self.groups = [name for name in groups if has_version_2 or GROUPS[name].protocol]
         for group in self.groups:
             setting.history.final.pipelines[group] = outputs_of(group)
@@ -173,13 +173,13 @@ class Workload:
     def _confluent(self, name: str, transactional_id: str, process: str) -> Sender:
         setting = self.setting
         made = ConfluentSender(setting.bootstrap, transactional_id, process, setting.history)
-        return self._lies[name](made) if name in self._lies else made
+        return self._faulty[name](made) if name in self._faulty else made
 
     def _raw(self, name: str, transactional_id: str, process: str) -> Sender:
         setting = self.setting
         dice = random.Random(f"{setting.seed}-{process}")
         made = RawSender(setting.bootstrap, transactional_id, process, setting.history, dice)
-        return self._lies[name](made) if name in self._lies else made
+        return self._faulty[name](made) if name in self._faulty else made
 
     def _members(self, group: str) -> list[Pipeline]:
         described = GROUPS[group]

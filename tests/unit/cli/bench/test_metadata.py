@@ -20,7 +20,6 @@ from moldau.cli.bench.metadata import (
     spread,
 )
 from moldau.cli.bench.phantom import (
-    MAX_PARTITIONS_PER_TOPIC,
     PHANTOM_ID,
     RECORDS_PER_REQUEST,
     ChangeSample,
@@ -37,7 +36,7 @@ SNAPSHOT = "00000000000000000047-0000000001.checkpoint"
 
 @pytest.mark.parametrize(
     ("partition_count", "per_topic"),
-    [(1, 10), (10, 10), (25, 10), (12_345, 7), (20_000, MAX_PARTITIONS_PER_TOPIC)],
+    [(1, 10), (10, 10), (25, 10), (12_345, 7), (20_000, RECORDS_PER_REQUEST - 1)],
 )
 def test_all_partitions_are_asked_for_in_requests_that_are_not_too_big(
     partition_count: int, per_topic: int
@@ -59,10 +58,10 @@ def test_all_partitions_are_asked_for_in_requests_that_are_not_too_big(
 
 def figures() -> MetadataFigures:
     made = MetadataFigures(MetadataPlan(partition_count=20))
-    made.creation = CreationFigures(topic_count=2, partition_count=20, request_count=1, seconds=0.5)
+    made.creation = CreationFigures(topic_count=2, partition_count=20, seconds=0.5)
     made.changes = [ChangeSample(10.0, 12.0 + each, 2.0 + each) for each in (0.0, 1.0, 100.0)]
     made.failovers_s = [2.5, 2.2, 0.4]
-    made.loads = {("broker", "log"): [LoadFigures(11.0, 4.0, 50_000_000, 1, 20, 2)]}
+    made.loads = {("broker", "log"): [LoadFigures(11.0, 4.0, 50_000_000, 20, 2)]}
     return made
 
 
@@ -145,7 +144,7 @@ def test_a_child_loads_a_log_and_a_snapshot_of_it(
         assert (loaded.topic_count, loaded.partition_count) == (2, 7)
         assert loaded.seconds > 0
         if memory_bytes("VmRSS"):
-            assert loaded.peak_bytes >= loaded.before_bytes > 0
+            assert loaded.peak_bytes > 0
 
 
 def test_a_child_tells_of_damage_in_one_line(log: Path, config: Path) -> None:

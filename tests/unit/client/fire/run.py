@@ -5,17 +5,16 @@ Owns the command line and the sums. Must not know what a round does.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import faulthandler
 import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from random import Random
 from types import MappingProxyType
 from typing import Final
 
+from tests.kit.soaks import seed_of, soak_parser
 from tests.unit.client.fire import blocking, cancelled
 from tests.unit.client.fire.account import Account
 
@@ -41,14 +40,13 @@ KINDS: Final[Mapping[str, Callable[[int, int], Account]]] = MappingProxyType(
 
 def main() -> int:
     """The command line; 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(prog="make soak-faces", description=__doc__)
+    parser = soak_parser("make soak-faces", __doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="of each kind (RECORDS=n)")
-    parser.add_argument("--seed", type=int, help="of the first round (SEED=n)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     options = parser.parse_args()
     # Callbacks that raise are told in the log: thousands of times here.
     logging.getLogger("moldau").setLevel(logging.CRITICAL + 1)
-    first = Random().randrange(10**9) if options.seed is None else options.seed
+    first = seed_of(options)
     failed = False
     for kind in options.kinds:
         total: Counter[str] = Counter()

@@ -253,9 +253,7 @@ MUTATIONS: Final[list[Mutation]] = [
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__.strip("_"))
-def test_the_checks_find_a_planted_mistake(
-    mutate: Mutation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checks_find_an_injected_bug(mutate: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
     for seed in range(MAX_SEEDS_PER_MUTATION):
         try:

@@ -89,7 +89,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_planted_faults_are_found(fault: type[ClassicMember]) -> None:
+def test_injected_bugs_are_found(fault: type[ClassicMember]) -> None:
     for seed in range(100):
         walk = ClassicWalk(
             Decisions(random.Random(seed).randbytes(600)), cooperative=FAULTS[fault], kind=fault

@@ -84,7 +84,7 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_planted_faults_are_found(fault: type[ConsumerMember]) -> None:
+def test_injected_bugs_are_found(fault: type[ConsumerMember]) -> None:
     for seed in range(100):
         walk = ConsumerWalk(Decisions(random.Random(seed).randbytes(600)), kind=fault)
         try:

@@ -1,5 +1,5 @@
-"""The transaction manager under every order of events that hypothesis thinks of, and its planted
-faults.
+"""The transaction manager under every order of events that hypothesis thinks of, and injected
+bugs.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_it_holds_on_long_walks(version: int) -> None:
             raise
 
 
-# -- planted faults -----------------------------------------------------------------------------
+# -- injected bugs ------------------------------------------------------------------------------
 
 
 class SendsBeforeAdded(TransactionManager):
@@ -173,7 +173,7 @@ class ForgetsUnansweredAdditions(TransactionManager):
         return super().unanswered(ask)
 
 
-PLANTED: list[type[TransactionManager]] = [
+INJECTED_BUGS: list[type[TransactionManager]] = [
     SendsBeforeAdded,
     EndsBeforeSettled,
     TakesLostAnswersForDone,
@@ -186,8 +186,8 @@ PLANTED: list[type[TransactionManager]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", PLANTED, ids=lambda kind: kind.__name__)
-def test_planted_faults_are_found(kind: type[TransactionManager]) -> None:
+@pytest.mark.parametrize("kind", INJECTED_BUGS, ids=lambda kind: kind.__name__)
+def test_injected_bugs_are_found(kind: type[TransactionManager]) -> None:
     found = []
     for seed in range(1_000):
         try:

@@ -1,6 +1,6 @@
 """An accumulator between an application and leaders that fail in every way: steps and checks.
 
-The steps are what the state machine and the planted faults play; each takes its choices from
+The steps are what the state machine and the injected bugs play; each takes its choices from
 outside, so that a run is a list of calls. Everything is checked after every step.
 """
 

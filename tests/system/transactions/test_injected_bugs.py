@@ -1,4 +1,6 @@
-"""What is planted in clients and in a broker is found in what real clients saw; else nothing is."""
+"""Faulty clients, and bugs injected into a broker, are found in what real clients saw; else nothing
+is found.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,7 @@ from tests.system.transactions import migrating_members
 from tests.system.transactions.check_members import check_members
 from tests.system.transactions.checker import check
 from tests.system.transactions.clients import ABORT_SHARE, Setting, TailReader
-from tests.system.transactions.findings import Finding, Findings
-from tests.system.transactions.history import History
-from tests.system.transactions.lies import (
+from tests.system.transactions.faulty_clients import (
     AbortsCommits,
     CommitsAborts,
     CommitsEarly,
@@ -27,17 +27,19 @@ from tests.system.transactions.lies import (
     SwapsOffsets,
     conceal_revocations,
 )
+from tests.system.transactions.findings import Finding, Findings
+from tests.system.transactions.history import History
 from tests.system.transactions.migrating_members import (
     DIRECTIONS,
     MigratingMember,
 )
-from tests.system.transactions.occasions import (
+from tests.system.transactions.patched_node import BUG_VARIABLE, COMMAND
+from tests.system.transactions.preconditions import (
     aborted_ones_read,
     committed_across,
     committed_offsets,
     early_ones_read,
 )
-from tests.system.transactions.patched_node import COMMAND, PLANT_VARIABLE
 from tests.system.transactions.run_until import run_until
 from tests.system.transactions.senders import Sender
 from tests.system.transactions.workload import GROUPS, Workload
@@ -54,9 +56,9 @@ CONFIG: Final = {
 ENOUGH: Final = 8
 DIRTY: Final = "dirty reader"
 
-#: Who lies how, and what it is called.
-Lie = Callable[[Sender, History, Counter[str]], Sender]
-LIARS: Final[dict[str, tuple[Lie, set[str]]]] = {
+#: Which client is faulty in which way, and what that is called.
+Fault = Callable[[Sender, History, Counter[str]], Sender]
+FAULTY: Final[dict[str, tuple[Fault, set[str]]]] = {
     "random-1": (AbortsCommits, {"lost-write"}),
     "random-2": (CommitsAborts, {"aborted-read"}),
     "random-3": (SendsTwice, {"duplicate"}),
@@ -66,7 +68,7 @@ LIARS: Final[dict[str, tuple[Lie, set[str]]]] = {
     "classic-1": (SendsHalf, {"lost-write", "unprocessed"}),
     "consumer-1": (CommitsTooLittle, {"offset-went-back"}),
 }
-ENOUGH_LIES: Final = 4
+ENOUGH_FAULTS: Final = 4
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
@@ -125,7 +127,7 @@ def test_honest_clients_of_an_honest_broker(bootstrap: str):
 @pytest.mark.usefixtures("short_lives")
 def test_an_upgrade_that_forgets_what_is_read_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node_process, "COMMAND", COMMAND)
-    monkeypatch.setenv(PLANT_VARIABLE, "upgrade-forgets-what-is-read")
+    monkeypatch.setenv(BUG_VARIABLE, "upgrade-forgets-what-is-read")
     monkeypatch.setattr(migrating_members, "ENDS", {"closed": 1})
     seed = secrets.randbits(32)
     print(f"seed {seed}")
@@ -146,20 +148,20 @@ def dirty_reader(setting: Setting) -> Sequence[TailReader]:
     return [TailReader(setting, DIRTY, is_committed_only=False, told_committed_only=True)]
 
 
-def test_every_liar_is_found(bootstrap: str):
+def test_every_faulty_client_is_found(bootstrap: str):
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     history: list[History] = []
-    told: dict[str, Counter[str]] = {who: Counter() for who in LIARS}
+    told: dict[str, Counter[str]] = {who: Counter() for who in FAULTY}
 
-    def liar(who: str, lie: Lie) -> Callable[[Sender], Sender]:
-        return lambda sender: lie(sender, history[0], told[who])
+    def faulty(who: str, fault: Fault) -> Callable[[Sender], Sender]:
+        return lambda sender: fault(sender, history[0], told[who])
 
-    def all_have_lied(workload: Workload) -> bool:
+    def all_were_faulty(workload: Workload) -> bool:
         return (
             enough(workload)
-            and all(count.total() >= ENOUGH_LIES for count in told.values())
-            and aborted_ones_read(history[0], DIRTY, but="random-2") >= ENOUGH_LIES
+            and all(count.total() >= ENOUGH_FAULTS for count in told.values())
+            and aborted_ones_read(history[0], DIRTY, but="random-2") >= ENOUGH_FAULTS
         )
 
     def extra(setting: Setting) -> Sequence[TailReader]:
@@ -169,11 +171,11 @@ def test_every_liar_is_found(bootstrap: str):
     setting, findings, _ = run_until(
         bootstrap,
         seed,
-        all_have_lied,
+        all_were_faulty,
         groups=("classic", "consumer"),
         has_version_2=False,
-        random_count=len([name for name in LIARS if name.startswith("random")]),
-        lies={name: liar(name, lie) for name, (lie, _) in LIARS.items()},
+        random_count=len([name for name in FAULTY if name.startswith("random")]),
+        faulty={name: faulty(name, fault) for name, (fault, _) in FAULTY.items()},
         extra=extra,
         settle_s=5.0,  # one group never gets to its end
     )
@@ -184,14 +186,14 @@ def test_every_liar_is_found(bootstrap: str):
             return True  # a group's offset is nobody's in particular
         return any(processes[number].startswith(f"{who}.") for number in case.transactions)
 
-    for who, (_, kinds) in LIARS.items():
+    for who, (_, kinds) in FAULTY.items():
         found = {case.kind for case in findings.cases if said_of(who, case)}
         assert kinds <= found, f"{who} was found to be {found}: {findings.summary()}"
     assert any(DIRTY in case.text for case in findings.of("aborted-read"))
 
 
 @pytest.mark.parametrize(
-    ("plant", "kinds", "occasions"),
+    ("bug", "kinds", "preconditions"),
     [
         ("aborted-ones-not-named", {"aborted-read"}, aborted_ones_read),
         ("stable-offset-is-high-watermark", {"precommitted-read"}, early_ones_read),
@@ -204,25 +206,25 @@ def test_every_liar_is_found(bootstrap: str):
     ],
 )
 def test_a_broker_with_a_bug_is_found(
-    plant: str,
+    bug: str,
     kinds: set[str],
-    occasions: Callable[[History], int],
+    preconditions: Callable[[History], int],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """`occasions`: what must have come about before the bug can show, counted."""
+    """`preconditions`: what must have come about before the bug can show, counted."""
     monkeypatch.setattr(node_process, "COMMAND", COMMAND)
-    monkeypatch.setenv(PLANT_VARIABLE, plant)
+    monkeypatch.setenv(BUG_VARIABLE, bug)
     seed = secrets.randbits(32)
     print(f"seed {seed}")
     with Cluster(config=CONFIG) as cluster:
         setting, findings, _ = run_until(
             cluster.bootstrap_server,
             seed,
-            lambda workload: occasions(workload.setting.history) >= ENOUGH,
-            groups=("classic",) if plant == "group-markers-abort" else (),
+            lambda workload: preconditions(workload.setting.history) >= ENOUGH,
+            groups=("classic",) if bug == "group-markers-abort" else (),
             has_version_2=False,
             settle_s=3.0,
-            abort_share=0.5 if occasions is aborted_ones_read else ABORT_SHARE,
+            abort_share=0.5 if preconditions is aborted_ones_read else ABORT_SHARE,
         )
     print(findings.summary())
-    assert kinds <= set(findings.kinds()), f"with {occasions(setting.history)} occasions"
+    assert kinds <= set(findings.kinds()), f"with {preconditions(setting.history)} preconditions"

@@ -1,12 +1,10 @@
 """Bugs put into coordinators and transactions one at a time, to prove that they are found.
 
-Owns: how each is put in and taken out again. Must not: be active unless asked for.
-Invariant: what a mutation returns undoes it completely.
+Owns: what each replaces, and which faults bring it to light. Must not: be active unless asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,13 +30,14 @@ from moldau.storage.cleaner.offset_map import OffsetMap
 from moldau.storage.log import Log
 from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
-from tests.simulation.replication.mutations import Undo, _both, _replaced
-from tests.simulation.transactions import group_mutations, upheaval_mutations
+from tests.kit.injected_bugs import InjectedBug, Patch, table
+from tests.simulation.transactions.injected_group_bugs import GROUP_BUGS
+from tests.simulation.transactions.injected_upheaval_bugs import UPHEAVAL_BUGS
 
 # -- partitions ------------------------------------------------------------------------------------
 
 
-def marker_epoch_not_checked() -> Undo:
+def marker_epoch_not_checked(patch: Patch) -> None:
     """A marker ends whatever its producer has open, however late it comes."""
     original = ProducerUpdate.check_marker
 
@@ -47,34 +46,34 @@ def marker_epoch_not_checked() -> Undo:
         original(self, header, coordinator_epoch, transaction_version)
         self.producer_epoch = known
 
-    return _replaced(ProducerUpdate, "check_marker", check)
+    patch.setattr(ProducerUpdate, "check_marker", check)
 
 
-def coordinator_epoch_ignored() -> Undo:
+def coordinator_epoch_ignored(patch: Patch) -> None:
     """A coordinator that is none any more may write markers."""
     original = ProducerUpdate.check_marker
 
     def check(self: Any, header: Any, coordinator_epoch: int, transaction_version: int) -> None:
         original(self, header, max(coordinator_epoch, self.coordinator_epoch), transaction_version)
 
-    return _replaced(ProducerUpdate, "check_marker", check)
+    patch.setattr(ProducerUpdate, "check_marker", check)
 
 
-def verification_skipped() -> Undo:
+def verification_skipped(patch: Patch) -> None:
     """Partitions append transactional batches without asking the coordinator."""
 
     def append(self: Any, partition: Any, records: Any, producer: Any, slot: Any) -> None:
         self._operation.append(partition, records, slot, NOT_REQUIRED)
 
-    return _replaced(TransactionalProduce, "append", append)
+    patch.setattr(TransactionalProduce, "append", append)
 
 
-def producer_epoch_not_checked() -> Undo:
+def producer_epoch_not_checked(patch: Patch) -> None:
     """A partition takes batches of epochs that are over."""
-    return _replaced(ProducerUpdate, "_check_epoch", lambda self, header: None)
+    patch.setattr(ProducerUpdate, "_check_epoch", lambda self, header: None)
 
 
-def fenced_producer_writes() -> Undo:
+def fenced_producer_writes(patch: Patch) -> None:
     """Neither partitions nor coordinators compare epochs of what is written."""
     original = rules.write_refusal
 
@@ -83,31 +82,31 @@ def fenced_producer_writes() -> Undo:
             producer = known.client_producer
         return original(known, producer)
 
-    undo = _replaced(ProducerUpdate, "_check_epoch", lambda self, header: None)
-    return _both(undo, _replaced(rules, "write_refusal", refusal))
+    patch.setattr(ProducerUpdate, "_check_epoch", lambda self, header: None)
+    patch.setattr(rules, "write_refusal", refusal)
 
 
-def aborted_index_dropped() -> Undo:
+def aborted_index_dropped(patch: Patch) -> None:
     """Readers of committed records are not told what was aborted."""
-    return _replaced(Log, "aborted_transactions", lambda self, start, upper: [])
+    patch.setattr(Log, "aborted_transactions", lambda self, start, upper: [])
 
 
-def aborted_in_order_of_end() -> Undo:
+def aborted_in_order_of_end(patch: Patch) -> None:
     """Aborted transactions are told in the order of their markers."""
     original = Log.aborted_transactions
 
     def aborted(self: Any, start: int, upper: int) -> Any:
         return sorted(original(self, start, upper), key=lambda each: each.last_offset)
 
-    return _replaced(Log, "aborted_transactions", aborted)
+    patch.setattr(Log, "aborted_transactions", aborted)
 
 
-def stable_offset_is_high_watermark() -> Undo:
+def stable_offset_is_high_watermark(patch: Patch) -> None:
     """Readers of committed records are shown open transactions."""
-    return _replaced(ProducerState, "first_unstable_offset", property(lambda self: None))
+    patch.setattr(ProducerState, "first_unstable_offset", property(lambda self: None))
 
 
-def offsets_wait_for_transactions() -> Undo:
+def offsets_wait_for_transactions(patch: Patch) -> None:
     """A new leader names no latest committed offset while an earlier transaction is open."""
     original = list_offsets._search
 
@@ -119,10 +118,10 @@ def offsets_wait_for_transactions() -> Undo:
             return list_offsets.Found(ErrorCode.OFFSET_NOT_AVAILABLE)
         return await original(filesystem, led, request, timestamp)
 
-    return _replaced(list_offsets, "_search", search)
+    patch.setattr(list_offsets, "_search", search)
 
 
-def offsets_named_too_early() -> Undo:
+def offsets_named_too_early(patch: Patch) -> None:
     """A new leader names a latest offset although it may know less than the one before it."""
     original = list_offsets._search
 
@@ -136,13 +135,13 @@ def offsets_named_too_early() -> Undo:
             offset = log.last_stable_offset
         return list_offsets.Found(ErrorCode.NONE, -1, offset, partition.core.leader_epoch)
 
-    return _replaced(list_offsets, "_search", search)
+    patch.setattr(list_offsets, "_search", search)
 
 
 # -- the runtime of coordinators -------------------------------------------------------------------
 
 
-def _commits_at_once(topic: str) -> Undo:
+def _commits_at_once(patch: Patch, topic: str) -> None:
     original = ReplicaPartition.high_watermark.fget  # type: ignore[attr-defined]
 
     def high_watermark(self: Any) -> int:
@@ -150,20 +149,20 @@ def _commits_at_once(topic: str) -> Undo:
             return int(self.log_end_offset)
         return int(original(self))
 
-    return _replaced(ReplicaPartition, "high_watermark", property(high_watermark))
+    patch.setattr(ReplicaPartition, "high_watermark", property(high_watermark))
 
 
-def group_answers_before_commit() -> Undo:
+def group_answers_before_commit(patch: Patch) -> None:
     """Group coordinators answer as soon as they have written."""
-    return _commits_at_once(CONSUMER_OFFSETS.topic)
+    _commits_at_once(patch, CONSUMER_OFFSETS.topic)
 
 
-def markers_before_commit() -> Undo:
+def markers_before_commit(patch: Patch) -> None:
     """Transaction coordinators go on as soon as they have written."""
-    return _commits_at_once(TRANSACTION_STATE.topic)
+    _commits_at_once(patch, TRANSACTION_STATE.topic)
 
 
-def loading_skips_tail() -> Undo:
+def loading_skips_tail(patch: Patch) -> None:
     """Of every piece of the log the last batch is not replayed."""
     original = LogLoader.feed
 
@@ -171,35 +170,35 @@ def loading_skips_tail() -> Undo:
         positions = [position for position, _header in iter_batches(records)]
         return original(self, records[: positions[-1]] if positions else records)
 
-    return _replaced(LogLoader, "feed", feed)
+    patch.setattr(LogLoader, "feed", feed)
 
 
 # -- compaction ------------------------------------------------------------------------------------
 
 
-def compaction_passes_stable_offset() -> Undo:
+def compaction_passes_stable_offset(patch: Patch) -> None:
     """The cleaner works on what open transactions may still decide."""
-    return _replaced(
+    patch.setattr(
         log_cleaner, "_first_uncleanable_index", lambda log, *_: max(len(log.segments) - 1, 0)
     )
 
 
-def aborted_records_supersede() -> Undo:
+def aborted_records_supersede(patch: Patch) -> None:
     """The cleaner takes what a transaction has aborted for the newest of its key."""
-    return _replaced(TransactionWalk, "is_aborted", lambda self, header: False)
+    patch.setattr(TransactionWalk, "is_aborted", lambda self, header: False)
 
 
-def compaction_drops_the_newest() -> Undo:
+def compaction_drops_the_newest(patch: Patch) -> None:
     """Of a key with an older record the cleaner keeps that one."""
     original = OffsetMap.put
 
     def put(self: Any, columns: Any, first_offset: int) -> int:
         return original(self, columns, first_offset) if not self.count else columns.row_count
 
-    return _replaced(OffsetMap, "put", put)
+    patch.setattr(OffsetMap, "put", put)
 
 
-def producers_of_cut_batches_kept() -> Undo:
+def producers_of_cut_batches_kept(patch: Patch) -> None:
     """A log that is cut goes on with the producers that it had."""
     original = ProducerState.load
 
@@ -207,10 +206,10 @@ def producers_of_cut_batches_kept() -> Undo:
         if not self.producers:
             original(self, *arguments)
 
-    return _replaced(ProducerState, "load", load)
+    patch.setattr(ProducerState, "load", load)
 
 
-def stale_snapshots_kept() -> Undo:
+def stale_snapshots_kept(patch: Patch) -> None:
     """A producer snapshot beyond the log's end is passed over, and stays for the next cut."""
     original = ProducerState.load_newest
 
@@ -220,79 +219,79 @@ def stale_snapshots_kept() -> Undo:
         original(self, first_offset, log_end_offset, now_ms)
         self.snapshot_offsets += beyond
 
-    return _replaced(ProducerState, "load_newest", load_newest)
+    patch.setattr(ProducerState, "load_newest", load_newest)
 
 
 # -- transaction coordinators ----------------------------------------------------------------------
 
 
-def epoch_not_bumped() -> Undo:
+def epoch_not_bumped(patch: Patch) -> None:
     """All transactions of an instance have one epoch."""
-    return _replaced(transaction, "EPOCH_BUMP_VERSION", 99)
+    patch.setattr(transaction, "EPOCH_BUMP_VERSION", 99)
 
 
-def late_end_ends_the_next() -> Undo:
+def late_end_ends_the_next(patch: Patch) -> None:
     """EndTxn is taken whatever its epoch."""
-    undo = _replaced(rules, "_fence", lambda *_: ErrorCode.NONE)
-    return _both(undo, _replaced(Transaction, "ended_by", property(lambda self: None)))
+    patch.setattr(rules, "_fence", lambda *_: ErrorCode.NONE)
+    patch.setattr(Transaction, "ended_by", property(lambda self: None))
 
 
-def instances_share_an_epoch() -> Undo:
+def instances_share_an_epoch(patch: Patch) -> None:
     """Who comes anew gets the pair that the one before it had."""
-    return _replaced(rules, "_following", lambda current, spare: current)
+    patch.setattr(rules, "_following", lambda current, spare: current)
 
 
-def markers_lost() -> Undo:
+def markers_lost(patch: Patch) -> None:
     """A marker counts as written whatever its leader says."""
-    return _replaced(marker_sender, "DONE_ERRORS", frozenset(ErrorCode))
+    patch.setattr(marker_sender, "DONE_ERRORS", frozenset(ErrorCode))
 
 
 # -- group coordinators ----------------------------------------------------------------------------
 
 
-def offsets_visible_before_marker() -> Undo:
+def offsets_visible_before_marker(patch: Patch) -> None:
     """Offsets of a transaction count as soon as they are written."""
     original = OffsetStore.put
 
     def put(self: Any, key: Any, stored: Any, producer_id: Any) -> None:
         original(self, key, stored, None)
 
-    return _replaced(OffsetStore, "put", put)
+    patch.setattr(OffsetStore, "put", put)
 
 
-def pending_offsets_taken_for_stable() -> Undo:
+def pending_offsets_taken_for_stable(patch: Patch) -> None:
     """Nobody waits for the offsets of a transaction that is about to end."""
-    return _replaced(OffsetStore, "is_pending", lambda *_: False)
+    patch.setattr(OffsetStore, "is_pending", lambda *_: False)
 
 
-def generation_not_checked() -> Undo:
+def generation_not_checked(patch: Patch) -> None:
     """Members of former generations may commit offsets."""
-    return _replaced(ClassicGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
+    patch.setattr(ClassicGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
 
 
-def unreleased_partitions_given() -> Undo:
+def unreleased_partitions_given(patch: Patch) -> None:
     """A member of a consumer group gets what another one has not given back yet."""
     original = Reconciliation.next_step
 
     def next_step(self: Any, member: Any) -> Any:
         return original(replace(self, is_released=lambda *_: True), member)
 
-    return _replaced(Reconciliation, "next_step", next_step)
+    patch.setattr(Reconciliation, "next_step", next_step)
 
 
-def revocation_not_awaited() -> Undo:
+def revocation_not_awaited(patch: Patch) -> None:
     """What a member was asked to give back counts as given back."""
-    undo = _replaced(Reconciliation, "_still_has", lambda *_: False)
-    return _both(undo, _commits_for_any_partition())
+    patch.setattr(Reconciliation, "_still_has", lambda *_: False)
+    _commits_for_any_partition(patch)
 
 
-def member_epoch_not_checked() -> Undo:
+def member_epoch_not_checked(patch: Patch) -> None:
     """Members of consumer groups that were put out may commit offsets."""
-    undo = _replaced(ConsumerGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
-    return _both(undo, _commits_for_any_partition())
+    patch.setattr(ConsumerGroup, "validate_offset_commit", lambda *_, **__: ErrorCode.NONE)
+    _commits_for_any_partition(patch)
 
 
-def assignments_stop_with_the_clock() -> Undo:
+def assignments_stop_with_the_clock(patch: Patch) -> None:
     """A target assignment of the future counts as just computed."""
     original = MemberUpdates.refresh_target
 
@@ -301,49 +300,44 @@ def assignments_stop_with_the_clock() -> Undo:
             return update.group.assignment_epoch, update.group.target_of(update.new)
         return original(self, update)
 
-    return _replaced(MemberUpdates, "refresh_target", refresh_target)
+    patch.setattr(MemberUpdates, "refresh_target", refresh_target)
 
 
-def _commits_for_any_partition() -> Undo:
+def _commits_for_any_partition(patch: Patch) -> None:
     """Behind whatever gives a partition to two members there is another wall; it is taken away."""
-    return _replaced(ConsumerGroup, "partition_commit_error", lambda *_, **__: ErrorCode.NONE)
+    patch.setattr(ConsumerGroup, "partition_commit_error", lambda *_, **__: ErrorCode.NONE)
 
 
-MUTATIONS: dict[str, Callable[[], Undo]] = (
-    {
-        mutation.__name__.replace("_", "-"): mutation
-        for mutation in (
-            marker_epoch_not_checked,
-            coordinator_epoch_ignored,
-            verification_skipped,
-            producer_epoch_not_checked,
-            fenced_producer_writes,
-            aborted_index_dropped,
-            aborted_in_order_of_end,
-            stable_offset_is_high_watermark,
-            offsets_wait_for_transactions,
-            offsets_named_too_early,
-            group_answers_before_commit,
-            markers_before_commit,
-            loading_skips_tail,
-            compaction_passes_stable_offset,
-            aborted_records_supersede,
-            compaction_drops_the_newest,
-            producers_of_cut_batches_kept,
-            stale_snapshots_kept,
-            epoch_not_bumped,
-            late_end_ends_the_next,
-            instances_share_an_epoch,
-            markers_lost,
-            offsets_visible_before_marker,
-            pending_offsets_taken_for_stable,
-            generation_not_checked,
-            unreleased_partitions_given,
-            revocation_not_awaited,
-            member_epoch_not_checked,
-            assignments_stop_with_the_clock,
-        )
-    }
-    | group_mutations.MUTATIONS
-    | upheaval_mutations.MUTATIONS
+BUGS = table(
+    InjectedBug(marker_epoch_not_checked, 16, ("late_requests",)),
+    InjectedBug(coordinator_epoch_ignored),
+    InjectedBug(verification_skipped, 4),
+    InjectedBug(producer_epoch_not_checked),
+    InjectedBug(fenced_producer_writes, 4),
+    InjectedBug(aborted_index_dropped, 1),
+    InjectedBug(aborted_in_order_of_end, 3),
+    InjectedBug(stable_offset_is_high_watermark, 1),
+    InjectedBug(offsets_wait_for_transactions, 2, ("kill_coordinator", "stop_broker")),
+    InjectedBug(offsets_named_too_early, 12, ("unheard_leader_dies",)),
+    InjectedBug(group_answers_before_commit, 1, ("kill_coordinator", "cut_replication")),
+    InjectedBug(markers_before_commit, 1, ("kill_coordinator", "cut_replication")),
+    InjectedBug(loading_skips_tail, 1, ("kill_coordinator", "coordinator_leaves")),
+    InjectedBug(compaction_passes_stable_offset),
+    InjectedBug(aborted_records_supersede, 15, ("kill_coordinator", "coordinator_leaves")),
+    InjectedBug(compaction_drops_the_newest),
+    InjectedBug(producers_of_cut_batches_kept),
+    InjectedBug(stale_snapshots_kept),
+    InjectedBug(epoch_not_bumped, 4),
+    InjectedBug(late_end_ends_the_next),
+    InjectedBug(instances_share_an_epoch, 1),
+    InjectedBug(markers_lost),
+    InjectedBug(offsets_visible_before_marker, 6),
+    InjectedBug(pending_offsets_taken_for_stable),
+    InjectedBug(generation_not_checked, 39),
+    InjectedBug(unreleased_partitions_given, 1),
+    InjectedBug(revocation_not_awaited, 2),
+    InjectedBug(member_epoch_not_checked, 17),
+    InjectedBug(assignments_stop_with_the_clock, 20, ("lose_an_hour",)),
+    *GROUP_BUGS,
+    *UPHEAVAL_BUGS,
 )

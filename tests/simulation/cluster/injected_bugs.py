@@ -1,13 +1,11 @@
 """Bugs put into production code one at a time, to prove that the simulation finds such bugs.
 
-Owns: how each is put in and taken out again. Must not: be active unless asked for.
-Invariant: what a mutation returns undoes it completely.
+Owns: what each replaces, and which faults bring it to light. Must not: be active unless asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from moldau.controller.controller import Controller, Turns
@@ -20,20 +18,12 @@ from moldau.raft.core.effects import Persist
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
 from moldau.raft.snapshot_store import SnapshotStore
-
-Undo = Callable[[], None]
-
-
-def _replaced(owner: Any, name: str, replacement: Any) -> Undo:
-    original = getattr(owner, name)
-    setattr(owner, name, replacement)
-    return lambda: setattr(owner, name, original)
-
+from tests.kit.injected_bugs import InjectedBug, Patch, table
 
 # -- the controller --------------------------------------------------------------------------------
 
 
-def answer_before_commit() -> Undo:
+def answer_before_commit(patch: Patch) -> None:
     """A request is answered as soon as its records are in the leader's own log."""
     original = Controller._take_over
 
@@ -44,10 +34,10 @@ def answer_before_commit() -> Undo:
         finally:
             self._committed_offset = committed
 
-    return _replaced(Controller, "_take_over", take_over)
+    patch.setattr(Controller, "_take_over", take_over)
 
 
-def decisions_overlap() -> Undo:
+def decisions_overlap(patch: Patch) -> None:
     """A decision that gives way lets others change the state it looks at."""
 
     def take(self: Any, steps: Any) -> None:
@@ -55,30 +45,30 @@ def decisions_overlap() -> Undo:
             self._clock.call_later(0.0, take, self, steps)
             return
 
-    return _replaced(Turns, "take", take)
+    patch.setattr(Turns, "take", take)
 
 
-def sessions_unchecked() -> Undo:
+def sessions_unchecked(patch: Patch) -> None:
     """Nobody looks whether a broker has fallen silent."""
-    return _replaced(Controller, "_check_sessions", lambda self: None)
+    patch.setattr(Controller, "_check_sessions", lambda self: None)
 
 
-def fenced_stays_in_isr() -> Undo:
+def fenced_stays_in_isr(patch: Patch) -> None:
     """A broker is fenced, and its partitions are left as they are."""
-    return _replaced(cluster_control, "leaving_step", lambda *_a, **_k: Step([], is_last=True))
+    patch.setattr(cluster_control, "leaving_step", lambda *_a, **_k: Step([], is_last=True))
 
 
-def unclean_start_is_clean() -> Undo:
+def unclean_start_is_clean(patch: Patch) -> None:
     """A broker that lost its unflushed records keeps its places in ISR and ELR."""
     original = cluster_control.leaving_step
 
     def leaving_step(state: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
         return original(state, broker_id, is_clean=True, **more)
 
-    return _replaced(cluster_control, "leaving_step", leaving_step)
+    patch.setattr(cluster_control, "leaving_step", leaving_step)
 
 
-def deposed_keeps_state() -> Undo:
+def deposed_keeps_state(patch: Patch) -> None:
     """A controller that leads no more keeps what it appended and nobody committed."""
     original = ControllerCore.deactivate
 
@@ -87,10 +77,10 @@ def deposed_keeps_state() -> Undo:
         original(self)
         self.state.reset(image)
 
-    return _replaced(ControllerCore, "deactivate", deactivate)
+    patch.setattr(ControllerCore, "deactivate", deactivate)
 
 
-def producer_ids_twice() -> Undo:
+def producer_ids_twice(patch: Patch) -> None:
     """Half of each block of producer ids is handed out again."""
 
     def allocate(state: Any, request: Any) -> Any:
@@ -100,11 +90,10 @@ def producer_ids_twice() -> Undo:
         return result
 
     original = HANDLERS[AllocateProducerIdsRequest]
-    HANDLERS[AllocateProducerIdsRequest] = allocate
-    return lambda: HANDLERS.update({AllocateProducerIdsRequest: original})
+    patch.setitem(HANDLERS, AllocateProducerIdsRequest, allocate)
 
 
-def second_broker_epoch() -> Undo:
+def second_broker_epoch(patch: Patch) -> None:
     """The broker epoch is not the offset of the registration, but the one after it."""
     original = ClusterControl.register_broker
 
@@ -114,13 +103,13 @@ def second_broker_epoch() -> Undo:
         )
         return original(self, request, log_end_offset=last, now_ms=now_ms)
 
-    return _replaced(ClusterControl, "register_broker", register)
+    patch.setattr(ClusterControl, "register_broker", register)
 
 
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def persist_in_the_background() -> Undo:
+def persist_in_the_background(patch: Patch) -> None:
     """Votes and epochs are written after the answers that reflect them have left."""
     original = QuorumDriver._do
 
@@ -131,19 +120,19 @@ def persist_in_the_background() -> Undo:
             return
         await original(self, effect)
 
-    return _replaced(QuorumDriver, "_do", do)
+    patch.setattr(QuorumDriver, "_do", do)
 
 
-def votes_forgotten() -> Undo:
+def votes_forgotten(patch: Patch) -> None:
     """Election states never reach the disk."""
 
     async def persist(self: Any, state: Any) -> None:
         self._files.quorum_state = state
 
-    return _replaced(LogStore, "persist", persist)
+    patch.setattr(LogStore, "persist", persist)
 
 
-def unflushed_counts() -> Undo:
+def unflushed_counts(patch: Patch) -> None:
     """What is appended counts as flushed: for the leader itself, and in a follower's next fetch."""
     original = QuorumDriver.on_appended
 
@@ -152,10 +141,10 @@ def unflushed_counts() -> Undo:
         end_offset = self._log.log_end_offset
         self.events.add_effects(self.core.on_flushed(end_offset, self.now_ms()))
 
-    return _replaced(QuorumDriver, "on_appended", on_appended)
+    patch.setattr(QuorumDriver, "on_appended", on_appended)
 
 
-def delivered_before_commit() -> Undo:
+def delivered_before_commit(patch: Patch) -> None:
     """Listeners hear of what is in the leader's own log, committed or not."""
     original = QuorumDriver.on_appended
 
@@ -164,7 +153,7 @@ def delivered_before_commit() -> Undo:
         if self.led_epoch == self.core.leader_epoch:
             self.delivery.advance(max(self._log.log_end_offset, self.delivery.high_watermark))
 
-    undo = _replaced(QuorumDriver, "on_appended", on_appended)
+    patch.setattr(QuorumDriver, "on_appended", on_appended)
     advance = QuorumDriver._do
 
     async def do(self: Any, effect: Any) -> None:
@@ -174,11 +163,10 @@ def delivered_before_commit() -> Undo:
             return
         await advance(self, effect)
 
-    undo_advance = _replaced(QuorumDriver, "_do", do)
-    return lambda: (undo_advance(), undo())[0]
+    patch.setattr(QuorumDriver, "_do", do)
 
 
-def trimmed_before_snapshot() -> Undo:
+def trimmed_before_snapshot(patch: Patch) -> None:
     """The log is trimmed first, and the snapshot that stands for it is finished afterwards."""
     original = SnapshotStore.write
 
@@ -187,10 +175,10 @@ def trimmed_before_snapshot() -> Undo:
         self._log.delete_records(snapshot_id.end_offset)
         await original(self, snapshot_id, *arguments, **options)
 
-    return _replaced(SnapshotStore, "write", write)
+    patch.setattr(SnapshotStore, "write", write)
 
 
-def deposed_stays_active() -> Undo:
+def deposed_stays_active(patch: Patch) -> None:
     """A controller that leads no more is not told so until it leads again."""
     original = Controller.handle_leader_change
 
@@ -198,25 +186,22 @@ def deposed_stays_active() -> Undo:
         if not self.is_active or leader_id == self._node_id:
             original(self, leader_id, leader_epoch)
 
-    return _replaced(Controller, "handle_leader_change", handle_leader_change)
+    patch.setattr(Controller, "handle_leader_change", handle_leader_change)
 
 
-MUTATIONS: dict[str, Callable[[], Undo]] = {
-    mutation.__name__.replace("_", "-"): mutation
-    for mutation in (
-        answer_before_commit,
-        decisions_overlap,
-        sessions_unchecked,
-        fenced_stays_in_isr,
-        unclean_start_is_clean,
-        deposed_keeps_state,
-        producer_ids_twice,
-        second_broker_epoch,
-        persist_in_the_background,
-        votes_forgotten,
-        unflushed_counts,
-        delivered_before_commit,
-        trimmed_before_snapshot,
-        deposed_stays_active,
-    )
-}
+BUGS = table(
+    InjectedBug(answer_before_commit, 1),
+    InjectedBug(decisions_overlap, 1),
+    InjectedBug(sessions_unchecked),
+    InjectedBug(fenced_stays_in_isr, 1, ("kill_broker", "stop_broker")),
+    InjectedBug(unclean_start_is_clean, 1, ("kill_broker",)),
+    InjectedBug(deposed_keeps_state, 1, ("stop_controller", "partition", "resign", "stall_disk")),
+    InjectedBug(producer_ids_twice, 1),
+    InjectedBug(second_broker_epoch, 1),
+    InjectedBug(persist_in_the_background, 1, ("storage_outage",)),
+    InjectedBug(votes_forgotten),
+    InjectedBug(unflushed_counts, 1, ("storage_outage",)),
+    InjectedBug(delivered_before_commit),
+    InjectedBug(trimmed_before_snapshot, 1, ("crash_on_file", "kill_controller")),
+    InjectedBug(deposed_stays_active),
+)

@@ -1,8 +1,7 @@
-"""The state machine finds bugs: faults planted in the core, each of which it must report."""
+"""The state machine finds bugs: each that is injected into the core it must report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +14,11 @@ from moldau.client.producer.core.queues import PartitionQueue
 from moldau.client.producer.core.results import Results
 from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
 from moldau.protocol.errors import ErrorCode
+from tests.kit.injected_bugs import Inject, Patch
 from tests.unit.client.producer.core.test_state_machine import AccumulatorMachine
 
-Plant = Callable[[pytest.MonkeyPatch], None]
 
-
-def two_at_once_without_numbers(patch: pytest.MonkeyPatch) -> None:
+def two_at_once_without_numbers(patch: Patch) -> None:
     original = PartitionQueue.may_start_another
 
     def patched(self: PartitionQueue, *, max_outstanding: int) -> bool:
@@ -29,7 +27,7 @@ def two_at_once_without_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionQueue, "may_start_another", patched)
 
 
-def retry_behind_newer_batches(patch: pytest.MonkeyPatch) -> None:
+def retry_behind_newer_batches(patch: Patch) -> None:
     """A batch that comes back goes to the end of the line, with new numbers."""
     original = Results._may_retry
 
@@ -45,7 +43,7 @@ def retry_behind_newer_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Results, "_may_retry", patched)
 
 
-def numbers_of_lost_batches_used_again(patch: pytest.MonkeyPatch) -> None:
+def numbers_of_lost_batches_used_again(patch: Patch) -> None:
     def patched(self: PartitionQueue, batch: ProducerBatch) -> None:
         self.outstanding.remove(batch)
         if batch.is_numbered and batch.end_sequence == self.next_sequence:
@@ -54,7 +52,7 @@ def numbers_of_lost_batches_used_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionQueue, "give_up", patched)
 
 
-def any_loss_starts_new_numbers(patch: pytest.MonkeyPatch) -> None:
+def any_loss_starts_new_numbers(patch: Patch) -> None:
     """A lost answer is treated as a refused number: the batch may be there twice."""
     original = Results._may_retry
 
@@ -68,7 +66,7 @@ def any_loss_starts_new_numbers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Results, "_may_retry", patched)
 
 
-def new_epoch_under_batches_on_the_wire(patch: pytest.MonkeyPatch) -> None:
+def new_epoch_under_batches_on_the_wire(patch: Patch) -> None:
     def patched(self: Accumulator, queue: PartitionQueue) -> bool:
         identity = self.identity
         if identity is not None and queue.pair != identity.producer and queue.outstanding:
@@ -80,7 +78,7 @@ def new_epoch_under_batches_on_the_wire(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Accumulator, "_may_start", patched)
 
 
-def split_in_wrong_order(patch: pytest.MonkeyPatch) -> None:
+def split_in_wrong_order(patch: Patch) -> None:
     original = PartitionQueue.replace_outstanding
 
     def patched(self: PartitionQueue, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
@@ -89,7 +87,7 @@ def split_in_wrong_order(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionQueue, "replace_outstanding", patched)
 
 
-def split_forgets_who_waits(patch: pytest.MonkeyPatch) -> None:
+def split_forgets_who_waits(patch: Patch) -> None:
     def patched(self: Outcome, parts: Any) -> None:
         self._parts = parts
         self._waiters = self._waiters[:-1]
@@ -100,7 +98,7 @@ def split_forgets_who_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Outcome, "replace", patched)
 
 
-def expired_on_the_wire_gives_memory_back(patch: pytest.MonkeyPatch) -> None:
+def expired_on_the_wire_gives_memory_back(patch: Patch) -> None:
     original = Results._finish
 
     def patched(
@@ -113,7 +111,7 @@ def expired_on_the_wire_gives_memory_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Results, "_finish", patched)
 
 
-def expired_on_the_wire_lets_the_next_go(patch: pytest.MonkeyPatch) -> None:
+def expired_on_the_wire_lets_the_next_go(patch: Patch) -> None:
     original = PartitionQueue.may_start_another
 
     def patched(self: PartitionQueue, *, max_outstanding: int) -> bool:
@@ -123,7 +121,7 @@ def expired_on_the_wire_lets_the_next_go(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionQueue, "may_start_another", patched)
 
 
-def numbers_counted_by_batch(patch: pytest.MonkeyPatch) -> None:
+def numbers_counted_by_batch(patch: Patch) -> None:
     def patched(self: PartitionQueue, batch: ProducerBatch) -> None:
         batch.number(self.pair, self.next_sequence)
         self.next_sequence += 1
@@ -131,7 +129,7 @@ def numbers_counted_by_batch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionQueue, "number", patched)
 
 
-def old_header_after_renumbering(patch: pytest.MonkeyPatch) -> None:
+def old_header_after_renumbering(patch: Patch) -> None:
     original = ProducerBatch.prepare
 
     def patched(self: ProducerBatch, *, is_transactional: bool) -> None:
@@ -141,7 +139,7 @@ def old_header_after_renumbering(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerBatch, "prepare", patched)
 
 
-def waits_for_an_epoch_that_nobody_asks_for(patch: pytest.MonkeyPatch) -> None:
+def waits_for_an_epoch_that_nobody_asks_for(patch: Patch) -> None:
     def patched(self: Accumulator, queue: PartitionQueue) -> None:
         pair: ProducerIdAndEpoch | None = None if self.identity is None else self.identity.producer
         if pair is not None and pair != queue.pair and not queue.outstanding:
@@ -151,7 +149,7 @@ def waits_for_an_epoch_that_nobody_asks_for(patch: pytest.MonkeyPatch) -> None:
 
 
 ALL = ("plain", "idempotent", "transactional")
-FAULTS: list[tuple[Plant, tuple[str, ...]]] = [
+BUGS: list[tuple[Inject, tuple[str, ...]]] = [
     (two_at_once_without_numbers, ALL),
     (retry_behind_newer_batches, ALL),
     (numbers_of_lost_batches_used_again, ("idempotent",)),
@@ -167,11 +165,11 @@ FAULTS: list[tuple[Plant, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "modes"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
-def test_a_planted_fault_is_found(
-    plant: Plant, modes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("inject", "modes"), BUGS, ids=[inject.__name__ for inject, _ in BUGS])
+def test_an_injected_bug_is_found(
+    inject: Inject, modes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch)
+    inject(monkeypatch)
     monkeypatch.setattr(AccumulatorMachine, "modes", modes)
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         run_state_machine_as_test(

@@ -1,7 +1,7 @@
-"""What must have come about in a run before what is planted in a broker, or in a reader, can show.
+"""What must have come about in a run before an injected bug, or a faulty client, can show.
 
 Owns the counting, in a history that is still growing. Must not: judge; what is counted here has
-happened whether or not anybody made a mistake of it. Invariant: a count never goes back.
+happened whether or not a bug made something of it. Invariant: a count never goes back.
 """
 
 from __future__ import annotations

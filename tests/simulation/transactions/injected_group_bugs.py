@@ -1,12 +1,10 @@
 """Faults that members, clients and clocks once brought to light in coordinators, put back.
 
-Owns: how each is put in and taken out again. Must not: be active unless asked for.
-Invariant: what a mutation returns undoes it completely.
+Owns: what each replaces, and which faults bring it to light. Must not: be active unless asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from moldau.broker.coordinator.group.core import consumer_protocol, migration
@@ -20,14 +18,14 @@ from moldau.broker.coordinator.shard import Shard
 from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch, Transaction
 from moldau.controller.core import topic_control
 from moldau.protocol.errors import ErrorCode
-from tests.simulation.replication.mutations import Undo, _both, _replaced
+from tests.kit.injected_bugs import InjectedBug, Patch
 
 _REBALANCING = ClassicGroupState.PREPARING_REBALANCE
 
 # -- members that change over ----------------------------------------------------------------------
 
 
-def upgrade_forgets_what_is_read() -> Undo:
+def upgrade_forgets_what_is_read(patch: Patch) -> None:
     """A group that changes its protocol in a rebalance takes its members for owners of nothing."""
     begin = ClassicGroup.begin_generation
     upgraded = migration._without_duplicates
@@ -37,18 +35,15 @@ def upgrade_forgets_what_is_read() -> Undo:
             member.assignment = b""
         begin(self, now_ms)
 
-    undo = _replaced(ClassicGroup, "begin_generation", begin_generation)
-    return _both(
-        undo,
-        _replaced(
-            migration,
-            "_without_duplicates",
-            lambda assigned, claimed: upgraded(assigned, [{} for _ in claimed]),
-        ),
+    patch.setattr(ClassicGroup, "begin_generation", begin_generation)
+    patch.setattr(
+        migration,
+        "_without_duplicates",
+        lambda assigned, claimed: upgraded(assigned, [{} for _ in claimed]),
     )
 
 
-def downgrade_is_complete() -> Undo:
+def downgrade_is_complete(patch: Patch) -> None:
     """A new coordinator takes a group that was to rebalance after its change for a stable one."""
     original = ClassicGroups.loaded
 
@@ -59,10 +54,10 @@ def downgrade_is_complete() -> Undo:
                 group.leader_id = next(iter(group.members))
         return original(self, now_ms)
 
-    return _replaced(ClassicGroups, "loaded", loaded)
+    patch.setattr(ClassicGroups, "loaded", loaded)
 
 
-def first_protocol_alone_is_read() -> Undo:
+def first_protocol_alone_is_read(patch: Patch) -> None:
     """What else a classic member says is found unreadable when its group is to change."""
 
     def write_assignment(partitions: Any, subscription: bytes, image: Any) -> bytes:
@@ -71,11 +66,11 @@ def first_protocol_alone_is_read() -> Undo:
 
     written = consumer_protocol.write_assignment
     first = property(lambda self: consumer_protocol.read_subscription(self.protocols[0][1]))
-    undo = _replaced(Joining, "subscription", first)
-    return _both(undo, _replaced(migration, "write_assignment", write_assignment))
+    patch.setattr(Joining, "subscription", first)
+    patch.setattr(migration, "write_assignment", write_assignment)
 
 
-def loaded_groups_are_forgotten() -> Undo:
+def loaded_groups_are_forgotten(patch: Patch) -> None:
     """A new coordinator has loaded offsets, but no consumer group."""
     original = GroupState.loaded
 
@@ -85,10 +80,10 @@ def loaded_groups_are_forgotten() -> Undo:
                 del self.groups[group_id]
         return original(self, now_ms)
 
-    return _replaced(GroupState, "loaded", loaded)
+    patch.setattr(GroupState, "loaded", loaded)
 
 
-def sessions_of_any_length() -> Undo:
+def sessions_of_any_length(patch: Patch) -> None:
     """A consumer group lets classic members say how long their sessions are."""
     original = ClassicGroups.join_error
 
@@ -97,13 +92,13 @@ def sessions_of_any_length() -> Undo:
             return ErrorCode.NONE
         return original(self, request, is_first=is_first)
 
-    return _replaced(ClassicGroups, "join_error", join_error)
+    patch.setattr(ClassicGroups, "join_error", join_error)
 
 
 # -- lines and clocks ------------------------------------------------------------------------------
 
 
-def members_wait_in_line() -> Undo:
+def members_wait_in_line(patch: Patch) -> None:
     """What members must do in time is refused as long as too many commits wait."""
     original = Shard.refusal
 
@@ -111,53 +106,50 @@ def members_wait_in_line() -> Undo:
         del passes_limit
         return original(self)
 
-    return _replaced(Shard, "refusal", refusal)
+    patch.setattr(Shard, "refusal", refusal)
 
 
-def timeouts_follow_the_wall_clock() -> Undo:
+def timeouts_follow_the_wall_clock(patch: Patch) -> None:
     """A transaction that began in the future has its time then."""
     original = Transaction.is_timed_out
-    return _replaced(
+    patch.setattr(
         Transaction, "is_timed_out", lambda self, now_ms, open_ms: original(self, now_ms, -1.0)
     )
 
 
-def expired_offsets_stay() -> Undo:
+def expired_offsets_stay(patch: Patch) -> None:
     """Offsets of groups that are not used any more are kept for ever."""
-    return _replaced(OffsetRemoval, "_has_expired", lambda *_: False)
+    patch.setattr(OffsetRemoval, "_has_expired", lambda *_: False)
 
 
 # -- topics, names, epochs -------------------------------------------------------------------------
 
 
-def internal_topics_grow() -> Undo:
+def internal_topics_grow(patch: Patch) -> None:
     """The coordinators' topics get more partitions when they are asked to."""
-    return _replaced(topic_control, "INTERNAL_TOPICS", frozenset())
+    patch.setattr(topic_control, "INTERNAL_TOPICS", frozenset())
 
 
-def batches_are_not_cut() -> Undo:
+def batches_are_not_cut(patch: Patch) -> None:
     """What coordinators write on their own account goes into one batch, or nowhere."""
-    return _replaced(Shard, "_append_each", lambda self, records: self._append(records, None))
+    patch.setattr(Shard, "_append_each", lambda self, records: self._append(records, None))
 
 
-def epoch_of_markers_taken() -> Undo:
+def epoch_of_markers_taken(patch: Patch) -> None:
     """A client may name the epoch that fences all others."""
-    return _replaced(ProducerIdAndEpoch, "is_of_markers", property(lambda self: False))
+    patch.setattr(ProducerIdAndEpoch, "is_of_markers", property(lambda self: False))
 
 
-MUTATIONS: dict[str, Callable[[], Undo]] = {
-    mutation.__name__.replace("_", "-"): mutation
-    for mutation in (
-        upgrade_forgets_what_is_read,
-        downgrade_is_complete,
-        first_protocol_alone_is_read,
-        loaded_groups_are_forgotten,
-        sessions_of_any_length,
-        members_wait_in_line,
-        timeouts_follow_the_wall_clock,
-        expired_offsets_stay,
-        internal_topics_grow,
-        batches_are_not_cut,
-        epoch_of_markers_taken,
-    )
-}
+GROUP_BUGS = (
+    InjectedBug(upgrade_forgets_what_is_read, 31, ("upgrade_within",)),
+    InjectedBug(downgrade_is_complete, 20, ("downgrade",)),
+    InjectedBug(first_protocol_alone_is_read, 21, ("join_unreadable",)),
+    InjectedBug(loaded_groups_are_forgotten, 14, ("coordinator_leaves", "kill_coordinator")),
+    InjectedBug(sessions_of_any_length, 34, ("join_for_ever",)),
+    InjectedBug(members_wait_in_line, 5, ("flood",)),
+    InjectedBug(timeouts_follow_the_wall_clock, 23, ("abandon_in_the_future",)),
+    InjectedBug(expired_offsets_stay, 1, ("hoard_offsets", "lose_an_hour")),
+    InjectedBug(internal_topics_grow, 34, ("grow_internal_topics",)),
+    InjectedBug(batches_are_not_cut, 4, ("hoard_ids",)),
+    InjectedBug(epoch_of_markers_taken, 14, ("claim_last_epoch",)),
+)

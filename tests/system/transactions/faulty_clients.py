@@ -1,7 +1,7 @@
-"""Clients that lie about what they do, one way each: what they claim is an anomaly to be found.
+"""Faulty clients: each does something else than it claims, in one way, and that is an anomaly.
 
-Owns the lies. Must not: make one that nobody could find. Invariant: a liar does what it claims but
-for the lie, so that a finding comes from nothing else.
+Owns the faults. Must not: have one that no checker could find. Invariant: a faulty client does what
+it claims but for its fault, so that a finding comes from nothing else.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ TICK_S: Final = 0.02
 
 
 class Honest:
-    """Passes everything on; each lie changes one thing, and is counted in `told`."""
+    """Passes everything on; each kind changes one thing, and is counted in `told`."""
 
     def __init__(self, sender: Sender, history: History, told: Counter[str]) -> None:
         self.sender = sender
         self.history = history
         self._told = told
 
-    def lie(self) -> None:
-        """It has just lied."""
+    def claim_falsely(self) -> None:
+        """Count one."""
         self._told[type(self).__name__] += 1
 
     def open(self) -> None:
@@ -61,7 +61,7 @@ class AbortsCommits(Honest):
 
     def commit(self) -> None:
         self.sender.abort()
-        self.lie()
+        self.claim_falsely()
 
 
 class CommitsAborts(Honest):
@@ -69,7 +69,7 @@ class CommitsAborts(Honest):
 
     def abort(self) -> None:
         self.sender.commit()
-        self.lie()
+        self.claim_falsely()
 
 
 class SendsTwice(Honest):
@@ -78,7 +78,7 @@ class SendsTwice(Honest):
     def send(self, send: Send) -> None:
         self.sender.send(dataclasses.replace(send))
         self.sender.send(send)
-        self.lie()
+        self.claim_falsely()
 
 
 class SendsHalf(Honest):
@@ -97,7 +97,7 @@ class SendsHalf(Honest):
         if self._count % 2:
             super().send(send)
         else:
-            self.lie()
+            self.claim_falsely()
 
 
 class CommitsEarly(Honest):
@@ -111,7 +111,7 @@ class CommitsEarly(Honest):
         never = threading.Event()
         while time.monotonic() < end and not self._is_read(send):
             never.wait(TICK_S)
-        self.lie()
+        self.claim_falsely()
 
     def _is_read(self, send: Send) -> bool:
         return any(
@@ -143,7 +143,7 @@ class SwapsOffsets(Honest):
                 before[send.log] = send
             elif None not in (send.offset, other.offset):
                 send.offset, other.offset = other.offset, send.offset
-                self.lie()
+                self.claim_falsely()
         self._sends = list(before.values())
 
 
@@ -153,7 +153,7 @@ class CommitsTooLittle(Honest):
     def send_offsets(self, commits: Sequence[OffsetCommit], consumer: Consumer) -> None:
         moved = [dataclasses.replace(each, next_offset=each.first or 0) for each in commits]
         super().send_offsets(moved, consumer)
-        self.lie()
+        self.claim_falsely()
 
 
 def conceal_revocations(history: History) -> None:

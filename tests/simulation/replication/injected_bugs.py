@@ -1,12 +1,10 @@
 """Bugs put into replication one at a time, to prove that the simulation finds such bugs.
 
-Owns: how each is put in and taken out again. Must not: be active unless asked for.
-Invariant: what a mutation returns undoes it completely.
+Owns: what each replaces, and which faults bring it to light. Must not: be active unless asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from moldau.broker.replica.context import ReplicationContext
@@ -26,69 +24,53 @@ from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH, CleanShutdown
 from moldau.storage.found_partitions import FoundPartitions
 from moldau.storage.producer_entry import ProducerUpdate
 from moldau.storage.producer_state import ProducerState
+from tests.kit.injected_bugs import InjectedBug, Patch, table
 from tests.simulation.replication.broker_directories import BrokerDirectories
-
-Undo = Callable[[], None]
-
-
-def _replaced(owner: Any, name: str, replacement: Any) -> Undo:
-    original = getattr(owner, name)
-    setattr(owner, name, replacement)
-    return lambda: setattr(owner, name, original)
-
-
-def _both(first: Undo, second: Undo) -> Undo:
-    def undo() -> None:
-        second()
-        first()
-
-    return undo
-
 
 # -- the leader: what counts as committed ----------------------------------------------------------
 
 
-def own_end_is_high_watermark() -> Undo:
+def own_end_is_high_watermark(patch: Patch) -> None:
     """The high watermark follows the leader's own log, whatever followers have."""
-    return _replaced(PartitionCore, "_replicated_end", lambda self, local_end: local_end)
+    patch.setattr(PartitionCore, "_replicated_end", lambda self, local_end: local_end)
 
 
-def pending_shrink_counts() -> Undo:
+def pending_shrink_counts(patch: Patch) -> None:
     """Who is proposed to leave the ISR is not waited for, committed or not."""
 
     def update(self: Any) -> None:
         pending = self.pending
         self.maximal = self.committed if pending is None else frozenset(pending.isr)
 
-    return _replaced(InSyncSet, "_update_maximal", update)
+    patch.setattr(InSyncSet, "_update_maximal", update)
 
 
-def pending_expansion_forgotten() -> Undo:
+def pending_expansion_forgotten(patch: Patch) -> None:
     """Who is proposed to join the ISR is not waited for, although it may be a member by now."""
 
     def update(self: Any) -> None:
         self.maximal = self.committed
 
-    undo = _replaced(InSyncSet, "_update_maximal", update)
-    return _both(undo, _replaced(PartitionCore, "_is_about_to_join", lambda *_: False))
+    patch.setattr(InSyncSet, "_update_maximal", update)
+    patch.setattr(PartitionCore, "_is_about_to_join", lambda *_: False)
 
 
-def min_isr_ignored() -> Undo:
+def min_isr_ignored(patch: Patch) -> None:
     """Records are committed however few are in sync."""
-    return _replaced(PartitionCore, "is_under_min_isr", lambda self, min_insync_replicas: False)
+    patch.setattr(PartitionCore, "is_under_min_isr", lambda self, min_insync_replicas: False)
 
 
-def acknowledged_before_committed() -> Undo:
+def acknowledged_before_committed(patch: Patch) -> None:
     """A leader answers acks=all as soon as its own log has the records."""
     original = PartitionCore.is_committed
 
     def is_committed(self: Any, required_offset: int, min_insync_replicas: int) -> Any:
         return original(self, min(required_offset, self.high_watermark), min_insync_replicas)
 
-    return _replaced(PartitionCore, "is_committed", is_committed)
+    patch.setattr(PartitionCore, "is_committed", is_committed)
 
 
-def new_leader_commits_all() -> Undo:
+def new_leader_commits_all(patch: Patch) -> None:
     """Who begins to lead takes all of its log for committed."""
     original = PartitionCore.apply_state
 
@@ -98,10 +80,10 @@ def new_leader_commits_all() -> Undo:
             self.high_watermark = log_end_offset
         return begins
 
-    return _replaced(PartitionCore, "apply_state", apply_state)
+    patch.setattr(PartitionCore, "apply_state", apply_state)
 
 
-def high_watermark_back() -> Undo:
+def high_watermark_back(patch: Patch) -> None:
     """The high watermark is always the smallest end of all replicas that have said theirs, also
     when that is less than before.
     """
@@ -114,13 +96,13 @@ def high_watermark_back() -> Undo:
         self.high_watermark = min((end for end in ends if end >= 0), default=before)
         return bool(self.high_watermark != before)
 
-    return _replaced(PartitionCore, "advance_high_watermark", advance)
+    patch.setattr(PartitionCore, "advance_high_watermark", advance)
 
 
 # -- the leader: who is in sync --------------------------------------------------------------------
 
 
-def joins_before_caught_up() -> Undo:
+def joins_before_caught_up(patch: Patch) -> None:
     """A follower joins the ISR with its first fetch, wherever its log ends."""
 
     def may_join(self: Any, progress: Any) -> bool:
@@ -128,10 +110,10 @@ def joins_before_caught_up() -> Undo:
             progress.replica_id, progress.broker_epoch
         )
 
-    return _replaced(PartitionCore, "_may_join", may_join)
+    patch.setattr(PartitionCore, "_may_join", may_join)
 
 
-def lagging_stays_in_sync() -> Undo:
+def lagging_stays_in_sync(patch: Patch) -> None:
     """Nobody leaves the ISR for lagging, and nobody in it is waited for when it is silent."""
     original = PartitionCore._replicated_end
 
@@ -147,13 +129,13 @@ def lagging_stays_in_sync() -> Undo:
         self.followers = known
         return end
 
-    return _replaced(PartitionCore, "_replicated_end", replicated_end)
+    patch.setattr(PartitionCore, "_replicated_end", replicated_end)
 
 
 # -- followers -------------------------------------------------------------------------------------
 
 
-def truncates_to_high_watermark() -> Undo:
+def truncates_to_high_watermark(patch: Patch) -> None:
     """Who begins to follow cuts its log at its high watermark (before KIP-101)."""
     original = Partition.apply_state
 
@@ -166,10 +148,10 @@ def truncates_to_high_watermark() -> Undo:
         if log is not None and not log.offline and log.truncate_to(log.high_watermark):
             core.high_watermark = log.high_watermark
 
-    return _replaced(Partition, "apply_state", apply_state)
+    patch.setattr(Partition, "apply_state", apply_state)
 
 
-def never_truncates() -> Undo:
+def never_truncates(patch: Patch) -> None:
     """A follower does not say which epoch its log ends with, and so never learns of a fork."""
     original = FollowedPartition.position
 
@@ -177,46 +159,44 @@ def never_truncates() -> Undo:
         found = original(self)
         return None if found is None else found._replace(last_fetched_epoch=-1)
 
-    return _replaced(FollowedPartition, "position", position)
+    patch.setattr(FollowedPartition, "position", position)
 
 
-def any_leader_epoch_served() -> Undo:
+def any_leader_epoch_served(patch: Patch) -> None:
     """Nobody compares the leader epoch of a request with its own, and followers append whatever
     comes, from whichever leader they asked.
     """
-    undo = _replaced(PartitionCore, "check_leader_epoch", lambda self, current: ErrorCode.NONE)
+    patch.setattr(PartitionCore, "check_leader_epoch", lambda self, current: ErrorCode.NONE)
 
     def is_still_at(_self: Any, log: Any, requested: Any) -> bool:
         return bool(log.log_end_offset == requested.fetch_offset)
 
-    return _both(undo, _replaced(FollowedPartition, "_is_still_at", is_still_at))
+    patch.setattr(FollowedPartition, "_is_still_at", is_still_at)
 
 
-def follower_believes_high_watermark() -> Undo:
+def follower_believes_high_watermark(patch: Patch) -> None:
     """Consumers of a follower are shown everything it has."""
     original = PartitionCore.follow_high_watermark
 
     def follow(self: Any, leader_high_watermark: int, log_end_offset: int) -> bool:
         return original(self, log_end_offset, log_end_offset)
 
-    return _replaced(PartitionCore, "follow_high_watermark", follow)
+    patch.setattr(PartitionCore, "follow_high_watermark", follow)
 
 
 # -- producers -------------------------------------------------------------------------------------
 
 
-def retries_are_appended() -> Undo:
+def retries_are_appended(patch: Patch) -> None:
     """What an idempotent producer sends again is appended again."""
-    undo = _replaced(ProducerState, "find_duplicate", lambda self, header: None)
-    return _both(
-        undo, _replaced(ProducerUpdate, "check_data", lambda self, header, verification: None)
-    )
+    patch.setattr(ProducerState, "find_duplicate", lambda self, header: None)
+    patch.setattr(ProducerUpdate, "check_data", lambda self, header, verification: None)
 
 
 # -- unclean starts --------------------------------------------------------------------------------
 
 
-def unclean_start_keeps_isr() -> Undo:
+def unclean_start_keeps_isr(patch: Patch) -> None:
     """The controller lets a broker that lost its unflushed records keep its places."""
     original = cluster_control.leaving_step
 
@@ -225,83 +205,78 @@ def unclean_start_keeps_isr() -> Undo:
             return Step([], is_last=True)
         return original(state, broker_id, is_clean=is_clean, **more)
 
-    return _replaced(cluster_control, "leaving_step", leaving_step)
+    patch.setattr(cluster_control, "leaving_step", leaving_step)
 
 
-def unclean_start_stays_eligible() -> Undo:
+def unclean_start_stays_eligible(patch: Patch) -> None:
     """The controller takes every start for a clean one."""
     original = cluster_control.leaving_step
 
     def leaving_step(state: Any, broker_id: int, *, is_clean: bool, **more: Any) -> Step:
         return original(state, broker_id, is_clean=True, **more)
 
-    return _replaced(cluster_control, "leaving_step", leaving_step)
+    patch.setattr(cluster_control, "leaving_step", leaving_step)
 
 
-def every_start_is_clean() -> Undo:
+def every_start_is_clean(patch: Patch) -> None:
     """A broker takes every start for one after an orderly stop."""
     original = log_directory.read_clean_shutdown_marker
 
     def read(filesystem: Any, directory: str) -> CleanShutdown:
         return original(filesystem, directory) or CleanShutdown(0)
 
-    return _replaced(log_directory, "read_clean_shutdown_marker", read)
+    patch.setattr(log_directory, "read_clean_shutdown_marker", read)
 
 
-def any_broker_epoch_joins() -> Undo:
+def any_broker_epoch_joins(patch: Patch) -> None:
     """Neither leader nor controller looks in which life a follower has fetched."""
 
     def is_isr_eligible(self: Any, broker_id: int, broker_epoch: int) -> bool:
         return True
 
-    undo = _replaced(ReplicationContext, "is_isr_eligible", is_isr_eligible)
-    return _both(undo, _replaced(replica_reports, "_is_eligible", lambda state, member: True))
+    patch.setattr(ReplicationContext, "is_isr_eligible", is_isr_eligible)
+    patch.setattr(replica_reports, "_is_eligible", lambda state, member: True)
 
 
 # -- log directories -------------------------------------------------------------------------------
 
 
-def _removed_directory_is_clean() -> Undo:
+def start_without_a_directory_is_clean(patch: Patch) -> None:
+    """A broker looks only at the log directories that it has read: in them the stop was orderly."""
+
     def previous_broker_epoch(self: Any, found: Any) -> int:
         stops = [contents.clean_shutdown for contents in found]
         epochs = {UNKNOWN_BROKER_EPOCH if each is None else each.broker_epoch for each in stops}
         return epochs.pop() if len(epochs) == 1 else UNKNOWN_BROKER_EPOCH
 
-    undo = _replaced(FoundPartitions, "previous_broker_epoch", previous_broker_epoch)
-    return _both(undo, _replaced(FoundPartitions, "has_all", lambda *_: True))
+    patch.setattr(FoundPartitions, "previous_broker_epoch", previous_broker_epoch)
+    patch.setattr(FoundPartitions, "has_all", lambda *_: True)
 
 
-def _missing_log_is_begun_empty() -> Undo:
+def missing_log_is_begun_empty(patch: Patch) -> None:
+    """A broker makes an empty log for a replica that should lie in a directory that is gone."""
+
     def directory_for(self: Any, partition: Any, assigned: Any, is_believed: bool) -> Any:
         return self._log_manager.directory_with_id(assigned)
 
-    undo = _replaced(LogOpener, "_directory_for", directory_for)
-    return _both(undo, _replaced(FoundPartitions, "note_missing", lambda *_: None))
+    patch.setattr(LogOpener, "_directory_for", directory_for)
+    patch.setattr(FoundPartitions, "note_missing", lambda *_: None)
 
 
-def start_without_a_directory_is_clean() -> Undo:
-    """A broker looks only at the log directories that it has read: in them the stop was orderly."""
-    return _removed_directory_is_clean()
-
-
-def missing_log_is_begun_empty() -> Undo:
-    """A broker makes an empty log for a replica that should lie in a directory that is gone."""
-    return _missing_log_is_begun_empty()
-
-
-def brokers_of_kafka() -> Undo:
+def brokers_of_kafka(patch: Patch) -> None:
     """No injected bug of the controller: brokers do as Apache Kafka's do about a directory that was
     removed. The controller alone has to see to it that nothing is lost.
     """
-    undo = _both(_removed_directory_is_clean(), _missing_log_is_begun_empty())
-    return _both(undo, _replaced(BrokerDirectories, "are_honest", False))
+    start_without_a_directory_is_clean(patch)
+    missing_log_is_begun_empty(patch)
+    patch.setattr(BrokerDirectories, "are_honest", False)
 
 
-def controller_believes_brokers() -> Undo:
+def controller_believes_brokers(patch: Patch) -> None:
     """As `brokers_of_kafka`, and the controller takes a replica for what it was that its broker has
     moved out of a directory that is gone.
     """
-    undo = brokers_of_kafka()
+    brokers_of_kafka(patch)
 
     def is_clean(self: Any, existing: Any, request: Any, directories: Any) -> bool:
         return bool(existing and request.previous_broker_epoch == existing.broker_epoch)
@@ -320,12 +295,12 @@ def controller_believes_brokers() -> Undo:
         return changer.change(topic, key[1], partition, target)
 
     original = replica_reports._assign
-    undo = _both(undo, _replaced(replica_reports, "_assign", assign))
-    undo = _both(undo, _replaced(ClusterControl, "_is_clean", is_clean))
-    return _both(undo, _replaced(partition_changes, "is_named_directory", lambda *_: True))
+    patch.setattr(replica_reports, "_assign", assign)
+    patch.setattr(ClusterControl, "_is_clean", is_clean)
+    patch.setattr(partition_changes, "is_named_directory", lambda *_: True)
 
 
-def unclean_election_takes_the_first_only() -> Undo:
+def unclean_election_takes_the_first_only(patch: Patch) -> None:
     """No other replica may lead by an unclean election, however alive it is."""
     original = partition_changes._Transition._elected
 
@@ -335,18 +310,18 @@ def unclean_election_takes_the_first_only() -> Undo:
             return NO_LEADER, False
         return leader, is_unclean
 
-    return _replaced(partition_changes._Transition, "_elected", elected)
+    patch.setattr(partition_changes._Transition, "_elected", elected)
 
 
-def offline_log_keeps_its_name() -> Undo:
+def offline_log_keeps_its_name(patch: Patch) -> None:
     """A log in a directory that failed stands in the way of a later topic of the same name."""
-    return _replaced(FoundPartitions, "release_name", lambda *_, **__: None)
+    patch.setattr(FoundPartitions, "release_name", lambda *_, **__: None)
 
 
 # -- what leaders and controllers know of each other -----------------------------------------------
 
 
-def answer_overtakes_metadata() -> Undo:
+def answer_overtakes_metadata(patch: Patch) -> None:
     """Who left the ISR by an answer is not waited for, before the metadata say under which minimum
     that was.
     """
@@ -355,10 +330,10 @@ def answer_overtakes_metadata() -> Undo:
         proposed = () if self.pending is None else self.pending.isr
         self.maximal = self.committed.union(self.refused, proposed)
 
-    return _replaced(InSyncSet, "_update_maximal", update)
+    patch.setattr(InSyncSet, "_update_maximal", update)
 
 
-def late_copy_is_forgotten() -> Undo:
+def late_copy_is_forgotten(patch: Patch) -> None:
     """A refused addition to the ISR is not waited for, although a copy may be on its way."""
     original = InSyncSet.answered
 
@@ -368,37 +343,41 @@ def late_copy_is_forgotten() -> Undo:
         self._update_maximal()
         return answer
 
-    return _replaced(InSyncSet, "answered", answered)
+    patch.setattr(InSyncSet, "answered", answered)
 
 
-MUTATIONS: dict[str, Callable[[], Undo]] = {
-    mutation.__name__.replace("_", "-"): mutation
-    for mutation in (
-        own_end_is_high_watermark,
-        pending_shrink_counts,
-        pending_expansion_forgotten,
-        min_isr_ignored,
-        acknowledged_before_committed,
-        new_leader_commits_all,
-        high_watermark_back,
-        joins_before_caught_up,
-        lagging_stays_in_sync,
-        truncates_to_high_watermark,
-        never_truncates,
-        any_leader_epoch_served,
-        follower_believes_high_watermark,
-        retries_are_appended,
-        unclean_start_keeps_isr,
-        unclean_start_stays_eligible,
-        every_start_is_clean,
-        any_broker_epoch_joins,
-        start_without_a_directory_is_clean,
-        missing_log_is_begun_empty,
-        brokers_of_kafka,
+BUGS = table(
+    InjectedBug(own_end_is_high_watermark, 1, ("kill_broker",)),
+    InjectedBug(pending_shrink_counts, 1, ("isolate_broker", "cut_replication")),
+    InjectedBug(pending_expansion_forgotten, faults=("isolate_broker", "slow_network")),
+    InjectedBug(min_isr_ignored, 1, ("kill_broker",)),
+    InjectedBug(acknowledged_before_committed, 1, ("kill_broker", "cut_replication")),
+    InjectedBug(new_leader_commits_all, 1, ("kill_broker", "cut_replication")),
+    InjectedBug(high_watermark_back, 1, ("kill_broker", "cut_replication")),
+    InjectedBug(joins_before_caught_up, 1, ("kill_broker", "cut_replication")),
+    InjectedBug(lagging_stays_in_sync, 1, ("isolate_broker", "cut_replication")),
+    InjectedBug(truncates_to_high_watermark, 1, ("kill_broker", "broker_leaves")),
+    InjectedBug(never_truncates, 2, ("isolate_broker", "stop_broker", "cut_replication")),
+    InjectedBug(
+        any_leader_epoch_served, faults=("isolate_broker", "stop_broker", "cut_replication")
+    ),
+    InjectedBug(follower_believes_high_watermark, faults=("cut_replication",)),
+    InjectedBug(retries_are_appended, 1, ("reset", "cut_replication")),
+    InjectedBug(unclean_start_keeps_isr, 1, ("lose_power", "kill_broker")),
+    InjectedBug(unclean_start_stays_eligible, 1, ("lose_power", "kill_broker")),
+    InjectedBug(every_start_is_clean, 1, ("lose_power",)),
+    InjectedBug(any_broker_epoch_joins, faults=("lose_power", "kill_broker")),
+    InjectedBug(start_without_a_directory_is_clean, 1, ("remove_directory", "broker_leaves")),
+    InjectedBug(missing_log_is_begun_empty, 40, ("remove_directory",)),
+    InjectedBug(brokers_of_kafka),
+    InjectedBug(
         controller_believes_brokers,
-        unclean_election_takes_the_first_only,
-        offline_log_keeps_its_name,
-        answer_overtakes_metadata,
-        late_copy_is_forgotten,
-    )
-}
+        1,
+        ("remove_directory_in_the_dark",),
+        is_found_beside="brokers-of-kafka",
+    ),
+    InjectedBug(unclean_election_takes_the_first_only, 14, ("wipe_disk", "kill_controller")),
+    InjectedBug(offline_log_keeps_its_name, 15, ("fail_directory",)),
+    InjectedBug(answer_overtakes_metadata, 1, ("raise_minimum",)),
+    InjectedBug(late_copy_is_forgotten, 13, ("unsettle",)),
+)

@@ -1,0 +1,101 @@
+"""What every simulator has to pass in `make test`.
+
+Owns: the checks that are the same for all of them. Must not: know what a simulator promises.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.kit.injected_bugs import InjectedBug
+from tests.kit.seeds import Choice, Simulation, Statistics
+
+MIN_MEDIAN_EVENTS = 2_000
+"""The median run has at least so many events, so that runs are not shrunk to buy seeds."""
+
+ENOUGH_SEEDS = 20
+"""A busy machine runs fewer: too few to expect everything of."""
+
+
+def bugs_of_the_gate(simulation: Simulation) -> Sequence[object]:
+    """For `parametrize`."""
+    return [
+        pytest.param(bug, id=bug.name)
+        for bug in simulation.bugs.values()
+        if bug.first_seed is not None
+    ]
+
+
+def check_time_box(simulation: Simulation, first_seed: int, seconds: float) -> Statistics:
+    """No seed that fits into the seconds breaks a promise."""
+    print(f"seeds from {first_seed} on")
+    total, failed = simulation.run_seeds(first_seed, seconds=seconds)
+    print(total)
+    assert failed is None, simulation.describe_failure(failed)
+    assert total.median_events >= MIN_MEDIAN_EVENTS
+    return total
+
+
+def check_determinism(simulation: Simulation, seed: str, other: str) -> None:
+    """A seed is the same run in every process, whatever the hash seed; another one is not."""
+    here = simulation.run_seed(seed).digest
+    for hash_seed in ("0", "1234"):
+        assert here in _run(simulation, "--seed", seed, hash_seed=hash_seed).stdout
+    assert simulation.run_seed(other).digest != here
+
+
+def check_bug(simulation: Simulation, bug: InjectedBug, *, by_a_check: bool = False) -> None:
+    """The injected bug is found, and the same seed is a good one without it.
+
+    Args:
+        by_a_check: an exception that the bug leads to in the product does not count.
+    """
+    assert bug.first_seed is not None
+    choice = Choice(simulation.bug_controllers, bug.faults, bug.name)
+    _total, failed = simulation.run_seeds(bug.first_seed, choice, seeds=simulation.bug_seeds)
+    what = f"{simulation.bug_seeds} seeds from {bug.first_seed} on find no {bug.name}"
+    assert failed is not None, f"{what}: {bug.breaks}"
+    print(f"{bug.name}: seed {failed.seed}, {failed.failure}")
+    if by_a_check:
+        assert (failed.failure or "").startswith("Violation"), "a check finds it, not an exception"
+    without = replace(choice, bug=bug.is_found_beside)
+    assert simulation.run_seed(failed.seed, without).failure is None
+
+
+def check_replay(simulation: Simulation, choice: Choice) -> None:
+    """The command that a failing seed is printed with runs it again, to the same failure."""
+    _total, failed = simulation.run_seeds(1, choice, seeds=simulation.bug_seeds)
+    assert failed is not None
+    command = simulation.replay_command(failed.seed, choice)
+    assert command in simulation.describe_failure(failed, choice)
+    replayed = _run(simulation, *command.split()[3:], "--quiet")
+    assert replayed.returncode == 1
+    assert f"seed {failed.seed}: {failed.failure}" in replayed.stdout
+
+
+def check_undone(simulation: Simulation, seed: str) -> None:
+    """Each injected bug leaves the product as it was."""
+    before = simulation.run_seed(seed)
+    for bug in simulation.bugs.values():
+        with bug.injected():
+            pass
+    assert before.failure is None
+    assert simulation.run_seed(seed).digest == before.digest
+
+
+def _run(
+    simulation: Simulation, *arguments: str, hash_seed: str = "random"
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", simulation.module, *arguments],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
