@@ -11,10 +11,9 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
-from moldau.client.cluster.faults import backoff_ms
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
     BufferFull,
@@ -50,6 +49,7 @@ from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, Reco
 from moldau.client.serialization import SerializerLike, serialize_function
 from moldau.protocol.records import Codec, RecordHeaders
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.backoff import backoff_ms
 from moldau.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -236,9 +236,9 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: Any = None,
+        value: object = None,
         *,
-        key: Any = None,
+        key: object = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -305,9 +305,9 @@ class Producer:
     def send_nowait(
         self,
         topic: str,
-        value: Any = None,
+        value: object = None,
         *,
-        key: Any = None,
+        key: object = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -647,7 +647,7 @@ def _accumulator_settings(config: ProducerConfig, source: random.Random) -> Accu
 
     def pause_ms(attempt_count: int) -> float:
         return backoff_ms(
-            source, attempt_count, config.retry_backoff_ms, config.retry_backoff_max_ms
+            attempt_count, config.retry_backoff_ms, config.retry_backoff_max_ms, source
         )
 
     return AccumulatorSettings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from moldau.client.errors import InvalidTopic, SerializationError
 from moldau.protocol.errors import ErrorCode
@@ -38,7 +38,7 @@ def check_bytes(key: object, value: object) -> None:
 
 
 def serialized(
-    serialize: Callable[[str, Any], bytes], topic: str, value: object, what: str
+    serialize: Callable[[str, object], bytes], topic: str, value: object, what: str
 ) -> object:
     """Serialize a value; the serializer's exceptions become SerializationError."""
     try:

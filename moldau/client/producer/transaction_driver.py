@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from typing import Final
 
-from moldau.client.cluster.faults import backoff_ms
 from moldau.client.errors import (
     ClientClosed,
     InvalidTransactionState,
@@ -42,6 +40,7 @@ from moldau.client.producer.core.transaction_requests import (
 from moldau.client.producer.core.transaction_states import Problem, TransactionState
 from moldau.client.producer.sender import Sender
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.backoff import Backoff
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
@@ -59,7 +58,7 @@ class TransactionDriver:
         refusal: why no record may be added now.
 
     Args:
-        retry_backoff_ms, retry_backoff_max_ms: between tries, with jitter.
+        backoff: between tries.
     """
 
     def __init__(
@@ -67,18 +66,13 @@ class TransactionDriver:
         manager: TransactionManager,
         link: CoordinatorLink,
         batches: Sender,
-        *,
-        source: random.Random,
-        retry_backoff_ms: int,
-        retry_backoff_max_ms: int,
+        backoff: Backoff,
     ) -> None:
         self.manager = manager
         self.refusal: Problem | None = None
         self._link = link
         self._batches = batches
-        self._source = source
-        self._retry_backoff_ms = retry_backoff_ms
-        self._retry_backoff_max_ms = retry_backoff_max_ms
+        self._backoff = backoff
         self._work = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -222,13 +216,12 @@ class TransactionDriver:
     # -- the task --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        failure_count = 0
         while not self._stopping.is_set():
             if self.manager.state in _GIVEN_UP and await self._emptied():
                 continue
             ask = self.manager.next_ask()
             if ask is None:
-                failure_count = 0
+                self._backoff.reset()
                 self._work.clear()
                 await self._work.wait()
                 continue
@@ -236,19 +229,11 @@ class TransactionDriver:
             self.changed()
             self._batches.wake()
             if pause is Pause.BACK_OFF:
-                failure_count += 1
-                await self._pause(
-                    backoff_ms(
-                        self._source,
-                        failure_count,
-                        self._retry_backoff_ms,
-                        self._retry_backoff_max_ms,
-                    )
-                )
+                await self._pause(self._backoff.next_ms())
             elif pause is Pause.SHORT:
                 await self._pause(SHORT_PAUSE_MS)
             else:
-                failure_count = 0
+                self._backoff.reset()
 
     async def _emptied(self) -> bool:
         """Fail unsent batches; True if batches were on the wire, whose answers have come now."""

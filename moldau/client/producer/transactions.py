@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.config import ProducerConfig
@@ -38,6 +38,7 @@ from moldau.client.producer.transaction_driver import TransactionDriver
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.backoff import Backoff
 from moldau.runtime.clock import Clock
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
@@ -110,9 +111,7 @@ class Transactions:
             self._manager,
             link or CoordinatorLink(client),
             batches,
-            source=source,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source),
         )
         self._is_initialization_untold = False
 
@@ -396,7 +395,7 @@ class Transactions:
         await self._driver.until(lambda: manager.state is not state)
 
     async def _within_limit(
-        self, call: str, waiting: Coroutine[Any, Any, None], timeout_ms: float | None = None
+        self, call: str, waiting: Awaitable[None], timeout_ms: float | None = None
     ) -> None:
         limit_ms = self._limit_ms if timeout_ms is None else timeout_ms
         try:
