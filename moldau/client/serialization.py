@@ -85,7 +85,6 @@ class StringSerializer:
         self.encoding: str = encoding
 
     def serialize(self, topic: str, value: str) -> bytes:
-        """The text's bytes."""
         if not isinstance(value, str):
             raise SerializationError(f"a str is needed for topic {topic}, not {_kind(value)}")
         return value.encode(self.encoding)
@@ -98,7 +97,6 @@ class StringDeserializer:
         self.encoding: str = encoding
 
     def deserialize(self, topic: str, data: bytes) -> str:
-        """The text."""
         try:
             return str(data, self.encoding)
         except UnicodeDecodeError as error:
@@ -111,7 +109,6 @@ class JsonSerializer:
     """Compact JSON, UTF-8; dataclasses, datetimes, UUIDs and enums as orjson writes them."""
 
     def serialize(self, topic: str, value: object) -> bytes:
-        """The value as JSON."""
         import orjson
 
         try:
@@ -124,7 +121,6 @@ class JsonDeserializer:
     """JSON, UTF-8."""
 
     def deserialize(self, topic: str, data: bytes) -> Any:
-        """The value that the JSON describes."""
         import orjson
 
         try:
@@ -240,7 +236,6 @@ class UuidDeserializer:
     """UUIDs as text."""
 
     def deserialize(self, topic: str, data: bytes) -> uuid.UUID:
-        """The UUID that the text names."""
         try:
             return uuid.UUID(str(data, "utf-8"))
         except ValueError as error:

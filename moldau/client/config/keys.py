@@ -58,7 +58,6 @@ class Key:
 
 
 def integer(default: int | None, lowest: int, highest: int = MAX_INT) -> Declared:
-    """A whole number."""
     return Key(default, _whole_number(lowest, highest, highest))
 
 
@@ -73,13 +72,10 @@ def long_milliseconds(default: int | None, lowest: int = 0) -> Declared:
 
 
 def byte_count(default: int | None, lowest: int = 0, highest: int = MAX_INT) -> Declared:
-    """A number of bytes."""
     return Key(default, _whole_number(lowest, highest, highest, "bytes"))
 
 
 def real(default: float, lowest: float, highest: float) -> Declared:
-    """A number with a fraction."""
-
     def convert(given: object) -> object:
         wrong = _Wrong(f"a number from {lowest} to {highest}")
         if isinstance(given, bool) or not isinstance(given, int | float | str):
@@ -96,8 +92,6 @@ def real(default: float, lowest: float, highest: float) -> Declared:
 
 
 def boolean(default: bool | None) -> Declared:
-    """true or false."""
-
     def convert(given: object) -> object:
         if isinstance(given, bool):
             return given
@@ -129,7 +123,6 @@ def secret() -> Declared:
 
 
 def choice(default: str | None, *allowed: str, any_case: bool = False) -> Declared:
-    """One of several words."""
     found = {word.lower() if any_case else word: word for word in allowed}
 
     def convert(given: object) -> object:

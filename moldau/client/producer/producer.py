@@ -31,6 +31,7 @@ from moldau.client.producer.delivery import Delivery, OnDelivery
 from moldau.client.producer.partitioners import Partitioner, partitioner_of
 from moldau.client.producer.record_checks import (
     HeadersLike,
+    Payload,
     check_bytes,
     check_partition,
     check_timestamp,
@@ -236,9 +237,9 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: object = None,
+        value: Payload = None,
         *,
-        key: object = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -305,9 +306,9 @@ class Producer:
     def send_nowait(
         self,
         topic: str,
-        value: object = None,
+        value: Payload = None,
         *,
-        key: object = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -572,7 +573,6 @@ class Producer:
             raise KafkaError(f"the producer has failed: {self._sender.failure!r}")
 
     def _check(self) -> None:
-        """Raise if no record may be appended now."""
         self._check_usable()
         transactions = self._transactions
         if transactions is not None:
@@ -587,7 +587,6 @@ class Producer:
     # -- metadata --------------------------------------------------------------------------------
 
     def _learn(self, topic: str, partition_count: int = 1) -> None:
-        """Ask for a topic for which records are held."""
         if topic in self._learning:
             return
         task = asyncio.create_task(self._learned(topic, partition_count))
@@ -608,7 +607,6 @@ class Producer:
             self._sender.wake()
 
     async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
-        """The queues of a topic, waited for."""
         check_topic(topic)
         await self._client.topic(
             topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms

@@ -26,11 +26,14 @@ from moldau.client.errors import (
 from moldau.client.producer.coordinator_link import (
     AnswerLost,
     CannotSay,
-    CoordinatorFeatures,
     CoordinatorLink,
     NotSent,
 )
-from moldau.client.producer.core.transaction_manager import Pause, TransactionManager
+from moldau.client.producer.core.transaction_manager import (
+    CoordinatorFeatures,
+    Pause,
+    TransactionManager,
+)
 from moldau.client.producer.core.transaction_requests import (
     Ask,
     RequestKind,
@@ -84,7 +87,6 @@ class TransactionDriver:
     # -- life ------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Look for a request to send."""
         if self._task is None and not self._stopping.is_set():
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name="moldau-producer-transactions"
@@ -94,7 +96,6 @@ class TransactionDriver:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the producer is closed, or about to be."""
         return self._stopping.is_set()
 
     async def stop(self, timeout_s: float) -> None:
@@ -133,7 +134,6 @@ class TransactionDriver:
     # -- errors ----------------------------------------------------------------------------------
 
     def caused_by(self, error: BaseException) -> None:
-        """Remember the cause of the next problem."""
         if self.manager.problem is None:
             self._cause = error
 
@@ -144,11 +144,9 @@ class TransactionDriver:
         return manager.state is _S.UNINITIALIZED and manager.problem is not None
 
     def forget_cause(self) -> None:
-        """Drop the cause, since another transaction has begun."""
         self._cause = None
 
     def error_of(self, problem: Problem) -> KafkaError:
-        """The exception for a refusal of the manager."""
         manager = self.manager
         error: KafkaError
         if problem is not manager.problem:
@@ -252,11 +250,7 @@ class TransactionDriver:
 
         def sending(features: CoordinatorFeatures | None) -> None:
             if features is not None:
-                manager.met_coordinator(
-                    init_producer_id_version=features.init_producer_id_version,
-                    features_epoch=features.features_epoch,
-                    transaction_version=features.transaction_version,
-                )
+                manager.met_coordinator(features)
             manager.sending(ask)
 
         try:

@@ -137,7 +137,6 @@ class Transactions:
 
     @property
     def state(self) -> TransactionState:
-        """The state; see `transaction_states.TRANSITIONS`."""
         return self._manager.state
 
     def start(self) -> None:
@@ -168,7 +167,6 @@ class Transactions:
         self._changed()
 
     def record_refused(self, error: KafkaError) -> None:
-        """Note that a record was refused: the open transaction is incomplete without it."""
         self._driver.caused_by(error)
         self._manager.record_refused(Problem(error.code, str(error)))
         self._changed()
@@ -209,7 +207,6 @@ class Transactions:
     # -- the application's side ------------------------------------------------------------------
 
     async def initialize(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
-        """See `Producer.init_transactions`."""
         self._check_transactional("init_transactions()")
         manager = self._manager
         if not (self._is_initialization_untold and manager.state is not _S.UNINITIALIZED):
@@ -226,7 +223,6 @@ class Transactions:
         return PreparedTransaction(*manager.prepared) if manager.prepared.is_known else None
 
     def begin(self) -> None:
-        """See `Producer.begin_transaction`."""
         self._check_transactional("begin_transaction()")
         self._raise(self._manager.begin())
         self.begun_count += 1
@@ -234,7 +230,6 @@ class Transactions:
         self._changed()
 
     async def commit(self) -> None:
-        """See `Producer.commit_transaction`."""
         self._check_transactional("commit_transaction()")
         manager = self._manager
         if manager.state is _S.READY and manager.untold_outcome is True:
@@ -250,7 +245,6 @@ class Transactions:
         manager.untold_outcome = None
 
     async def abort(self, timeout_ms: float | None = None) -> None:
-        """See `Producer.abort_transaction`."""
         self._check_transactional("abort_transaction()")
         manager = self._manager
         if manager.state is _S.READY and manager.untold_outcome is False:
@@ -268,7 +262,6 @@ class Transactions:
         manager.untold_outcome = None
 
     async def prepare(self, *, is_handed_over: bool = False) -> PreparedTransaction:
-        """See `Producer.prepare_transaction` and `hand_over_transaction`."""
         call = "hand_over_transaction()" if is_handed_over else "prepare_transaction()"
         self._check_transactional(call)
         manager = self._manager
@@ -280,7 +273,6 @@ class Transactions:
         return PreparedTransaction(*manager.prepared)
 
     async def complete(self, prepared: PreparedTransaction) -> bool:
-        """See `Producer.complete_transaction`."""
         self._check_transactional("complete_transaction()")
         manager = self._manager
         is_open = manager.state in (_S.PREPARED, _S.COMMITTING, _S.ABORTING)
@@ -304,7 +296,6 @@ class Transactions:
         offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata | int],
         group: ConsumerGroupMetadata | str | None,
     ) -> None:
-        """See `Producer.send_offsets`."""
         if not isinstance(offsets, Mapping):
             if group is not None:
                 raise TypeError("send_offsets(): a consumer knows its group: leave `group` out")
@@ -431,7 +422,6 @@ class TransactionContext:
 
     @property
     def is_latest(self) -> bool:
-        """Whether no transaction has been begun since this one."""
         return self._number == self._transactions.begun_count
 
     async def __aenter__(self) -> None:

@@ -33,13 +33,14 @@ class BlockingClient(Generic[Inner]):
     def __init__(self, make: Callable[[], Inner]) -> None:
         self._closed = False
         self._portal = thread_portal()
-        self._inner: Inner = self._portal.call(self._made, make)
-        self._finalizer = self._portal.finalizer(self, self._inner)
 
-    async def _made(self, make: Callable[[], Inner]) -> Inner:
-        inner = make()
-        self._portal.adopt(inner)
-        return inner
+        async def made() -> Inner:
+            inner = make()
+            self._portal.adopt(inner)
+            return inner
+
+        self._inner: Inner = self._portal.call(made)
+        self._finalizer = self._portal.finalizer(self, self._inner)
 
     def _call(
         self,
@@ -54,7 +55,11 @@ class BlockingClient(Generic[Inner]):
 
     def _call_now(self, function: Callable[[], Result]) -> Result:
         """Call a plain method of the asyncio client on the loop."""
-        return self._call(_run, function)
+
+        async def on_loop() -> Result:
+            return function()
+
+        return self._call(on_loop)
 
     def _close(
         self, work: Work[None], /, *arguments: object, callers: Callers | None = None
@@ -110,9 +115,10 @@ def face_of(
 
     def decorate(declared: Callable[..., object]) -> Face[Parameters, Result]:
         def blocking(
-            self: BlockingClient[Closable], *args: Parameters.args, **kwargs: Parameters.kwargs
+            self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
         ) -> Result:
-            return self._call(partial(getattr(self._inner, name), *args, **kwargs))
+            call: Callable[Parameters, Awaitable[Result]] = getattr(self._inner, name)
+            return self._call(partial(call, *args, **kwargs))
 
         name = _declare(blocking, method, declared)
         return blocking
@@ -127,9 +133,10 @@ def quick_face_of(
 
     def decorate(declared: Callable[..., object]) -> Face[Parameters, Result]:
         def blocking(
-            self: BlockingClient[Closable], *args: Parameters.args, **kwargs: Parameters.kwargs
+            self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
         ) -> Result:
-            return self._call_now(partial(getattr(self._inner, name), *args, **kwargs))
+            call: Callable[Parameters, Result] = getattr(self._inner, name)
+            return self._call_now(partial(call, *args, **kwargs))
 
         name = _declare(blocking, method, declared)
         return blocking
@@ -147,7 +154,3 @@ def _declare(
     blocking.__qualname__ = declared.__qualname__
     blocking.__module__ = declared.__module__
     return name
-
-
-async def _run(function: Callable[[], Result]) -> Result:
-    return function()

@@ -129,7 +129,6 @@ class Handover:
 
     @property
     def has_room(self) -> bool:
-        """Whether a record would be taken now."""
         return self._put_bytes + self._taken_bytes < self._limit_bytes
 
     def put(self, record: Record, size_bytes: int) -> Delivery:
@@ -170,7 +169,6 @@ class Handover:
                 delivery._state = _Withdrawn(record)
 
     def wait(self, delivery: Delivery) -> None:
-        """Block until the delivery is done. Raises: KafkaError: this thread must not block"""
         self._portal.call(self._settled, delivery)
 
     async def room(self) -> None:

@@ -196,7 +196,6 @@ class Call(Generic[Answer]):
     _error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin the work. On the loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -331,7 +330,6 @@ class Errand:
         self._future: asyncio.Future[object] = self._loop.create_future()
 
     def __call__(self) -> None:
-        """In the waiting thread."""
         self.begun = True
         try:
             result = self._function()
@@ -373,7 +371,6 @@ class Callers:
             call.send(self._errands.popleft())
 
     def left(self, call: Call[object]) -> None:
-        """This call runs nothing any more."""
         if call in self._calls:
             self._calls.remove(call)
 

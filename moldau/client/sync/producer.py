@@ -22,7 +22,7 @@ from moldau.client.errors import BufferFull, ClientClosed, KafkaError, Transacti
 from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
-from moldau.client.producer.record_checks import check_partition, check_timestamp
+from moldau.client.producer.record_checks import Payload, check_partition, check_timestamp
 from moldau.client.producer.transactions import OffsetsSource, TransactionContext
 from moldau.client.records import (
     ConsumerGroupMetadata,
@@ -95,13 +95,13 @@ class Producer(BlockingClient[AsyncProducer]):
     def _call(
         self, work: Work[Result], /, *arguments: object, callers: Callers | None = None
     ) -> Result:
-        return super()._call(self._after_records, work, arguments, callers=callers)
+        async def after_records() -> Result:
+            await self._handover.emptied()
+            while self._undoing:
+                await asyncio.wait(self._undoing)
+            return await work(*arguments)
 
-    async def _after_records(self, work: Work[Result], arguments: tuple[object, ...]) -> Result:
-        await self._handover.emptied()
-        while self._undoing:
-            await asyncio.wait(self._undoing)
-        return await work(*arguments)
+        return super()._call(after_records, callers=callers)
 
     def _undo_left(self, block: _Block) -> None:
         """Abort the transaction of a block that was left without its end. From any thread."""
@@ -125,9 +125,9 @@ class Producer(BlockingClient[AsyncProducer]):
     def send(
         self,
         topic: str,
-        value: object = None,
+        value: Payload = None,
         *,
-        key: object = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -159,9 +159,9 @@ class Producer(BlockingClient[AsyncProducer]):
     def send_nowait(
         self,
         topic: str,
-        value: object = None,
+        value: Payload = None,
         *,
-        key: object = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -400,7 +400,6 @@ class _Block:
         self._context = context
 
     async def end(self, value: BaseException | None) -> None:
-        """Commit, or abort because of `value`."""
         context, self._context = self._context, None
         if context is None:
             return
