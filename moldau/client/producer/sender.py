@@ -362,7 +362,7 @@ class Sender:
         known = self._client.metadata.topics.get(topic)
         return None if known is None or known.topic_id.int == 0 else known.topic_id
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- notifying -------------------------------------------------------------------------------
 
     def announce(self) -> None:
         """Tell waiting callers which batches have ended."""

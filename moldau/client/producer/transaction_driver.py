@@ -99,7 +99,7 @@ class TransactionDriver:
         return self._stopping.is_set()
 
     async def stop(self, timeout_s: float) -> None:
-        """Let the request under way end, for so long; after that it is given up."""
+        """Wait up to `timeout_s` for the request under way, then cancel it."""
         self._stopping.set()
         self._work.set()
         self.changed()

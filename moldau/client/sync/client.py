@@ -97,7 +97,7 @@ class BlockingClient(Generic[Inner]):
 
 def _look_at_error(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled():
-        closing.exception()  # raised to the caller that still waits; else there is none to tell
+        closing.exception()  # raised where the caller still waits; otherwise it is dropped
 
 
 Face: TypeAlias = Callable[Concatenate[BlockingClient[Closable], Parameters], Result]

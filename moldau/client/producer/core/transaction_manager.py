@@ -2,8 +2,8 @@
 
 Owns the state, the producer id and epoch, the partitions and offsets of the open transaction, the
 choice of the next request and what an answer changes (KIP-98, KIP-360, KIP-447, KIP-890, KIP-939).
-Must not send, wait or number records. Invariants: one request is under way at a time; an outcome
-that a coordinator may have heard of is never requested the other way round; a transaction is not
+Must not send, wait or number records. Invariants: one request is under way at a time; once a
+coordinator may have received one outcome, the other is never requested; a transaction is not
 ended before its last batch is settled; no batch goes out under an id and epoch that a coordinator
 did not give (a producer without a transactional id raises its epoch by itself).
 """
@@ -114,7 +114,7 @@ class TransactionManager:
             initialize failed with.
         prepared: id and epoch of the transaction that waits, or last waited, for its outcome.
         transaction_version: the finalized level, as of the last transaction's end.
-        untold_outcome: the outcome of a transaction whose end no caller has been told yet.
+        untold_outcome: the outcome of a transaction that no caller has received yet.
     """
 
     def __init__(
