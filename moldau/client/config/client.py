@@ -172,10 +172,12 @@ class ClientConfig(SecurityConfig):
 
     @property
     def addresses(self) -> Sequence[str]:
+        """The nodes to ask first."""
         return self.bootstrap_servers
 
     @property
     def asks_controllers(self) -> bool:
+        """Whether the addresses are those of controllers."""
         return False
 
     def _check(self) -> None:
@@ -215,10 +217,12 @@ class AdminConfig(ClientConfig):
 
     @property
     def addresses(self) -> Sequence[str]:
+        """The nodes to ask first: brokers, or controllers."""
         return self.bootstrap_servers or self.bootstrap_controllers
 
     @property
     def asks_controllers(self) -> bool:
+        """Whether the addresses are those of controllers."""
         return bool(self.bootstrap_controllers)
 
     def _check(self) -> None:

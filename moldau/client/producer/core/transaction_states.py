@@ -24,6 +24,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
     @property
     def is_known(self) -> bool:
+        """Whether it is not NO_PRODUCER."""
         return self.producer_id != NO_PRODUCER_ID
 
     def __str__(self) -> str:
