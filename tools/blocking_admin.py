@@ -30,7 +30,7 @@ from moldau.client.config import AdminConfig, AdminSettings, ClientConfig
 from moldau.client.sync.client import BlockingClient, face_of
 
 
-class Admin(BlockingClient):
+class Admin(BlockingClient[AsyncAdmin]):
     """A blocking admin client; use as `with Admin("localhost:9092") as admin`.
 
     Arguments and errors are those of `moldau.client.Admin`.

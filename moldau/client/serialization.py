@@ -40,11 +40,11 @@ class Deserializer(Protocol[Out]):
 
 SerializerLike: TypeAlias = Serializer[Any] | Callable[[Any], bytes]
 """A serializer, or simply a function from a value to bytes."""
-DeserializerLike: TypeAlias = Deserializer[Any] | Callable[[bytes], Any]
+DeserializerLike: TypeAlias = Deserializer[object] | Callable[[bytes], object]
 """A deserializer, or simply a function from bytes to a value."""
 
 
-def serialize_function(given: SerializerLike | None) -> Callable[[str, Any], bytes] | None:
+def serialize_function(given: SerializerLike | None) -> Callable[[str, object], bytes] | None:
     """A function of (topic, value) for what a user gave as a serializer.
 
     Raises:
@@ -54,14 +54,14 @@ def serialize_function(given: SerializerLike | None) -> Callable[[str, Any], byt
         return None
     method = getattr(given, "serialize", None)
     if method is not None:
-        return cast("Callable[[str, Any], bytes]", method)
+        return cast("Callable[[str, object], bytes]", method)
     if callable(given):
         function = given
         return lambda _topic, value: function(value)
     raise TypeError(f"{given!r} is no serializer: it has no serialize(topic, value)")
 
 
-def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes], Any] | None:
+def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes], object] | None:
     """A function of (topic, data) for what a user gave as a deserializer.
 
     Raises:
@@ -71,7 +71,7 @@ def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes
         return None
     method = getattr(given, "deserialize", None)
     if method is not None:
-        return cast("Callable[[str, bytes], Any]", method)
+        return cast("Callable[[str, bytes], object]", method)
     if callable(given):
         function = given
         return lambda _topic, data: function(data)
@@ -85,7 +85,6 @@ class StringSerializer:
         self.encoding: str = encoding
 
     def serialize(self, topic: str, value: str) -> bytes:
-        """The text's bytes."""
         if not isinstance(value, str):
             raise SerializationError(f"a str is needed for topic {topic}, not {_kind(value)}")
         return value.encode(self.encoding)
@@ -98,7 +97,6 @@ class StringDeserializer:
         self.encoding: str = encoding
 
     def deserialize(self, topic: str, data: bytes) -> str:
-        """The text."""
         try:
             return str(data, self.encoding)
         except UnicodeDecodeError as error:
@@ -110,8 +108,7 @@ class StringDeserializer:
 class JsonSerializer:
     """Compact JSON, UTF-8; dataclasses, datetimes, UUIDs and enums as orjson writes them."""
 
-    def serialize(self, topic: str, value: Any) -> bytes:
-        """The value as JSON."""
+    def serialize(self, topic: str, value: object) -> bytes:
         import orjson
 
         try:
@@ -124,7 +121,6 @@ class JsonDeserializer:
     """JSON, UTF-8."""
 
     def deserialize(self, topic: str, data: bytes) -> Any:
-        """The value that the JSON describes."""
         import orjson
 
         try:
@@ -240,7 +236,6 @@ class UuidDeserializer:
     """UUIDs as text."""
 
     def deserialize(self, topic: str, data: bytes) -> uuid.UUID:
-        """The UUID that the text names."""
         try:
             return uuid.UUID(str(data, "utf-8"))
         except ValueError as error:

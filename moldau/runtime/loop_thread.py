@@ -45,6 +45,11 @@ class LoopThread:
     def is_running(self) -> bool:
         return self._thread is not None
 
+    @property
+    def ident(self) -> int | None:
+        """The thread's `threading.get_ident()`, once started."""
+        return None if self._thread is None else self._thread.ident
+
     def start(self) -> None:
         """Start the thread; its loop takes calls at once."""
         assert self._thread is None, "a thread starts once"
@@ -93,6 +98,11 @@ class LoopThread:
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
         await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of a thread whose work stops its loop; for callers without a loop."""
+        assert self._thread is not None, "started"
+        self._thread.join(timeout_s)
 
 
 async def call_on(

@@ -296,6 +296,5 @@ def partition_entries(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, A
 
 
 async def gathered(asks: Iterable[Awaitable[Mapping[Key, Value]]]) -> dict[Key, Value]:
-    """All answers in one mapping."""
     answers = await asyncio.gather(*asks)
     return {key: value for answer in answers for key, value in answer.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_several, gathered
 from moldau.client.admin.types import (
@@ -28,7 +28,7 @@ from moldau.client.errors import InvalidRequest, error_for, raise_for
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch
 from moldau.protocol.messages import p55_describe_quorum as describe_quorum
-from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -40,13 +40,30 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau.protocol.messages.p57_update_features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
-from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
-from moldau.protocol.messages.p74_list_config_resources import ListConfigResourcesRequest
-from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, Listener
-from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
-from moldau.protocol.schema import AnyRequest, Request, Response
+from moldau.protocol.messages.p64_unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from moldau.protocol.messages.p74_list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from moldau.protocol.messages.p80_add_raft_voter import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    Listener,
+)
+from moldau.protocol.messages.p81_remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
+from moldau.protocol.schema import Request, Response
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -54,6 +71,10 @@ BROKER_RESOURCES: Final = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_
 """Resources that only the broker they name can answer for."""
 CLIENT_SOFTWARE: Final = ("moldau-admin", "1")
 METADATA_TOPIC: Final = "__cluster_metadata"
+
+Changed = TypeVar(
+    "Changed", UnregisterBrokerResponse, AddRaftVoterResponse, RemoveRaftVoterResponse
+)
 
 
 class ClusterCalls(AdminCalls):
@@ -105,7 +126,7 @@ class ClusterCalls(AdminCalls):
         name, version = CLIENT_SOFTWARE
         request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
 
-        def read(response: Any) -> Features:
+        def read(response: ApiVersionsResponse) -> Features:
             raise_for(response.error_code, None, "describe features")
             return Features(
                 {f.name: (f.min_version, f.max_version) for f in response.supported_features},
@@ -208,7 +229,7 @@ class ClusterCalls(AdminCalls):
         check_several(resource_types)
         request = ListConfigResourcesRequest(resource_types=[int(t) for t in resource_types])
 
-        def read(response: Any) -> list[ConfigResource]:
+        def read(response: ListConfigResourcesResponse) -> list[ConfigResource]:
             raise_for(response.error_code, None, "list config resources")
             return [
                 ConfigResource(ConfigResourceType(entry.resource_type), entry.resource_name)
@@ -290,7 +311,7 @@ class ClusterCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: Any) -> None:
+        def read(response: UpdateFeaturesResponse) -> None:
             raise_for(response.error_code, response.error_message, "update features")
             for result in response.results:
                 raise_for(result.error_code, result.error_message, f"feature {result.feature}")
@@ -379,8 +400,8 @@ class ClusterCalls(AdminCalls):
 
         return await self._client.retry(attempt, what="election", timeout_ms=timeout_ms)
 
-    async def _change(self, request: AnyRequest, what: str, timeout_ms: float | None) -> None:
-        def read(response: Any) -> None:
+    async def _change(self, request: Request[Changed], what: str, timeout_ms: float | None) -> None:
+        def read(response: Changed) -> None:
             raise_for(response.error_code, response.error_message, what)
 
         await self._ask_controller(request, read, what, timeout_ms)

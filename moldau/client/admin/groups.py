@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from moldau.client.admin.calls import AdminCalls, check_several, partition_entries
 from moldau.client.admin.types import (
@@ -34,11 +34,15 @@ from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
-from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
-from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
+from moldau.protocol.messages.p13_leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
+from moldau.protocol.messages.p16_list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
 from moldau.protocol.schema import AnyRequest, Message
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import Buffer, TopicPartition
 
 OFFSET_FETCH_VERSIONS: Final = (8, 9)
 """They have names, not ids: committed offsets outlive their topics, whose ids become unknown."""
@@ -60,6 +64,7 @@ CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 MEMBER_TYPES: Final = {0: CLASSIC, 1: CONSUMER}
 _VERSION: Final = struct.Struct(">h")
 
+Embedded = TypeVar("Embedded", bound=Message)
 Offsets = dict[TopicPartition, CommittedOffset]
 
 
@@ -93,7 +98,7 @@ class GroupCalls(AdminCalls):
         check_several(states, group_types)
         request = ListGroupsRequest(states_filter=list(states), types_filter=list(group_types))
 
-        def read(broker_id: int, response: Any) -> list[GroupListing]:
+        def read(broker_id: int, response: ListGroupsResponse) -> list[GroupListing]:
             raise_for(response.error_code, None, f"groups of broker {broker_id}")
             return [
                 GroupListing(
@@ -175,11 +180,15 @@ class GroupCalls(AdminCalls):
                 ],
             )
 
-        def read(response: Any, *_: object) -> Mapping[str, dict[str, int] | Refusal]:
+        def read(
+            response: LeaveGroupResponse, *_: object
+        ) -> Mapping[str, dict[str, int] | Refusal]:
             if response.error_code != ErrorCode.NONE:
                 return {group_id: Refusal(response.error_code)}
             return {
-                group_id: {each.group_instance_id: each.error_code for each in response.members}
+                group_id: {
+                    each.group_instance_id or "": each.error_code for each in response.members
+                }
             }
 
         call: CoordinatorCall[dict[str, int]] = CoordinatorCall(
@@ -317,7 +326,9 @@ class GroupCalls(AdminCalls):
                 ],
             )
 
-        def read(response: Any, *_: object) -> Mapping[str, dict[TopicPartition, int] | Refusal]:
+        def read(
+            response: delete.OffsetDeleteResponse, *_: object
+        ) -> Mapping[str, dict[TopicPartition, int] | Refusal]:
             if response.error_code != ErrorCode.NONE:
                 return {group_id: Refusal(response.error_code)}
             return {group_id: _partition_codes(response)}
@@ -330,7 +341,10 @@ class GroupCalls(AdminCalls):
         )
 
 
-def _offsets(error_code: int, topics: Iterable[Any]) -> Offsets | Refusal:
+def _offsets(
+    error_code: int,
+    topics: Iterable[fetch.OffsetFetchResponseTopic] | Iterable[fetch.OffsetFetchResponseTopics],
+) -> Offsets | Refusal:
     """A group's committed offsets; an error of one partition is the group's."""
     offsets: Offsets = {}
     for topic in topics:
@@ -343,7 +357,9 @@ def _offsets(error_code: int, topics: Iterable[Any]) -> Offsets | Refusal:
     return Refusal(error_code) if error_code != ErrorCode.NONE else offsets
 
 
-def _partition_codes(response: Any) -> dict[TopicPartition, int] | Refusal:
+def _partition_codes(
+    response: commit.OffsetCommitResponse | delete.OffsetDeleteResponse,
+) -> dict[TopicPartition, int] | Refusal:
     """The error code of each partition; a passing one is about the whole group."""
     codes = {each: entry.error_code for each, entry in partition_entries(response.topics)}
     passing = [code for code in codes.values() if ErrorCode.of(code) in PASSING]
@@ -428,7 +444,8 @@ def _classic_member(member: classic.DescribedGroupMember, *, is_consumers: bool)
     """A member of a classic group. What it is assigned and subscribes to are bytes of the members'
     own: they can be anything, and are left out where they are not readable.
     """
-    assignment = subscription = None
+    assignment: ConsumerProtocolAssignment | None = None
+    subscription: ConsumerProtocolSubscription | None = None
     if is_consumers:
         assignment = _embedded(ConsumerProtocolAssignment, member.member_assignment)
         subscription = _embedded(ConsumerProtocolSubscription, member.member_metadata)
@@ -446,7 +463,7 @@ def _classic_member(member: classic.DescribedGroupMember, *, is_consumers: bool)
     )
 
 
-def _embedded(kind: type[Message], data: bytes) -> Any:
+def _embedded(kind: type[Embedded], data: Buffer) -> Embedded | None:
     """A message behind its version; one of a later version begins like the latest known one."""
     if len(data) < _VERSION.size:
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from moldau.client.admin.calls import (
     OPERATION_TIMEOUT_MS,
@@ -52,7 +52,11 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
+from moldau.protocol.messages.p43_elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
 from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
@@ -85,7 +89,9 @@ class PartitionCalls(AdminCalls):
         """
         isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
-        def read(partition: TopicPartition, entry: Any) -> PartitionOffset:
+        def read(
+            partition: TopicPartition, entry: offsets.ListOffsetsPartitionResponse
+        ) -> PartitionOffset:
             raise_for(entry.error_code, None, str(partition))
             return _offset(entry)
 
@@ -142,9 +148,9 @@ class PartitionCalls(AdminCalls):
             ]
             return deletion.DeleteRecordsRequest(topics=topics, timeout_ms=OPERATION_TIMEOUT_MS)
 
-        def read(partition: TopicPartition, entry: Any) -> int:
+        def read(partition: TopicPartition, entry: deletion.DeleteRecordsPartitionResult) -> int:
             raise_for(entry.error_code, None, f"delete records of {partition}")
-            return int(entry.low_watermark)
+            return entry.low_watermark
 
         return await self._ask_leaders(
             before, request, read, what="delete records", timeout_ms=timeout_ms
@@ -155,7 +161,7 @@ class PartitionCalls(AdminCalls):
     ) -> list[ProducerState]:
         """The producers that the leader of a partition remembers (KIP-664)."""
 
-        def read(_: TopicPartition, entry: Any) -> list[ProducerState]:
+        def read(_: TopicPartition, entry: producers.PartitionResponse) -> list[ProducerState]:
             raise_for(entry.error_code, entry.error_message, f"producers of {partition}")
             return _producers(entry)
 
@@ -214,7 +220,7 @@ class PartitionCalls(AdminCalls):
             timeout_ms=OPERATION_TIMEOUT_MS,
         )
 
-        def read(response: Any) -> dict[TopicPartition, BrokerError | None]:
+        def read(response: ElectLeadersResponse) -> dict[TopicPartition, BrokerError | None]:
             raise_for(response.error_code, None, "elect leaders")
             outcome = {}
             for topic in response.replica_election_results:
@@ -281,7 +287,9 @@ class PartitionCalls(AdminCalls):
             ],
         )
 
-        def read(response: Any) -> dict[TopicPartition, BrokerError | None]:
+        def read(
+            response: reassigning.AlterPartitionReassignmentsResponse,
+        ) -> dict[TopicPartition, BrokerError | None]:
             raise_for(response.error_code, response.error_message, "reassign partitions")
             outcome: dict[TopicPartition, BrokerError | None] = dict.fromkeys(reassignments)
             for partition, result in partition_entries(response.responses):
@@ -313,7 +321,9 @@ class PartitionCalls(AdminCalls):
             ],
         )
 
-        def read(response: Any) -> dict[TopicPartition, Reassignment]:
+        def read(
+            response: reassigned.ListPartitionReassignmentsResponse,
+        ) -> dict[TopicPartition, Reassignment]:
             raise_for(response.error_code, response.error_message, "list reassignments")
             return {
                 partition: Reassignment(
@@ -493,7 +503,7 @@ def _offset_topics(
     ]
 
 
-def _offset(entry: Any) -> PartitionOffset:
+def _offset(entry: offsets.ListOffsetsPartitionResponse) -> PartitionOffset:
     return PartitionOffset(entry.offset, entry.timestamp, entry.leader_epoch)
 
 
@@ -506,7 +516,7 @@ def _producers_of(partitions: Iterable[TopicPartition]) -> producers.DescribePro
     )
 
 
-def _producers(entry: Any) -> list[ProducerState]:
+def _producers(entry: producers.PartitionResponse) -> list[ProducerState]:
     return [
         ProducerState(
             state.producer_id,

@@ -89,14 +89,11 @@ class _Units(Protocol):
     def move_cost(self, key: TopicPartition, source: int, target: int) -> int | None:
         """What it costs to move this partition's unit; None when it is not allowed."""
 
-    def keys_on(self, broker_id: int) -> Iterable[TopicPartition]:
-        """The partitions with a unit on a broker."""
+    def keys_on(self, broker_id: int) -> Iterable[TopicPartition]: ...
 
-    def targets_of(self, key: TopicPartition, source: int) -> Iterable[int]:
-        """Where this partition's unit could go."""
+    def targets_of(self, key: TopicPartition, source: int) -> Iterable[int]: ...
 
-    def move(self, key: TopicPartition, source: int, target: int) -> None:
-        """Carry it out."""
+    def move(self, key: TopicPartition, source: int, target: int) -> None: ...
 
 
 class _Placement:
@@ -346,7 +343,6 @@ class _PossibleShifts:
         self._known[key] = found
 
     def forget(self, key: TopicPartition) -> None:
-        """Drop it, before it changes."""
         for source, target, cost in self._known.pop(key):
             counts = self._counts[source, target]
             counts[cost] -= 1
@@ -354,7 +350,6 @@ class _PossibleShifts:
                 del counts[cost]
 
     def cheapest(self) -> dict[tuple[int, int], int]:
-        """The cheapest move for each pair of brokers that has one."""
         return {pair: min(counts) for pair, counts in self._counts.items() if counts}
 
     def pick(self, source: int | None, target: int | None) -> TopicPartition | None:

@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final, TypedDict, TypeVar
 
 from moldau.client.admin.calls import (
     AdminCalls,
@@ -38,26 +38,50 @@ from moldau.protocol.messages import p48_describe_client_quotas as described_quo
 from moldau.protocol.messages import p49_alter_client_quotas as altered_quotas
 from moldau.protocol.messages import p50_describe_user_scram_credentials as described_scram
 from moldau.protocol.messages import p51_alter_user_scram_credentials as altered_scram
-from moldau.protocol.messages.p29_describe_acls import DescribeAclsRequest
-from moldau.protocol.messages.p30_create_acls import AclCreation, CreateAclsRequest
-from moldau.protocol.messages.p31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
+from moldau.protocol.messages.p29_describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from moldau.protocol.messages.p30_create_acls import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from moldau.protocol.messages.p31_delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
 from moldau.protocol.messages.p38_create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
 )
-from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenRequest
-from moldau.protocol.messages.p40_expire_delegation_token import ExpireDelegationTokenRequest
+from moldau.protocol.messages.p39_renew_delegation_token import (
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from moldau.protocol.messages.p40_expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
 from moldau.protocol.messages.p41_describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
 )
-from moldau.protocol.schema import AnyRequest
+from moldau.protocol.schema import Request
 
 LEAST_ITERATIONS: Final = 4_096
 MOST_ITERATIONS: Final = 16_384
 
 _HASH: Final = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+Prolonged = TypeVar("Prolonged", RenewDelegationTokenResponse, ExpireDelegationTokenResponse)
 
 
 class SecurityCalls(AdminCalls):
@@ -75,7 +99,7 @@ class SecurityCalls(AdminCalls):
         """
         request = DescribeAclsRequest(**_filter(acl_filter or AclFilter()))
 
-        def read(response: Any) -> list[AclBinding]:
+        def read(response: DescribeAclsResponse) -> list[AclBinding]:
             raise_for(response.error_code, response.error_message, "describe ACLs")
             return [
                 _binding(resource, acl) for resource in response.resources for acl in resource.acls
@@ -110,7 +134,7 @@ class SecurityCalls(AdminCalls):
             ]
         )
 
-        def read(response: Any) -> None:
+        def read(response: CreateAclsResponse) -> None:
             _raise_first(
                 problem_of(result.error_code, result.error_message, f"create {binding}")
                 for binding, result in zip(wanted, response.results, strict=True)
@@ -130,7 +154,7 @@ class SecurityCalls(AdminCalls):
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(each)) for each in filters])
         gone: dict[AclBinding, None] = {}
 
-        def read(response: Any) -> list[AclBinding]:
+        def read(response: DeleteAclsResponse) -> list[AclBinding]:
             problems = []
             for result in response.filter_results:
                 problems.append(problem_of(result.error_code, result.error_message, "delete ACLs"))
@@ -177,7 +201,9 @@ class SecurityCalls(AdminCalls):
         ]
         request = described_quotas.DescribeClientQuotasRequest(components=components, strict=strict)
 
-        def read(response: Any) -> dict[QuotaEntity, dict[str, float]]:
+        def read(
+            response: described_quotas.DescribeClientQuotasResponse,
+        ) -> dict[QuotaEntity, dict[str, float]]:
             raise_for(response.error_code, response.error_message, "describe client quotas")
             return {
                 _entity(entry): {value.key: value.value for value in entry.values}
@@ -216,7 +242,9 @@ class SecurityCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: Any) -> dict[QuotaEntity, BrokerError | None]:
+        def read(
+            response: altered_quotas.AlterClientQuotasResponse,
+        ) -> dict[QuotaEntity, BrokerError | None]:
             outcome = {}
             for entry in response.entries:
                 entity = _entity(entry)
@@ -240,7 +268,9 @@ class SecurityCalls(AdminCalls):
             users=None if users is None else [described_scram.UserName(name=name) for name in users]
         )
 
-        def read(response: Any) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
+        def read(
+            response: described_scram.DescribeUserScramCredentialsResponse,
+        ) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
             raise_for(response.error_code, response.error_message, "describe SCRAM credentials")
             outcome: dict[str, list[ScramCredentialInfo] | KafkaError] = {}
             for result in response.results:
@@ -284,7 +314,9 @@ class SecurityCalls(AdminCalls):
             upsertions=await asyncio.to_thread(lambda: [_salted(each) for each in upsertions]),
         )
 
-        def read(response: Any) -> dict[str, BrokerError | None]:
+        def read(
+            response: altered_scram.AlterUserScramCredentialsResponse,
+        ) -> dict[str, BrokerError | None]:
             return {
                 result.user: problem_told_by_controller(
                     result.error_code, result.error_message, f"SCRAM credentials of {result.user}"
@@ -324,7 +356,7 @@ class SecurityCalls(AdminCalls):
         )
         what = "create delegation token"
 
-        def read(response: Any) -> DelegationToken:
+        def read(response: CreateDelegationTokenResponse) -> DelegationToken:
             raise_for(response.error_code, None, what)
             made_for = f"{response.principal_type}:{response.principal_name}"
             requester = response.token_requester_principal_name
@@ -356,10 +388,12 @@ class SecurityCalls(AdminCalls):
         request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=expiry_period_ms)
         return await self._token_end(request, "expire delegation token", timeout_ms)
 
-    async def _token_end(self, request: AnyRequest, what: str, timeout_ms: float | None) -> int:
-        def read(response: Any) -> int:
+    async def _token_end(
+        self, request: Request[Prolonged], what: str, timeout_ms: float | None
+    ) -> int:
+        def read(response: Prolonged) -> int:
             raise_for(response.error_code, None, what)
-            return int(response.expiry_timestamp_ms)
+            return response.expiry_timestamp_ms
 
         return await self._ask_controller(request, read, what, timeout_ms)
 
@@ -377,7 +411,7 @@ class SecurityCalls(AdminCalls):
             ]
         )
 
-        def read(response: Any) -> list[DelegationToken]:
+        def read(response: DescribeDelegationTokenResponse) -> list[DelegationToken]:
             raise_for(response.error_code, None, "describe delegation tokens")
             return [
                 DelegationToken(
@@ -398,7 +432,17 @@ class SecurityCalls(AdminCalls):
         return await self._ask_any(request, read, "describe delegation tokens", timeout_ms)
 
 
-def _filter(wanted: AclFilter) -> dict[str, Any]:
+class _FilterFields(TypedDict):
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def _filter(wanted: AclFilter) -> _FilterFields:
     """The fields of a filter, as DescribeAcls and DeleteAcls name them."""
     return {
         "resource_type_filter": wanted.resource_type,
@@ -411,7 +455,10 @@ def _filter(wanted: AclFilter) -> dict[str, Any]:
     }
 
 
-def _binding(resource: Any, acl: Any) -> AclBinding:
+def _binding(
+    resource: DescribeAclsResource | DeleteAclsMatchingAcl,
+    acl: AclDescription | DeleteAclsMatchingAcl,
+) -> AclBinding:
     return AclBinding(
         _known(AclResourceType, resource.resource_type),
         resource.resource_name,
@@ -449,7 +496,9 @@ def _raise_first(answers: Iterable[BrokerError | None]) -> None:
         raise next((each for each in problems if not each.retriable), problems[0])
 
 
-def _entity(entry: Any) -> QuotaEntity:
+def _entity(
+    entry: described_quotas.EntryData | altered_quotas.EntryDataResponse,
+) -> QuotaEntity:
     return tuple((each.entity_type, each.entity_name) for each in entry.entity)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_several
 from moldau.client.admin.types import (
@@ -17,22 +17,29 @@ from moldau.client.admin.types import (
 )
 from moldau.client.errors import error_for, raise_for
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.p03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponseTopic,
+)
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
 from moldau.protocol.messages.p75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponseTopic,
     TopicRequest,
 )
 from moldau.protocol.types import TopicPartition
@@ -78,7 +85,7 @@ class TopicCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: Any) -> dict[str, uuid.UUID]:
+        def read(response: CreateTopicsResponse) -> dict[str, uuid.UUID]:
             for result in response.topics:
                 raise_for(result.error_code, result.error_message, f"create topic {result.name}")
             return {result.name: result.topic_id for result in response.topics}
@@ -135,7 +142,7 @@ class TopicCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        def read(response: Any) -> None:
+        def read(response: CreatePartitionsResponse) -> None:
             for result in response.results:
                 raise_for(result.error_code, result.error_message, f"topic {result.name}")
 
@@ -246,7 +253,9 @@ class TopicCalls(AdminCalls):
         return {topic.name: topic for topic in _described(response.topics)}
 
 
-def _described(topics: Iterable[Any]) -> tuple[TopicDescription, ...]:
+def _described(
+    topics: Iterable[DescribeTopicPartitionsResponseTopic] | Iterable[MetadataResponseTopic],
+) -> tuple[TopicDescription, ...]:
     """Topics of DescribeTopicPartitions, or of Metadata, which lacks eligible leader replicas."""
     described = []
     for topic in topics:

@@ -6,7 +6,7 @@ A call about several ids returns for each its value or its error; only lists of 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.admin.calls import AdminCalls, check_several
 from moldau.client.admin.types import (
@@ -51,7 +51,10 @@ from moldau.protocol.messages.p65_describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
+from moldau.protocol.messages.p66_list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from moldau.protocol.types import TopicPartition
 
 _LAST_PRODUCER_ID: Final = 2**63 - 1
@@ -96,7 +99,7 @@ class TransactionCalls(AdminCalls):
             transactional_id_pattern=transactional_id_pattern,
         )
 
-        def read(broker_id: int, response: Any) -> list[TransactionListing]:
+        def read(broker_id: int, response: ListTransactionsResponse) -> list[TransactionListing]:
             raise_for(response.error_code, None, f"transactions of broker {broker_id}")
             if response.unknown_state_filters:
                 unknown = ", ".join(sorted(response.unknown_state_filters))

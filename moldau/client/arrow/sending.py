@@ -230,7 +230,7 @@ class ArrowSender:
                 await self._wait_for_bytes(len(out))
                 self._check()
             sending.add(batch)
-            self._appender.sender.wake()
+            self._appender.wake()
             del out, batch
             # The sender runs before the next batch is encoded.
             await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from moldau.client.errors import ConfigurationError
 
@@ -21,6 +21,9 @@ MAX_LONG: Final = 2**63 - 1
 
 REDACTED: Final = "[hidden]"
 """Shown instead of a secret, as in Kafka."""
+
+Declared: TypeAlias = Any
+"""A key, for type checkers the value of the attribute that it declares (as `dataclasses.field`)."""
 
 
 class _Wrong(Exception):
@@ -54,29 +57,25 @@ class Key:
             raise ConfigurationError(f"{name}={shown}: {wrong}") from None
 
 
-def integer(default: int | None, lowest: int, highest: int = MAX_INT) -> Any:
-    """A whole number."""
+def integer(default: int | None, lowest: int, highest: int = MAX_INT) -> Declared:
     return Key(default, _whole_number(lowest, highest, highest))
 
 
-def milliseconds(default: int | None, lowest: int = 0, highest: int = MAX_INT) -> Any:
+def milliseconds(default: int | None, lowest: int = 0, highest: int = MAX_INT) -> Declared:
     """A time that Kafka holds as INT."""
     return Key(default, _whole_number(lowest, highest, highest, "ms"))
 
 
-def long_milliseconds(default: int | None, lowest: int = 0) -> Any:
+def long_milliseconds(default: int | None, lowest: int = 0) -> Declared:
     """A time that Kafka holds as LONG: more than 24 days is allowed and means 24 days."""
     return Key(default, _whole_number(lowest, MAX_LONG, MAX_INT, "ms"))
 
 
-def byte_count(default: int | None, lowest: int = 0, highest: int = MAX_INT) -> Any:
-    """A number of bytes."""
+def byte_count(default: int | None, lowest: int = 0, highest: int = MAX_INT) -> Declared:
     return Key(default, _whole_number(lowest, highest, highest, "bytes"))
 
 
-def real(default: float, lowest: float, highest: float) -> Any:
-    """A number with a fraction."""
-
+def real(default: float, lowest: float, highest: float) -> Declared:
     def convert(given: object) -> object:
         wrong = _Wrong(f"a number from {lowest} to {highest}")
         if isinstance(given, bool) or not isinstance(given, int | float | str):
@@ -92,9 +91,7 @@ def real(default: float, lowest: float, highest: float) -> Any:
     return Key(default, convert)
 
 
-def boolean(default: bool | None) -> Any:
-    """true or false."""
-
+def boolean(default: bool | None) -> Declared:
     def convert(given: object) -> object:
         if isinstance(given, bool):
             return given
@@ -105,7 +102,7 @@ def boolean(default: bool | None) -> Any:
     return Key(default, convert)
 
 
-def text(default: str | None, *, sensitive: bool = False, empty: bool = True) -> Any:
+def text(default: str | None, *, sensitive: bool = False, empty: bool = True) -> Declared:
     """Any text; None where the default is None. `empty`: whether "" is a value."""
 
     def convert(given: object) -> object:
@@ -120,13 +117,12 @@ def text(default: str | None, *, sensitive: bool = False, empty: bool = True) ->
     return Key(default, convert, sensitive)
 
 
-def secret() -> Any:
+def secret() -> Declared:
     """Text that is never shown."""
     return text(None, sensitive=True)
 
 
-def choice(default: str | None, *allowed: str, any_case: bool = False) -> Any:
-    """One of several words."""
+def choice(default: str | None, *allowed: str, any_case: bool = False) -> Declared:
     found = {word.lower() if any_case else word: word for word in allowed}
 
     def convert(given: object) -> object:
@@ -141,7 +137,7 @@ def choice(default: str | None, *allowed: str, any_case: bool = False) -> Any:
     return Key(default, convert)
 
 
-def texts(default: Sequence[str]) -> Any:
+def texts(default: Sequence[str]) -> Declared:
     """A list of words; as text they are separated by commas."""
 
     def convert(given: object) -> object:
@@ -154,7 +150,7 @@ def texts(default: Sequence[str]) -> Any:
     return Key(tuple(default), convert)
 
 
-def things(default: Sequence[object]) -> Any:
+def things(default: Sequence[object]) -> Declared:
     """A list of names, classes or objects, which only the user of the key understands."""
 
     def convert(given: object) -> object:
@@ -167,7 +163,7 @@ def things(default: Sequence[object]) -> Any:
     return Key(tuple(default), convert)
 
 
-def thing(check: Callable[[object], bool], allowed: str) -> Any:
+def thing(check: Callable[[object], bool], allowed: str) -> Declared:
     """An object that only code can give, or None."""
 
     def convert(given: object) -> object:
@@ -178,7 +174,7 @@ def thing(check: Callable[[object], bool], allowed: str) -> Any:
     return Key(None, convert)
 
 
-def checked(key: Any, check: Callable[[Any], str | None]) -> Any:
+def checked(key: Declared, check: Callable[[Declared], str | None]) -> Declared:
     """The same key with one more rule: `check` returns what is wrong, or None."""
     inner: Key = key
 

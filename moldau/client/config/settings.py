@@ -168,8 +168,7 @@ class Settings:
             warnings.warn(f"without effect here: {names}", UnusedSetting, stacklevel=4)
         self._check()
 
-    def _check(self) -> None:
-        """Check what depends on several keys. Raises ConfigurationError."""
+    def _check(self) -> None: ...
 
     def _settle(self, **values: object) -> None:
         """Set values that depend on several keys; for `_check`."""
@@ -299,12 +298,10 @@ class Settings:
 
 
 def dotted(name: str) -> str:
-    """Kafka's spelling of a name."""
     return name.replace("_", ".")
 
 
 def all_kinds() -> tuple[type[Settings], ...]:
-    """The configurations of all clients."""
     from moldau.client.config.client import AdminConfig
     from moldau.client.config.consumer import ConsumerConfig
     from moldau.client.config.producer import ProducerConfig

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from moldau.client.errors import (
     BufferFull,
@@ -68,18 +68,7 @@ class HeldRecords(Outcome):
 
     @property
     def reserved_bytes(self) -> int:
-        """Their share of `buffer.memory`."""
         return sum(record.reserved_bytes for record in self.records)
-
-
-class Wakeable(Protocol):
-    """The part of the sender that the appender needs; the sender knows the appender."""
-
-    def wake(self) -> None:
-        """Look at all batches again."""
-
-    def wake_by(self, due_ms: float) -> None:
-        """Look at all batches at that time at the latest."""
 
 
 class Appender:
@@ -91,6 +80,9 @@ class Appender:
             needed, to request its metadata.
         used: called with the name of a topic now and then, while it is used.
         refused: called with the error of a record that is refused for good.
+
+    Attributes:
+        wake, wake_by: the sender's, set by it.
     """
 
     def __init__(
@@ -104,7 +96,8 @@ class Appender:
         used: Callable[[str], object],
         refused: Callable[[KafkaError], object],
     ) -> None:
-        self.sender: Wakeable
+        self.wake: Callable[[], None]
+        self.wake_by: Callable[[float], None]
         self.held: dict[str, HeldRecords] = {}
         self.out_of_range: dict[str, HeldRecords] = {}
         self._accumulator = accumulator
@@ -193,9 +186,9 @@ class Appender:
             room = self._accumulator.make_room(queue, record_bytes, now_ms)
             if room is Room.MADE:
                 self._used(known.name)
-                self.sender.wake_by(now_ms + self._accumulator.settings.linger_ms)
+                self.wake_by(now_ms + self._accumulator.settings.linger_ms)
                 return queue
-            self.sender.wake()
+            self.wake()
             if room is Room.NO_MEMORY:
                 return None
             if is_free:
@@ -254,7 +247,7 @@ class Appender:
         size_bytes = held_size_bytes(key, value, headers)
         accumulator = self._accumulator
         if not accumulator.reserve(size_bytes):
-            self.sender.wake()
+            self.wake()
             return None
         group = held.get(topic)
         if group is None:
@@ -262,7 +255,7 @@ class Appender:
             group = held[topic] = HeldRecords(topic, expires_ms)
             accumulator.incomplete[group] = None
             self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
-            self.sender.wake_by(expires_ms)
+            self.wake_by(expires_ms)
         index = len(group.records)
         group.records.append(
             HeldRecord(partition, timestamp_ms, key, value, tuple(headers), size_bytes)
@@ -280,7 +273,6 @@ class Appender:
         return self._clock.monotonic_ms() + self._accumulator.settings.max_block_ms + GRACE_MS
 
     def topic_changed(self, topic: str) -> None:
-        """Put held records into batches, since the topic's metadata have come."""
         known = self._topics.get(topic)
         if known is None or not known.queues:
             return
@@ -304,7 +296,7 @@ class Appender:
         group.replace(places)
         group.records.clear()
         accumulator.replaced.append(group)
-        self.sender.wake()
+        self.wake()
 
     def _placed(self, known: TopicQueues, record: HeldRecord) -> tuple[Outcome, int]:
         """Append a held record; returns its batch and its index there."""
@@ -377,7 +369,6 @@ class Appender:
     def fail_held(
         self, topic: str, error: Exception, groups: dict[str, HeldRecords] | None = None
     ) -> None:
-        """Fail the records that wait for a topic's metadata."""
         group = (self.held if groups is None else groups).pop(topic, None)
         if group is not None:
             group.finish(error=error)
@@ -386,16 +377,14 @@ class Appender:
             group.records.clear()
             if isinstance(error, KafkaError):
                 self._refused(error)
-            self.sender.wake()
+            self.wake()
 
     def fail_unknown(self, topic: str, partition_count: int, error: KafkaError) -> None:
-        """Fail the records that wait for a topic with so many partitions."""
         self.fail_held(topic, error)
         if partition_count > 1:
             self.fail_held(topic, error, self.out_of_range)
 
     def learn_more(self, topic: str) -> None:
-        """Request the metadata that held records still wait for."""
         late = self.out_of_range.get(topic)
         if late is not None:
             self._learn(topic, min(record.partition or 0 for record in late.records) + 1)
@@ -403,7 +392,6 @@ class Appender:
             self._learn(topic, 1)
 
     def fail_all_held(self, error: Exception) -> None:
-        """Fail all held records."""
         for groups in (self.held, self.out_of_range):
             for topic in list(groups):
                 self.fail_held(topic, error, groups)
@@ -422,7 +410,7 @@ class Appender:
         waiter = _RoomWaiter(size_bytes)
         self._room_waiters.append(waiter)
         accumulator.hurries += 1
-        self.sender.wake()
+        self.wake()
         try:
             while self._room_waiters[0] is not waiter or accumulator.free_bytes < size_bytes:
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
@@ -480,11 +468,9 @@ class _RoomWaiter:
         self.turn: asyncio.Future[None] | None = None
 
     def look(self) -> None:
-        """Let it look whether it may go on."""
         if self.turn is not None and not self.turn.done():
             self.turn.set_result(None)
 
 
 def held_size_bytes(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
-    """A held record's share of `buffer.memory`."""
     return record_size_bound(key, value, headers) + HELD_OVERHEAD_BYTES

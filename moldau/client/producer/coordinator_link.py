@@ -8,12 +8,13 @@ that can express a request. Must not know what requests mean, or retry. Invarian
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, NoBrokerAvailable
+from moldau.client.producer.core.transaction_manager import CoordinatorFeatures
 from moldau.client.producer.core.transaction_requests import Ask, Destination
 from moldau.protocol.api_keys import ApiKey
 from moldau.runtime.connection import Connection, UnsupportedByPeer
@@ -38,14 +39,6 @@ class CannotSay(Exception):
     """The broker serves no version that can express the request."""
 
 
-class CoordinatorFeatures(NamedTuple):
-    """The capabilities of the transaction coordinator's broker."""
-
-    init_producer_id_version: int
-    features_epoch: int
-    transaction_version: int
-
-
 OnSending = Callable[[CoordinatorFeatures | None], None]
 
 
@@ -62,7 +55,6 @@ class CoordinatorLink:
         self._known: dict[tuple[KeyType, str], int] = {}
 
     def forget(self, ask: Ask) -> None:
-        """Find the coordinator again, next time."""
         key_type = _KEY_TYPES.get(ask.destination)
         if key_type is not None:
             self._known.pop((key_type, ask.key), None)
@@ -107,7 +99,6 @@ class CoordinatorLink:
         return response
 
     def _heed_throttle(self, ask: Ask, throttle_time_ms: int) -> None:
-        """Send nothing to the broker for as long as it asks for (KIP-219)."""
         key_type = _KEY_TYPES.get(ask.destination)
         node_id = None if key_type is None else self._known.get((key_type, ask.key))
         if throttle_time_ms > 0 and node_id is not None:
@@ -126,7 +117,6 @@ class CoordinatorLink:
         return features_of(connection)
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        """Find the coordinator of a transactional id again, next time."""
         self._known.pop((KeyType.TRANSACTION, transactional_id), None)
 
     async def _connection(self, ask: Ask) -> Connection:

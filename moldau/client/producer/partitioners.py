@@ -90,17 +90,15 @@ DEFAULT_NAMES: Final[frozenset[str]] = frozenset({"", "default", "sticky"})
 _Factory: TypeAlias = Callable[[random.Random | None], Partitioner]
 
 
-def _round_robin(_source: random.Random | None) -> Partitioner:
-    return RoundRobinPartitioner()
-
-
 NAMED: Final[Mapping[str, _Factory]] = MappingProxyType(
     {
         "murmur2": Murmur2Partitioner,
         "random": RandomPartitioner,
-        "round_robin": _round_robin,
+        "round_robin": lambda _source: RoundRobinPartitioner(),
         # The Java client's name for it.
-        "org.apache.kafka.clients.producer.RoundRobinPartitioner": _round_robin,
+        "org.apache.kafka.clients.producer.RoundRobinPartitioner": (
+            lambda _source: RoundRobinPartitioner()
+        ),
     }
 )
 

@@ -11,10 +11,9 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
-from moldau.client.cluster.faults import backoff_ms
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
     BufferFull,
@@ -32,6 +31,7 @@ from moldau.client.producer.delivery import Delivery, OnDelivery
 from moldau.client.producer.partitioners import Partitioner, partitioner_of
 from moldau.client.producer.record_checks import (
     HeadersLike,
+    Payload,
     check_bytes,
     check_partition,
     check_timestamp,
@@ -50,6 +50,7 @@ from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, Reco
 from moldau.client.serialization import SerializerLike, serialize_function
 from moldau.protocol.records import Codec, RecordHeaders
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.backoff import backoff_ms
 from moldau.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -236,9 +237,9 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: Any = None,
+        value: Payload = None,
         *,
-        key: Any = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -305,9 +306,9 @@ class Producer:
     def send_nowait(
         self,
         topic: str,
-        value: Any = None,
+        value: Payload = None,
         *,
-        key: Any = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -572,7 +573,6 @@ class Producer:
             raise KafkaError(f"the producer has failed: {self._sender.failure!r}")
 
     def _check(self) -> None:
-        """Raise if no record may be appended now."""
         self._check_usable()
         transactions = self._transactions
         if transactions is not None:
@@ -587,7 +587,6 @@ class Producer:
     # -- metadata --------------------------------------------------------------------------------
 
     def _learn(self, topic: str, partition_count: int = 1) -> None:
-        """Ask for a topic for which records are held."""
         if topic in self._learning:
             return
         task = asyncio.create_task(self._learned(topic, partition_count))
@@ -608,7 +607,6 @@ class Producer:
             self._sender.wake()
 
     async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
-        """The queues of a topic, waited for."""
         check_topic(topic)
         await self._client.topic(
             topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
@@ -647,7 +645,7 @@ def _accumulator_settings(config: ProducerConfig, source: random.Random) -> Accu
 
     def pause_ms(attempt_count: int) -> float:
         return backoff_ms(
-            source, attempt_count, config.retry_backoff_ms, config.retry_backoff_max_ms
+            attempt_count, config.retry_backoff_ms, config.retry_backoff_max_ms, source
         )
 
     return AccumulatorSettings(

@@ -13,15 +13,16 @@ from moldau.protocol.types import topic_name_problem
 HeadersLike: TypeAlias = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 """Headers of a record, in their order."""
 
+Payload: TypeAlias = Any
+"""A key or a value: bytes, or what the producer's serializer takes; None for null."""
+
 
 def check_partition(partition: int) -> None:
-    """Raise SerializationError for a number that is no partition."""
     if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
         raise SerializationError(f"partition {partition!r}: partitions are numbered from 0")
 
 
 def check_timestamp(timestamp_ms: int) -> None:
-    """Raise SerializationError for a number that is no timestamp."""
     if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 2**63:
         raise SerializationError(
             f"timestamp_ms {timestamp_ms!r}: milliseconds since 1970 are needed, from 0 on"
@@ -29,7 +30,6 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 def check_bytes(key: object, value: object) -> None:
-    """Raise SerializationError for a key or value that is neither bytes nor None."""
     for name, part in (("key", key), ("value", value)):
         if part is not None and not isinstance(part, bytes | bytearray | memoryview):
             raise SerializationError(
@@ -38,9 +38,8 @@ def check_bytes(key: object, value: object) -> None:
 
 
 def serialized(
-    serialize: Callable[[str, Any], bytes], topic: str, value: object, what: str
+    serialize: Callable[[str, object], bytes], topic: str, value: object, what: str
 ) -> object:
-    """Serialize a value; the serializer's exceptions become SerializationError."""
     try:
         return serialize(topic, value)
     except SerializationError:
@@ -52,7 +51,6 @@ def serialized(
 
 
 def checked_headers(headers: HeadersLike) -> RecordHeaders:
-    """Headers as pairs. Raises SerializationError."""
     try:
         pairs = tuple(headers.items()) if isinstance(headers, Mapping) else tuple(headers)
     except TypeError:
@@ -73,7 +71,6 @@ def checked_headers(headers: HeadersLike) -> RecordHeaders:
 
 
 def unfit(error: Exception, key: object, value: object, headers: object) -> SerializationError:
-    """The error of a record that cannot be encoded."""
     try:
         check_bytes(key, value)
     except SerializationError as known:
@@ -86,7 +83,6 @@ def unfit(error: Exception, key: object, value: object, headers: object) -> Seri
 
 
 def check_topic(topic: str) -> None:
-    """Raise InvalidTopic for an invalid name."""
     if not isinstance(topic, str):
         raise TypeError(f"the topic is {type(topic).__name__}: a str is needed")
     problem = topic_name_problem(topic)

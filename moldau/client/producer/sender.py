@@ -74,7 +74,8 @@ class Sender:
         self._acks = config.required_acks
         self._clock = clock
         self._appender = appender
-        appender.sender = self
+        appender.wake = self.wake
+        appender.wake_by = self.wake_by
         self._refusing = refusing
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_stopping = False
@@ -91,7 +92,6 @@ class Sender:
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; on the running loop."""
         assert self._loop is None
         self._loop = asyncio.get_running_loop()
         self.wake()
@@ -155,16 +155,13 @@ class Sender:
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether a request with batches awaits its answer."""
         return self._accumulator.has_in_flight
 
     @property
     def needs_new_epoch(self) -> bool:
-        """Whether some partition cannot go on under the producer's current epoch."""
         return self._accumulator.needs_new_epoch
 
     async def in_flight_done(self) -> None:
-        """Wait until no request with batches awaits its answer."""
         while self._accumulator.has_in_flight:
             landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._landings.append(landing)
@@ -314,7 +311,6 @@ class Sender:
             self.results.refused(batch, code, message, now_ms)
 
     def _answered(self, node_id: int, call: ProduceCall, answer: asyncio.Future[Message]) -> None:
-        """Take over the answer to a request, or its loss."""
         self._in_flight[node_id] -= 1
         now_ms = self._clock.monotonic_ms()
         error = None if answer.cancelled() else answer.exception()
@@ -366,7 +362,7 @@ class Sender:
         known = self._client.metadata.topics.get(topic)
         return None if known is None or known.topic_id.int == 0 else known.topic_id
 
-    # -- telling ---------------------------------------------------------------------------------
+    # -- notifying -------------------------------------------------------------------------------
 
     def announce(self) -> None:
         """Tell waiting callers which batches have ended."""

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from typing import Final
 
-from moldau.client.cluster.faults import backoff_ms
 from moldau.client.errors import (
     ClientClosed,
     InvalidTransactionState,
@@ -28,11 +26,14 @@ from moldau.client.errors import (
 from moldau.client.producer.coordinator_link import (
     AnswerLost,
     CannotSay,
-    CoordinatorFeatures,
     CoordinatorLink,
     NotSent,
 )
-from moldau.client.producer.core.transaction_manager import Pause, TransactionManager
+from moldau.client.producer.core.transaction_manager import (
+    CoordinatorFeatures,
+    Pause,
+    TransactionManager,
+)
 from moldau.client.producer.core.transaction_requests import (
     Ask,
     RequestKind,
@@ -42,6 +43,7 @@ from moldau.client.producer.core.transaction_requests import (
 from moldau.client.producer.core.transaction_states import Problem, TransactionState
 from moldau.client.producer.sender import Sender
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.backoff import Backoff
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
@@ -59,7 +61,7 @@ class TransactionDriver:
         refusal: why no record may be added now.
 
     Args:
-        retry_backoff_ms, retry_backoff_max_ms: between tries, with jitter.
+        backoff: between tries.
     """
 
     def __init__(
@@ -67,18 +69,13 @@ class TransactionDriver:
         manager: TransactionManager,
         link: CoordinatorLink,
         batches: Sender,
-        *,
-        source: random.Random,
-        retry_backoff_ms: int,
-        retry_backoff_max_ms: int,
+        backoff: Backoff,
     ) -> None:
         self.manager = manager
         self.refusal: Problem | None = None
         self._link = link
         self._batches = batches
-        self._source = source
-        self._retry_backoff_ms = retry_backoff_ms
-        self._retry_backoff_max_ms = retry_backoff_max_ms
+        self._backoff = backoff
         self._work = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -90,7 +87,6 @@ class TransactionDriver:
     # -- life ------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Look for a request to send."""
         if self._task is None and not self._stopping.is_set():
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name="moldau-producer-transactions"
@@ -100,11 +96,10 @@ class TransactionDriver:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the producer is closed, or about to be."""
         return self._stopping.is_set()
 
     async def stop(self, timeout_s: float) -> None:
-        """Let the request under way end, for so long; after that it is given up."""
+        """Wait up to `timeout_s` for the request under way, then cancel it."""
         self._stopping.set()
         self._work.set()
         self.changed()
@@ -139,7 +134,6 @@ class TransactionDriver:
     # -- errors ----------------------------------------------------------------------------------
 
     def caused_by(self, error: BaseException) -> None:
-        """Remember the cause of the next problem."""
         if self.manager.problem is None:
             self._cause = error
 
@@ -150,11 +144,9 @@ class TransactionDriver:
         return manager.state is _S.UNINITIALIZED and manager.problem is not None
 
     def forget_cause(self) -> None:
-        """Drop the cause, since another transaction has begun."""
         self._cause = None
 
     def error_of(self, problem: Problem) -> KafkaError:
-        """The exception for a refusal of the manager."""
         manager = self.manager
         error: KafkaError
         if problem is not manager.problem:
@@ -222,13 +214,12 @@ class TransactionDriver:
     # -- the task --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        failure_count = 0
         while not self._stopping.is_set():
             if self.manager.state in _GIVEN_UP and await self._emptied():
                 continue
             ask = self.manager.next_ask()
             if ask is None:
-                failure_count = 0
+                self._backoff.reset()
                 self._work.clear()
                 await self._work.wait()
                 continue
@@ -236,19 +227,11 @@ class TransactionDriver:
             self.changed()
             self._batches.wake()
             if pause is Pause.BACK_OFF:
-                failure_count += 1
-                await self._pause(
-                    backoff_ms(
-                        self._source,
-                        failure_count,
-                        self._retry_backoff_ms,
-                        self._retry_backoff_max_ms,
-                    )
-                )
+                await self._pause(self._backoff.next_ms())
             elif pause is Pause.SHORT:
                 await self._pause(SHORT_PAUSE_MS)
             else:
-                failure_count = 0
+                self._backoff.reset()
 
     async def _emptied(self) -> bool:
         """Fail unsent batches; True if batches were on the wire, whose answers have come now."""
@@ -267,11 +250,7 @@ class TransactionDriver:
 
         def sending(features: CoordinatorFeatures | None) -> None:
             if features is not None:
-                manager.met_coordinator(
-                    init_producer_id_version=features.init_producer_id_version,
-                    features_epoch=features.features_epoch,
-                    transaction_version=features.transaction_version,
-                )
+                manager.met_coordinator(features)
             manager.sending(ask)
 
         try:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.config import ProducerConfig
@@ -38,6 +38,7 @@ from moldau.client.producer.transaction_driver import TransactionDriver
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.backoff import Backoff
 from moldau.runtime.clock import Clock
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
@@ -110,9 +111,7 @@ class Transactions:
             self._manager,
             link or CoordinatorLink(client),
             batches,
-            source=source,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source),
         )
         self._is_initialization_untold = False
 
@@ -138,7 +137,6 @@ class Transactions:
 
     @property
     def state(self) -> TransactionState:
-        """The state; see `transaction_states.TRANSITIONS`."""
         return self._manager.state
 
     def start(self) -> None:
@@ -169,7 +167,6 @@ class Transactions:
         self._changed()
 
     def record_refused(self, error: KafkaError) -> None:
-        """Note that a record was refused: the open transaction is incomplete without it."""
         self._driver.caused_by(error)
         self._manager.record_refused(Problem(error.code, str(error)))
         self._changed()
@@ -210,7 +207,6 @@ class Transactions:
     # -- the application's side ------------------------------------------------------------------
 
     async def initialize(self, *, keep_prepared: bool = False) -> PreparedTransaction | None:
-        """See `Producer.init_transactions`."""
         self._check_transactional("init_transactions()")
         manager = self._manager
         if not (self._is_initialization_untold and manager.state is not _S.UNINITIALIZED):
@@ -227,7 +223,6 @@ class Transactions:
         return PreparedTransaction(*manager.prepared) if manager.prepared.is_known else None
 
     def begin(self) -> None:
-        """See `Producer.begin_transaction`."""
         self._check_transactional("begin_transaction()")
         self._raise(self._manager.begin())
         self.begun_count += 1
@@ -235,7 +230,6 @@ class Transactions:
         self._changed()
 
     async def commit(self) -> None:
-        """See `Producer.commit_transaction`."""
         self._check_transactional("commit_transaction()")
         manager = self._manager
         if manager.state is _S.READY and manager.untold_outcome is True:
@@ -251,7 +245,6 @@ class Transactions:
         manager.untold_outcome = None
 
     async def abort(self, timeout_ms: float | None = None) -> None:
-        """See `Producer.abort_transaction`."""
         self._check_transactional("abort_transaction()")
         manager = self._manager
         if manager.state is _S.READY and manager.untold_outcome is False:
@@ -269,7 +262,6 @@ class Transactions:
         manager.untold_outcome = None
 
     async def prepare(self, *, is_handed_over: bool = False) -> PreparedTransaction:
-        """See `Producer.prepare_transaction` and `hand_over_transaction`."""
         call = "hand_over_transaction()" if is_handed_over else "prepare_transaction()"
         self._check_transactional(call)
         manager = self._manager
@@ -281,7 +273,6 @@ class Transactions:
         return PreparedTransaction(*manager.prepared)
 
     async def complete(self, prepared: PreparedTransaction) -> bool:
-        """See `Producer.complete_transaction`."""
         self._check_transactional("complete_transaction()")
         manager = self._manager
         is_open = manager.state in (_S.PREPARED, _S.COMMITTING, _S.ABORTING)
@@ -305,7 +296,6 @@ class Transactions:
         offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata | int],
         group: ConsumerGroupMetadata | str | None,
     ) -> None:
-        """See `Producer.send_offsets`."""
         if not isinstance(offsets, Mapping):
             if group is not None:
                 raise TypeError("send_offsets(): a consumer knows its group: leave `group` out")
@@ -396,7 +386,7 @@ class Transactions:
         await self._driver.until(lambda: manager.state is not state)
 
     async def _within_limit(
-        self, call: str, waiting: Coroutine[Any, Any, None], timeout_ms: float | None = None
+        self, call: str, waiting: Awaitable[None], timeout_ms: float | None = None
     ) -> None:
         limit_ms = self._limit_ms if timeout_ms is None else timeout_ms
         try:
@@ -432,7 +422,6 @@ class TransactionContext:
 
     @property
     def is_latest(self) -> bool:
-        """Whether no transaction has been begun since this one."""
         return self._number == self._transactions.begun_count
 
     async def __aenter__(self) -> None:

@@ -9,62 +9,60 @@ exit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial, update_wrapper
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar
 
 from moldau.client.errors import ClientClosed
-from moldau.client.sync.portal import Callers, thread_portal
+from moldau.client.sync.portal import Callers, Closable, Work, thread_portal
 
+Inner = TypeVar("Inner", bound=Closable, covariant=True)
+Owner = TypeVar("Owner")
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 
 
-class BlockingClient:
+class BlockingClient(Generic[Inner]):
     """Base of the blocking clients; usable from any number of threads, as `with` or with `close`.
 
     Calls block their thread and nothing else. Ctrl-C ends a call and leaves the client usable. In
     the child of a fork a client raises KafkaError: make a new one there.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Inner]) -> None:
         self._closed = False
         self._portal = thread_portal()
-        self._inner: Any = self._portal.call(self._made, make)
-        self._finalizer = self._portal.finalizer(self, self._inner)
 
-    async def _made(self, make: Callable[[], Any]) -> Any:
-        inner = make()
-        self._portal.adopt(inner)
-        return inner
+        async def made() -> Inner:
+            inner = make()
+            self._portal.adopt(inner)
+            return inner
+
+        self._inner: Inner = self._portal.call(made)
+        self._finalizer = self._portal.finalizer(self, self._inner)
 
     def _call(
         self,
-        work: Callable[..., Coroutine[Any, Any, Result]],
+        work: Work[Result],
         /,
-        *arguments: Any,
+        *arguments: object,
         callers: Callers | None = None,
-        **keywords: Any,
     ) -> Result:
         if self._closed:
             raise ClientClosed("the client has been closed")
-        result: Result = self._portal.call(work, *arguments, callers=callers, **keywords)
-        return result
+        return self._portal.call(work, *arguments, callers=callers)
 
-    def _call_now(
-        self, function: Callable[..., Result], /, *arguments: Any, **keywords: Any
-    ) -> Result:
+    def _call_now(self, function: Callable[[], Result]) -> Result:
         """Call a plain method of the asyncio client on the loop."""
-        result: Result = self._call(_run, function, arguments, keywords)
-        return result
+
+        async def on_loop() -> Result:
+            return function()
+
+        return self._call(on_loop)
 
     def _close(
-        self,
-        work: Callable[..., Coroutine[Any, Any, None]],
-        /,
-        *arguments: Any,
-        callers: Callers | None = None,
+        self, work: Work[None], /, *arguments: object, callers: Callers | None = None
     ) -> None:
         """Close once; after an interruption closing goes on in the background."""
         if self._closed:
@@ -75,11 +73,7 @@ class BlockingClient:
             return
         self._portal.call(self._ended, work, arguments, callers=callers)
 
-    async def _ended(
-        self,
-        work: Callable[..., Coroutine[Any, Any, None]],
-        arguments: tuple[Any, ...],
-    ) -> None:
+    async def _ended(self, work: Work[None], arguments: tuple[object, ...]) -> None:
         closing = asyncio.ensure_future(work(*arguments))
         closing.add_done_callback(_look_at_error)
         self._portal.closing(self._inner, closing)
@@ -103,46 +97,60 @@ class BlockingClient:
 
 def _look_at_error(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled():
-        closing.exception()  # raised to the caller that still waits; else there is none to tell
+        closing.exception()  # raised where the caller still waits; otherwise it is dropped
+
+
+Face: TypeAlias = Callable[Concatenate[BlockingClient[Closable], Parameters], Result]
+"""A blocking client's method."""
 
 
 def face_of(
-    method: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
-) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Result]]:
+    method: Callable[Concatenate[Owner, Parameters], Awaitable[Result]],
+) -> Callable[[Callable[..., object]], Face[Parameters, Result]]:
     """Make a method of a blocking client out of the coroutine method of the asyncio client.
 
     Parameters, defaults, types and documentation are those of `method`, so that the two clients
     cannot differ. The decorated function's body is never run.
     """
-    return _face(method, "_call")
 
+    def decorate(declared: Callable[..., object]) -> Face[Parameters, Result]:
+        def blocking(
+            self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+        ) -> Result:
+            call: Callable[Parameters, Awaitable[Result]] = getattr(self._inner, name)
+            return self._call(partial(call, *args, **kwargs))
 
-def quick_face_of(
-    method: Callable[Concatenate[Any, Parameters], Result],
-) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Result]]:
-    """As `face_of`, for a plain method: it runs on the loop, where its client's state is."""
-    return _face(method, "_call_now")
-
-
-def _face(
-    method: Callable[Concatenate[Any, Parameters], Any], way: str
-) -> Callable[[Callable[..., object]], Callable[Concatenate[Any, Parameters], Any]]:
-    def decorate(declared: Callable[..., object]) -> Callable[Concatenate[Any, Parameters], Any]:
-        name = method.__name__
-        assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
-
-        @wraps(method)
-        def blocking(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Any:
-            return getattr(self, way)(getattr(self._inner, name), *args, **kwargs)
-
-        blocking.__qualname__ = declared.__qualname__
-        blocking.__module__ = declared.__module__
-        return cast("Callable[Concatenate[Any, Parameters], Any]", blocking)
+        name = _declare(blocking, method, declared)
+        return blocking
 
     return decorate
 
 
-async def _run(
-    function: Callable[..., Result], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-) -> Result:
-    return function(*arguments, **keywords)
+def quick_face_of(
+    method: Callable[Concatenate[Owner, Parameters], Result],
+) -> Callable[[Callable[..., object]], Face[Parameters, Result]]:
+    """As `face_of`, for a plain method: it runs on the loop, where its client's state is."""
+
+    def decorate(declared: Callable[..., object]) -> Face[Parameters, Result]:
+        def blocking(
+            self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+        ) -> Result:
+            call: Callable[Parameters, Result] = getattr(self._inner, name)
+            return self._call_now(partial(call, *args, **kwargs))
+
+        name = _declare(blocking, method, declared)
+        return blocking
+
+    return decorate
+
+
+def _declare(
+    blocking: Callable[..., object], method: Callable[..., object], declared: Callable[..., object]
+) -> str:
+    """Give `blocking` the signature and documentation of `method`; its name."""
+    name = method.__name__
+    assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
+    update_wrapper(blocking, method)
+    blocking.__qualname__ = declared.__qualname__
+    blocking.__module__ = declared.__module__
+    return name

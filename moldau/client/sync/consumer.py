@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer.commits import CommitCallback
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Consumer(BlockingClient):
+class Consumer(BlockingClient[AsyncConsumer]):
     """Reads topics: alone (`assign`), or as a member of a group (`subscribe`).
 
         with Consumer("localhost:9092", group_id="g") as consumer:
@@ -75,7 +76,7 @@ class Consumer(BlockingClient):
         # A run is a list iterator, which threads may share; the position is behind what it has
         # given to any thread. Only the next run needs a call to the portal's thread.
         for record in self._inner._run:
-            return record  # type: ignore[no-any-return]
+            return record
         kept: Kept[ConsumerRecord] = Kept(
             self._inner.getone, self._take_back_one, self._portal.call
         )
@@ -134,7 +135,7 @@ class Consumer(BlockingClient):
     def _take_back_all(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
         self._seek_back({name: records[0].offset for name, records in polled.items() if records})
 
-    def _take_back_rows(self, batch: Any) -> None:
+    def _take_back_rows(self, batch: pa.RecordBatch) -> None:
         first: dict[TopicPartition, int] = {}
         columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset"))
         for topic, partition, offset in zip(*columns, strict=True):
@@ -172,7 +173,7 @@ class Consumer(BlockingClient):
             KafkaError: as `moldau.client.Consumer.subscribe`.
         """
         wrapped = None if listener is None else _InCaller(listener, self._callers)
-        self._call_now(self._inner.subscribe, topics, pattern=pattern, listener=wrapped)
+        self._call_now(partial(self._inner.subscribe, topics, pattern=pattern, listener=wrapped))
 
     @quick_face_of(AsyncConsumer.assign)
     def assign(self) -> None: ...
@@ -271,7 +272,7 @@ class Consumer(BlockingClient):
             ) -> None:
                 await self._callers.run(given, offsets, error)
 
-        self._call_now(self._inner.commit_nowait, offsets, told)
+        self._call_now(partial(self._inner.commit_nowait, offsets, told))
 
     @face_of(AsyncConsumer.committed)
     def committed(self) -> None: ...

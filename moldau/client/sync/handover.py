@@ -23,11 +23,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from moldau.client.errors import BufferFull, DeliveryTimeout, KafkaError
-from moldau.client.producer.delivery import tell
-from moldau.client.records import RecordMetadata
+from moldau.client.producer.delivery import Delivery as AsyncDelivery
+from moldau.client.producer.delivery import OnDelivery, tell
+from moldau.client.records import RecordHeaders, RecordMetadata
 
 if TYPE_CHECKING:
     from moldau.client.producer.producer import Producer as AsyncProducer
@@ -36,8 +37,12 @@ if TYPE_CHECKING:
 RECORD_OVERHEAD_BYTES: Final = 64
 """Counted for a record besides its key, value and headers."""
 
-
 RETRY_S: Final = 0.005
+
+Record: TypeAlias = tuple[
+    str, bytes | None, bytes | None, RecordHeaders, int | None, int, OnDelivery | None
+]
+"""Topic, value, key, headers, partition, timestamp_ms, on_delivery."""
 
 
 class Delivery:
@@ -48,23 +53,24 @@ class Delivery:
 
     __slots__ = ("_handover", "_state")
 
-    def __init__(self, handover: Handover, state: Any) -> None:
+    def __init__(self, handover: Handover, record: Record) -> None:
         self._handover = handover
-        # The record as a tuple, then the producer's own delivery or an exception.
-        self._state = state
+        self._state: Record | AsyncDelivery | Exception = record
 
     @property
     def size_bytes(self) -> int:
         """What it counts while it lies in the handover."""
         state = self._state
-        return size_of(state.record if isinstance(state, _Withdrawn) else state)
+        record = state.record if isinstance(state, _Withdrawn) else state
+        assert isinstance(record, tuple)
+        return size_of(record)
 
     def done(self) -> bool:
         """Whether the outcome is known."""
         state = self._state
-        if type(state) is tuple:
+        if isinstance(state, tuple):
             return False
-        return isinstance(state, Exception) or bool(state.done())
+        return isinstance(state, Exception) or state.done()
 
     def result(self) -> RecordMetadata:
         """Wait for the acknowledgement, at most the record's `delivery.timeout.ms`.
@@ -74,22 +80,22 @@ class Delivery:
         """
         if not self.done():
             self._handover.wait(self)
-        return self._outcome()
+        state = self._settled_state()
+        if isinstance(state, Exception):
+            raise state
+        return state.result()
 
     def exception(self) -> Exception | None:
         """Wait for the outcome; the error, or None when the record was acknowledged."""
         if not self.done():
             self._handover.wait(self)
-        state = self._state
-        error: Exception | None = state if isinstance(state, Exception) else state.exception()
-        return error
+        state = self._settled_state()
+        return state if isinstance(state, Exception) else state.exception()
 
-    def _outcome(self) -> RecordMetadata:
+    def _settled_state(self) -> AsyncDelivery | Exception:
         state = self._state
-        if isinstance(state, Exception):
-            raise state
-        metadata: RecordMetadata = state.result()
-        return metadata
+        assert not isinstance(state, tuple)
+        return state
 
 
 class Handover:
@@ -123,12 +129,10 @@ class Handover:
 
     @property
     def has_room(self) -> bool:
-        """Whether a record would be taken now."""
         return self._put_bytes + self._taken_bytes < self._limit_bytes
 
-    def put(self, record: tuple[Any, ...], size_bytes: int) -> Delivery:
-        """Take a record: topic, value, key, headers, partition, timestamp_ms, on_delivery. From any
-        thread.
+    def put(self, record: Record, size_bytes: int) -> Delivery:
+        """Take a record. From any thread.
 
         Raises:
             BufferFull: there is no room, and `grant` was not called before; `room` waits for some.
@@ -160,11 +164,11 @@ class Handover:
     def withdraw(self, delivery: Delivery) -> None:
         """Do not send this record, if it still lies here. From any thread."""
         with self._lock:
-            if type(delivery._state) is tuple:
-                delivery._state = _Withdrawn(delivery._state)
+            record = delivery._state
+            if isinstance(record, tuple):
+                delivery._state = _Withdrawn(record)
 
     def wait(self, delivery: Delivery) -> None:
-        """Block until the delivery is done. Raises: KafkaError: this thread must not block"""
         self._portal.call(self._settled, delivery)
 
     async def room(self) -> None:
@@ -285,7 +289,9 @@ class Handover:
         self._room_changed()
 
     def _fail(self, delivery: Delivery, error: Exception) -> None:
-        on_delivery = delivery._state[-1]
+        record = delivery._state
+        assert isinstance(record, tuple)
+        on_delivery = record[-1]
         delivery._state = error
         if on_delivery is not None:
             tell(on_delivery, None, error)
@@ -302,20 +308,21 @@ class Handover:
 
     async def _settled(self, delivery: Delivery) -> None:
         await self._passed_on(delivery)
-        if not isinstance(delivery._state, Exception):
+        state = delivery._settled_state()
+        if not isinstance(state, Exception):
             with contextlib.suppress(Exception):  # it is raised where the result is asked for
-                await delivery._state
+                await state
 
 
 class _Withdrawn(KafkaError):
     """In place of a record whose sender has withdrawn it."""
 
-    def __init__(self, record: tuple[Any, ...]) -> None:
+    def __init__(self, record: Record) -> None:
         super().__init__("the call that sent this record was interrupted before it was sent")
         self.record = record
 
 
-def size_of(record: tuple[Any, ...]) -> int:
+def size_of(record: Record) -> int:
     """What a record counts while it lies here."""
     _, value, key, headers, _, _, _ = record
     size_bytes = RECORD_OVERHEAD_BYTES

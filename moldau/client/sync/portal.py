@@ -29,14 +29,18 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
+from moldau.runtime.loop_thread import LoopThread
 
 Result = TypeVar("Result")
+Answer = TypeVar("Answer", covariant=True)
+Work: TypeAlias = Callable[..., Awaitable[Result]]
+"""A coroutine function that runs on the loop."""
 
 EXIT_TIMEOUT_S: Final = 5.0
 """How long closing all open clients may take at the interpreter's exit."""
@@ -49,30 +53,30 @@ _ENDED: Final = None
 
 
 class Closable(Protocol):
-    """An asyncio client, as far as the portal knows it."""
+    """An asyncio client, as far as the portal knows it; it closes within a bounded time."""
 
-    async def close(self) -> None:
-        """End the client, bounded in time."""
+    async def close(self) -> None: ...
 
 
 class ThreadPortal:
-    """An event loop on its own thread, and calls across. States: running → ended, or forked."""
+    """A `LoopThread` that blocking callers wait for. States: running → ended, or forked."""
 
     def __init__(self) -> None:
         self.forked: bool = False
         self._ended = False
         self._clients: dict[Closable, asyncio.Future[None] | None] = {}  # and their closing
-        self._loop = _new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="moldau-client-sync", daemon=True)
+        self._thread = LoopThread("moldau-client-sync", _new_event_loop)
         self._thread.start()
+        self._loop = self._thread.loop
+        self._thread_ident = self._thread.ident
 
     def call(
         self,
-        work: Callable[..., Coroutine[Any, Any, Result]],
+        work: Work[Result],
         /,
-        *arguments: Any,
+        *arguments: object,
         callers: Callers | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> Result:
         """Run a coroutine function on the loop; block until it has ended.
 
@@ -91,7 +95,7 @@ class ThreadPortal:
         self.check_may_block()
         return Call(work, arguments, keywords, callers).run(self.post)
 
-    def post(self, callback: Callable[..., object], *arguments: Any) -> None:
+    def post(self, callback: Callable[..., object], *arguments: object) -> None:
         """Run a function on the loop soon, without waiting for it. Raises: as `call`"""
         self.check()
         try:
@@ -111,7 +115,7 @@ class ThreadPortal:
 
     def check_may_block(self) -> None:
         """Refuse to block the loop's own thread: it would wait for itself. Raises: InvalidState"""
-        if threading.get_ident() == self._thread.ident:
+        if threading.get_ident() == self._thread_ident:
             raise InvalidState(
                 "a blocking call inside a callback of the background thread would wait for itself: "
                 "use send_nowait there, or hand the work to a thread of your own"
@@ -161,14 +165,6 @@ class ThreadPortal:
             closing = self._clients[client] = self._loop.create_task(_close_quietly(client))
         return closing
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            asyncio.set_event_loop(None)
-            self._loop.close()
-
     def _begin_end(self) -> None:
         self._end_task = self._loop.create_task(self._end())
 
@@ -181,27 +177,25 @@ class ThreadPortal:
             task.cancel()
         if left:
             await asyncio.wait(left, timeout=EXIT_TIMEOUT_S / 2)
-        await self._loop.shutdown_asyncgens()
         self._loop.stop()
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Call(Generic[Result]):
+class Call(Generic[Answer]):
     """Work that one thread waits for. `run` belongs to the thread, `start` to the loop."""
 
-    _work: Callable[..., Coroutine[Any, Any, Result]]
-    _arguments: tuple[Any, ...]
-    _keywords: Mapping[str, Any]
+    _work: Work[Answer]
+    _arguments: tuple[object, ...]
+    _keywords: Mapping[str, object]
     _callers: Callers | None = None
     _inbox: deque[Errand | None] = field(default_factory=deque)
     _bell: SimpleQueue[None] = field(default_factory=SimpleQueue)
     _task: asyncio.Task[None] | None = None
     _begun: bool = False
-    _result: Result = field(init=False)
+    _result: Answer = field(init=False)
     _error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin the work. On the loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
@@ -219,7 +213,7 @@ class Call(Generic[Result]):
         finally:
             self._end()
 
-    def run(self, post: Callable[..., object]) -> Result:
+    def run(self, post: Callable[..., object]) -> Answer:
         """Have the work done and wait for it, running its errands in this thread.
 
         Raises:
@@ -301,13 +295,13 @@ class Kept(Generic[Result]):
         call: `ThreadPortal.call`.
     """
 
-    _take: Callable[..., Coroutine[Any, Any, Result]]
+    _take: Work[Result]
     _take_back: Callable[[Result], object]
     _call: Callable[..., object]
     _is_refused: bool = False
     result: Result = field(init=False)
 
-    async def run(self, *arguments: Any) -> None:
+    async def run(self, *arguments: object) -> None:
         """Take the result. On the loop."""
         self.result = await self._take(*arguments)
         if self._is_refused:
@@ -336,7 +330,6 @@ class Errand:
         self._future: asyncio.Future[object] = self._loop.create_future()
 
     def __call__(self) -> None:
-        """In the waiting thread."""
         self.begun = True
         try:
             result = self._function()
@@ -368,17 +361,16 @@ class Callers:
     """
 
     def __init__(self) -> None:
-        self._calls: list[Call[Any]] = []
+        self._calls: list[Call[object]] = []
         self._errands: deque[Errand] = deque()
 
-    def entered(self, call: Call[Any]) -> None:
+    def entered(self, call: Call[object]) -> None:
         """This call begins to wait; it gets the errands that are left."""
         self._calls.append(call)
         while self._errands:
             call.send(self._errands.popleft())
 
-    def left(self, call: Call[Any]) -> None:
-        """This call runs nothing any more."""
+    def left(self, call: Call[object]) -> None:
         if call in self._calls:
             self._calls.remove(call)
 

@@ -13,21 +13,20 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar, Unpack
+from typing import Final, TypeVar, Unpack
 
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import BufferFull, ClientClosed, KafkaError, TransactionAborted
 from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
-from moldau.client.producer.record_checks import check_partition, check_timestamp
+from moldau.client.producer.record_checks import Payload, check_partition, check_timestamp
 from moldau.client.producer.transactions import OffsetsSource, TransactionContext
 from moldau.client.records import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
-    RecordHeaders,
     RecordMetadata,
     TopicPartition,
 )
@@ -37,9 +36,10 @@ from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
     Delivery,
     Handover,
+    Record,
     size_of,
 )
-from moldau.client.sync.portal import LOOK_S, Callers
+from moldau.client.sync.portal import LOOK_S, Callers, Work
 
 Result = TypeVar("Result")
 
@@ -47,7 +47,7 @@ HANDOVER_SHARE: Final = 8
 MAX_HANDOVER_BYTES: Final = 1_048_576
 
 
-class Producer(BlockingClient):
+class Producer(BlockingClient[AsyncProducer]):
     """Writes records, from any number of threads; use as `with Producer("localhost:9092") as …`.
 
     Arguments, calls and errors are those of `moldau.client.Producer`; here they block. `send` waits
@@ -93,28 +93,15 @@ class Producer(BlockingClient):
         super().__init__(make)
 
     def _call(
-        self,
-        work: Callable[..., Coroutine[Any, Any, Result]],
-        /,
-        *arguments: Any,
-        callers: Callers | None = None,
-        **keywords: Any,
+        self, work: Work[Result], /, *arguments: object, callers: Callers | None = None
     ) -> Result:
-        result: Result = super()._call(
-            self._after_records, work, arguments, keywords, callers=callers
-        )
-        return result
+        async def after_records() -> Result:
+            await self._handover.emptied()
+            while self._undoing:
+                await asyncio.wait(self._undoing)
+            return await work(*arguments)
 
-    async def _after_records(
-        self,
-        work: Callable[..., Coroutine[Any, Any, Result]],
-        arguments: tuple[Any, ...],
-        keywords: Mapping[str, Any],
-    ) -> Result:
-        await self._handover.emptied()
-        while self._undoing:
-            await asyncio.wait(self._undoing)
-        return await work(*arguments, **keywords)
+        return super()._call(after_records, callers=callers)
 
     def _undo_left(self, block: _Block) -> None:
         """Abort the transaction of a block that was left without its end. From any thread."""
@@ -138,9 +125,9 @@ class Producer(BlockingClient):
     def send(
         self,
         topic: str,
-        value: Any = None,
+        value: Payload = None,
         *,
-        key: Any = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -172,9 +159,9 @@ class Producer(BlockingClient):
     def send_nowait(
         self,
         topic: str,
-        value: Any = None,
+        value: Payload = None,
         *,
-        key: Any = None,
+        key: Payload = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -224,13 +211,13 @@ class Producer(BlockingClient):
     def _record(
         self,
         topic: str,
-        value: Any,
-        key: Any,
+        value: object,
+        key: object,
         headers: HeadersLike,
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
-    ) -> tuple[Any, ...]:
+    ) -> Record:
         if self._closed:
             raise ClientClosed("the producer has been closed")
         if self._portal.forked:
@@ -241,14 +228,23 @@ class Producer(BlockingClient):
             check_timestamp(timestamp_ms)
         if partition is not None:
             check_partition(partition)
-        copied: RecordHeaders = ()
-        if self._has_serializers or headers or not (_is_plain(value) and _is_plain(key)):
-            value, key, pairs = self._inner._prepared(topic, value, key, headers)
-            # Copies: the caller may change its buffers while they wait.
-            value = None if value is None else bytes(value)
-            key = None if key is None else bytes(key)
-            copied = tuple((name, None if data is None else bytes(data)) for name, data in pairs)
-        return (topic, value, key, copied, partition, timestamp_ms, on_delivery)
+        if (
+            (value is None or type(value) is bytes)
+            and (key is None or type(key) is bytes)
+            and not (headers or self._has_serializers)
+        ):
+            return (topic, value, key, (), partition, timestamp_ms, on_delivery)
+        data, key_data, pairs = self._inner._prepared(topic, value, key, headers)
+        # Copies: the caller may change its buffers while they wait.
+        return (
+            topic,
+            None if data is None else bytes(data),
+            None if key_data is None else bytes(key_data),
+            tuple((name, None if part is None else bytes(part)) for name, part in pairs),
+            partition,
+            timestamp_ms,
+            on_delivery,
+        )
 
     @face_of(AsyncProducer.send_arrow)
     def send_arrow(self) -> None: ...
@@ -404,7 +400,6 @@ class _Block:
         self._context = context
 
     async def end(self, value: BaseException | None) -> None:
-        """Commit, or abort because of `value`."""
         context, self._context = self._context, None
         if context is None:
             return
@@ -442,7 +437,3 @@ class _Acknowledgement:
             raise self._error
         assert self._metadata is not None
         return self._metadata
-
-
-def _is_plain(part: object) -> bool:
-    return part is None or type(part) is bytes

@@ -148,7 +148,6 @@ class Accumulator:
             del self.topics[topic]
 
     def sticky_queue(self, topic: TopicQueues, now_ms: float) -> PartitionQueue:
-        """The partition for records without a key."""
         return topic.sticky or topic.choose_sticky(self._randrange, self.slow_since_ms, now_ms)
 
     # -- filling ---------------------------------------------------------------------------------
@@ -219,7 +218,6 @@ class Accumulator:
         return batch
 
     def close_batch(self, queue: PartitionQueue) -> None:
-        """Close the batch being filled: it takes no more records."""
         batch = queue.close_filling()
         buffer = batch.buffer
         assert buffer is not None
@@ -230,7 +228,6 @@ class Accumulator:
         self.topics[queue.topic].count(queue, size_bytes)
 
     def reserve(self, size_bytes: int) -> bool:
-        """Take memory for records without a batch."""
         return self._reserve(size_bytes, size_bytes, 0, forced=False) > 0
 
     def _reserve(self, wanted: int, needed: int, held: int, *, forced: bool) -> int:
@@ -376,7 +373,6 @@ class Accumulator:
         return queue.waiting[0]
 
     def _start(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Number a batch that goes out for the first time."""
         identity = self.identity
         if identity is not None and queue.pair != identity.producer:
             queue.adopt(identity.producer)
@@ -404,7 +400,6 @@ class Accumulator:
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether some batch is on the wire."""
         return any(batch.is_on_wire for queue in self._active for batch in queue.outstanding)
 
     @property
@@ -420,15 +415,12 @@ class Accumulator:
     # -- bookkeeping for `results` ---------------------------------------------------------------
 
     def active_queues(self) -> list[PartitionQueue]:
-        """The queues with batches."""
         return list(self._active)
 
     def queue_of(self, batch: ProducerBatch) -> PartitionQueue:
-        """The queue of a batch's partition."""
         return self.topics[batch.topic].queues[batch.partition]
 
     def release(self, outcome: Outcome, reserved_bytes: int) -> None:
-        """Give memory back; the outcome is complete."""
         self.free_bytes += reserved_bytes
         self.is_full = False
         self.incomplete.pop(outcome, None)
@@ -446,11 +438,9 @@ class Accumulator:
             self._split_parts[part] = None
 
     def forget_part(self, batch: ProducerBatch) -> None:
-        """Note the outcome of a batch that may be a part of a split one."""
         self._split_parts.pop(batch, None)
 
     def expiry_ms(self) -> float:
-        """When the oldest batch expires."""
         oldest_ms = NEVER
         for batch in self._split_parts:
             oldest_ms = min(oldest_ms, batch.created_ms)

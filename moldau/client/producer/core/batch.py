@@ -75,7 +75,6 @@ class Outcome:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether the records went into other batches."""
         return self._parts is not None
 
     def parts(self) -> list[Outcome]:
@@ -113,7 +112,6 @@ class Outcome:
         log_append_time_ms: int = NO_TIMESTAMP,
         error: Exception | None = None,
     ) -> None:
-        """Set the outcome, once."""
         assert not self.is_done, "an outcome is set once"
         self.is_done = True
         self.base_offset = base_offset
@@ -121,7 +119,6 @@ class Outcome:
         self.error = error
 
     def take_waiters(self) -> list[tuple[int, Waiter]]:
-        """Remove and return the waiters."""
         waiters, self._waiters = self._waiters, []
         return waiters
 
@@ -203,17 +200,14 @@ class ProducerBatch(Outcome):
 
     @property
     def is_filling(self) -> bool:
-        """Whether records may still be added."""
         return self.buffer is not None
 
     @property
     def is_numbered(self) -> bool:
-        """Whether it has sequence numbers."""
         return self.base_sequence != UNNUMBERED
 
     @property
     def end_sequence(self) -> int:
-        """The sequence after the last record's."""
         return self.base_sequence + self.record_count
 
     @property
@@ -224,14 +218,12 @@ class ProducerBatch(Outcome):
         return self.uncompressed_bytes if self.buffer is None else self.buffer.size_bytes
 
     def uncompressed_section_bytes(self) -> int:
-        """Size of the batch without compression."""
         if self.encoded is None or self.header is None or not self.header.is_compressed:
             return self.uncompressed_bytes
         section = records_section(self.encoded, 0, self.header)
         return BATCH_HEADER_SIZE + len(section)
 
     def close(self, codec: Codec, level: int | None) -> None:
-        """Take no more records, and compress the batch."""
         buffer = self.buffer
         if buffer is None:
             return
@@ -259,7 +251,6 @@ class ProducerBatch(Outcome):
         self.encoded = encoded
 
     def number(self, pair: ProducerIdAndEpoch, base_sequence: int) -> None:
-        """Set the sequence numbers, not wrapped."""
         self.pair = pair
         self.base_sequence = base_sequence
 
@@ -319,6 +310,5 @@ class ProducerBatch(Outcome):
         return parts
 
     def release(self) -> None:
-        """Drop the bytes."""
         self.buffer = None
         self.encoded = None

@@ -97,7 +97,8 @@ class PartitionQueue:
         next_sequence: for the next batch to be numbered, counted without wrapping.
         confirmed_sequence: everything before it is known to be in the log.
         has_hole: a numbered batch was given up and may be missing in the log.
-        is_broken: a broker has refused a number that was not the next one.
+        is_broken: a broker has refused a number that was not the next one: no batch goes out before
+            the numbering has started over.
         known_to_log: the producer id of which a batch is known to be in the log.
         idle_since_ms: when the last batch ended, while there are none.
     """
@@ -145,16 +146,13 @@ class PartitionQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no batch is left to be sent or answered."""
         return self.filling is None and not self.waiting and not self.outstanding
 
     @property
     def batch_count(self) -> int:
-        """Batches that have not gone out yet."""
         return len(self.waiting) + (self.filling is not None)
 
     def open(self, batch: ProducerBatch, buffer: RecordBuffer) -> None:
-        """Let records go into `batch` from now on."""
         assert self.filling is None
         self.filling = batch
         self.appender = buffer
@@ -171,13 +169,12 @@ class PartitionQueue:
     # -- going out -------------------------------------------------------------------------------
 
     def is_retrying(self) -> bool:
-        """Whether some batch that was sent has come back to be sent again."""
         return any(not batch.is_on_wire for batch in self.outstanding)
 
     def retry_due_ms(self) -> float | None:
         """When the oldest batch may be sent again; None while it is not its turn."""
         batch = self.outstanding[0]
-        if batch.is_on_wire or batch.is_done or self.must_renumber():
+        if batch.is_on_wire or batch.is_done or self.is_broken:
             return None
         if 0 <= batch.sent_leader_epoch < self.leader_epoch:
             # A newer leader than the one that refused it: no reason to wait (KIP-951).
@@ -222,7 +219,6 @@ class PartitionQueue:
     # -- numbering -------------------------------------------------------------------------------
 
     def adopt(self, pair: ProducerIdAndEpoch) -> None:
-        """Count from 0 under another producer id or epoch; no batch is outstanding."""
         assert not self.outstanding
         self.pair = pair
         self.next_sequence = 0
@@ -232,16 +228,11 @@ class PartitionQueue:
         self.is_broken = False
 
     def number(self, batch: ProducerBatch) -> None:
-        """Give the next numbers to a batch that goes out for the first time."""
         assert not self.has_hole
         batch.number(self.pair, self.next_sequence)
         self.next_sequence += batch.record_count
         batch.ordinal = self.next_ordinal
         self.next_ordinal += 1
-
-    def must_renumber(self) -> bool:
-        """Whether no batch goes out before the numbering has started over."""
-        return self.is_broken
 
     def wants_new_pair(self) -> bool:
         """Whether the partition stands still until there is another producer epoch."""
@@ -287,7 +278,6 @@ class PartitionQueue:
             self.has_hole = True
 
     def replace_outstanding(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Put the parts of a batch in its place."""
         place = self.outstanding.index(batch)
         for ordinal, part in enumerate(parts, batch.ordinal):
             part.ordinal = ordinal
@@ -325,7 +315,6 @@ class TopicQueues:
         self._produced_bytes = 0.0
 
     def set_leaders(self, leaders: Sequence[tuple[int, int]]) -> None:
-        """Take over (leader id or -1, leader epoch) of each partition."""
         for partition, (leader_id, leader_epoch) in enumerate(leaders):
             if partition == len(self.queues):
                 self.queues.append(PartitionQueue(self.name, partition))

@@ -60,7 +60,6 @@ class Results:
     def acknowledged(
         self, batch: ProducerBatch, *, base_offset: int = -1, log_append_time_ms: int = -1
     ) -> None:
-        """Finish a batch that is acknowledged; the offset is -1 where the broker did not say it."""
         accumulator = self._accumulator
         assert batch.is_on_wire
         batch.is_on_wire = False
@@ -128,7 +127,6 @@ class Results:
         return True
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Replace a batch that is too large for the broker by smaller ones with its records."""
         settings = self._settings
         self._accumulator.topics[batch.topic].too_large()
         target = batch.uncompressed_section_bytes() // 2

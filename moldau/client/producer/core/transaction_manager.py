@@ -2,8 +2,8 @@
 
 Owns the state, the producer id and epoch, the partitions and offsets of the open transaction, the
 choice of the next request and what an answer changes (KIP-98, KIP-360, KIP-447, KIP-890, KIP-939).
-Must not send, wait or number records. Invariants: one request is under way at a time; an outcome
-that a coordinator may have heard of is never requested the other way round; a transaction is not
+Must not send, wait or number records. Invariants: one request is under way at a time; once a
+coordinator may have received one outcome, the other is never requested; a transaction is not
 ended before its last batch is settled; no batch goes out under an id and epoch that a coordinator
 did not give (a producer without a transactional id raises its epoch by itself).
 """
@@ -85,6 +85,19 @@ class Step(NamedTuple):
     """Find the coordinator again: another broker has become it."""
 
 
+class CoordinatorFeatures(NamedTuple):
+    """The capabilities of the transaction coordinator's broker.
+
+    Attributes:
+        init_producer_id_version: the highest one that it serves.
+        features_epoch: of the finalized features; -1 for a broker without any.
+    """
+
+    init_producer_id_version: int
+    features_epoch: int
+    transaction_version: int
+
+
 class TransactionManager:
     """The transactional half of a producer, or the producer id of an idempotent one.
 
@@ -101,7 +114,7 @@ class TransactionManager:
             initialize failed with.
         prepared: id and epoch of the transaction that waits, or last waited, for its outcome.
         transaction_version: the finalized level, as of the last transaction's end.
-        untold_outcome: the outcome of a transaction whose end no caller has been told yet.
+        untold_outcome: the outcome of a transaction that no caller has received yet.
     """
 
     def __init__(
@@ -139,12 +152,10 @@ class TransactionManager:
 
     @property
     def state(self) -> TransactionState:
-        """The state; see `TRANSITIONS`."""
         return self._state
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it has a transactional id."""
         return self.transactional_id is not None
 
     @property
@@ -161,7 +172,6 @@ class TransactionManager:
 
     @property
     def refusal(self) -> Problem | None:
-        """Why no record may be added now."""
         if self._state is _S.IN_TRANSACTION:
             return None
         if self._state in (_S.FATAL_ERROR, _S.ABORTABLE_ERROR):
@@ -206,7 +216,6 @@ class TransactionManager:
     def add_offsets(
         self, member: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> OffsetsCommit | Problem:
-        """Make a group's offsets part of the transaction."""
         if self._state is not _S.IN_TRANSACTION:
             return self._out_of_turn("send_offsets()")
         if len(self._commits) >= MAX_WAITING_COMMITS:
@@ -339,18 +348,11 @@ class TransactionManager:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def met_coordinator(
-        self, *, init_producer_id_version: int, features_epoch: int, transaction_version: int
-    ) -> None:
-        """Take over the capabilities of the transaction coordinator's broker.
-
-        Args:
-            init_producer_id_version: the highest one that it serves.
-            features_epoch: of the finalized features; -1 for a broker without any.
-        """
-        self._can_bump = init_producer_id_version >= FIRST_WITH_EPOCH_BUMP
-        if features_epoch >= self._finalized[0]:
-            self._finalized = (features_epoch, transaction_version)
+    def met_coordinator(self, features: CoordinatorFeatures) -> None:
+        """Take over what the transaction coordinator's broker can do."""
+        self._can_bump = features.init_producer_id_version >= FIRST_WITH_EPOCH_BUMP
+        if features.features_epoch >= self._finalized[0]:
+            self._finalized = (features.features_epoch, features.transaction_version)
 
     def next_ask(self) -> Ask | None:
         """The next request; None if there is none or one is under way."""
@@ -417,12 +419,10 @@ class TransactionManager:
         return Pause.NONE
 
     def break_off(self, problem: Problem) -> None:
-        """Note that the driver cannot go on."""
         self._under_way = None
         self._fail(problem)
 
     def cannot_be_asked(self, ask: Ask, message: str) -> None:
-        """Note that the broker serves no version that can express the request."""
         assert self._under_way is None
         problem = Problem(ErrorCode.UNSUPPORTED_VERSION, message)
         if ask.kind is RequestKind.COMMIT_OFFSETS:
@@ -570,7 +570,6 @@ class TransactionManager:
         return Problem(code, text)
 
     def _apply(self, verdict: Verdict, problem: Problem) -> None:
-        """Change the state after an error that is not passing."""
         if verdict.is_fatal:
             self._fail(problem)
         elif verdict is Verdict.RESTART:

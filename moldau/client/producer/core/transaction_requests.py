@@ -74,12 +74,10 @@ class Verdict(Enum):
 
     @property
     def is_passing(self) -> bool:
-        """Whether asking again makes sense."""
         return self in (Verdict.RETRY, Verdict.LOOK_UP)
 
     @property
     def is_fatal(self) -> bool:
-        """Whether the producer cannot go on."""
         return self in (Verdict.FENCED, Verdict.FATAL)
 
 
@@ -398,7 +396,6 @@ def added_partitions(
 def committed_offsets(
     ask: Ask, response: committing.TxnOffsetCommitResponse
 ) -> Mapping[TopicPartition, ErrorCode]:
-    """As `added_partitions`."""
     return _codes(
         ask,
         (

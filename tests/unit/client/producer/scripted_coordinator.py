@@ -13,10 +13,10 @@ from typing import Any
 from moldau.client.errors import KafkaError, TransactionAborted, error_for
 from moldau.client.producer.coordinator_link import (
     AnswerLost,
-    CoordinatorFeatures,
     NotSent,
     OnSending,
 )
+from moldau.client.producer.core.transaction_manager import CoordinatorFeatures
 from moldau.client.producer.core.transaction_requests import Ask, RequestKind
 from moldau.client.producer.core.transaction_states import ProducerIdAndEpoch
 from moldau.client.producer.transactions import Transactions

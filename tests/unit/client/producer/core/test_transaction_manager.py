@@ -8,6 +8,7 @@ import pytest
 
 from moldau.client.producer.core.transaction_manager import (
     MAX_WAITING_COMMITS,
+    CoordinatorFeatures,
     Pause,
     Step,
     TransactionManager,
@@ -72,9 +73,7 @@ def initialized(version: int, *, init_version: int = 5, **settings: Any) -> Tran
 
 
 def meet(manager: TransactionManager, version: int, *, init_version: int = 5) -> None:
-    manager.met_coordinator(
-        init_producer_id_version=init_version, features_epoch=1, transaction_version=version
-    )
+    manager.met_coordinator(CoordinatorFeatures(init_version, 1, version))
 
 
 def in_transaction(version: int, **settings: Any) -> TransactionManager:
@@ -351,14 +350,14 @@ def test_an_upgraded_cluster_is_followed_after_the_transaction_with_a_new_epoch(
     manager = in_transaction(1)
     manager.admit(A)
     answer(manager, K.ADD_PARTITIONS)
-    manager.met_coordinator(init_producer_id_version=6, features_epoch=2, transaction_version=2)
+    manager.met_coordinator(CoordinatorFeatures(6, features_epoch=2, transaction_version=2))
     assert not manager.is_version_2
     manager.commit()
     settle(manager)
     answer(manager, K.END, EndTxnResponse())
     answer(manager, K.INITIALIZE, InitProducerIdResponse(producer_id=7, producer_epoch=4))
     assert (manager.state, manager.is_version_2) == (S.READY, True)
-    manager.met_coordinator(init_producer_id_version=6, features_epoch=1, transaction_version=1)
+    manager.met_coordinator(CoordinatorFeatures(6, features_epoch=1, transaction_version=1))
     manager.begin()
     manager.commit()
     settle(manager)

@@ -15,7 +15,11 @@ from random import Random
 from typing import Any
 
 from moldau.client.producer.core import transaction_requests as requests
-from moldau.client.producer.core.transaction_manager import Pause, TransactionManager
+from moldau.client.producer.core.transaction_manager import (
+    CoordinatorFeatures,
+    Pause,
+    TransactionManager,
+)
 from moldau.client.producer.core.transaction_requests import Ask, RequestKind
 from moldau.client.producer.core.transaction_states import (
     NO_PRODUCER,
@@ -373,11 +377,7 @@ class World:
             return None
         if ask.kind is RequestKind.END:
             self._check_end(ask)
-        self.manager.met_coordinator(
-            init_producer_id_version=5,
-            features_epoch=1,
-            transaction_version=self.coordinator.version,
-        )
+        self.manager.met_coordinator(CoordinatorFeatures(5, 1, self.coordinator.version))
         self.manager.sending(ask)
         if fate in REFUSALS:
             pause = self.manager.answered(ask, refused(ask, REFUSALS[fate])).pause
