@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from setuptools import find_packages
 
-from moldau.spark_connector.core.filters import Condition, Operator
+from moldau.spark_connector.core.ranges import Condition, Operator
 from moldau.spark_connector.errors import InvalidOption, SchemaNotAllowed
 
 with warnings.catch_warnings():
