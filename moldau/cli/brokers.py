@@ -1,29 +1,23 @@
-"""`moldau brokers`: list, describe and unregister.
-
-Must not talk to a cluster except through `moldau.client`.
-"""
+"""`moldau brokers`: list, describe and unregister."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, size_text
-from moldau.client import Admin
+from moldau.client import Admin, Features, LogDirectory, RegisteredBroker
 
 app = typer.Typer(help="Brokers: list, describe, unregister.", no_args_is_help=True)
 
 
 @app.command("list")
 @asks_cluster()
-def list_brokers(
-    access: ClusterAccess,
-    as_json: AsJson = False,
-) -> None:
+def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     """List the brokers of the cluster, fenced ones too."""
-
     cluster = access.run(lambda admin: admin.describe_cluster(include_fenced_brokers=True))
     rows = [
         {
@@ -50,70 +44,68 @@ def describe(
 ) -> None:
     """Show a broker's address, its log directories and the cluster's feature levels."""
 
-    async def work(admin: Admin) -> dict[str, Any]:
+    async def work(admin: Admin) -> tuple[RegisteredBroker, Features, Sequence[LogDirectory]]:
         cluster = await admin.describe_cluster(include_fenced_brokers=True)
         found = [broker for broker in cluster.brokers if broker.node_id == broker_id]
         if not found:
             known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
             fail(f"there is no broker {broker_id}; there are {known or 'none'}")
         features = await admin.describe_features()
-        directories = (await admin.describe_log_directories([broker_id]))[broker_id]
-        return {
-            "broker_id": broker_id,
-            "address": f"{found[0].host}:{found[0].port}",
-            "rack": found[0].rack,
-            "fenced": found[0].fenced,
-            "features": {
-                name: {"finalized": level, "supported": features.supported.get(name)}
-                for name, level in sorted(features.finalized.items())
-            },
-            "log_directories": [
-                {
-                    "directory": directory.directory,
-                    "error": directory.error,
-                    "partition_count": len(directory.partition_bytes),
-                    "log_bytes": sum(directory.partition_bytes.values()),
-                    "total_bytes": directory.total_bytes,
-                    "usable_bytes": directory.usable_bytes,
-                }
-                for directory in directories
-            ],
-        }
+        return found[0], features, (await admin.describe_log_directories([broker_id]))[broker_id]
 
-    document = access.run(work)
+    broker, features, directories = access.run(work)
+    address = f"{broker.host}:{broker.port}"
+    finalized = sorted(features.finalized.items())
     if as_json:
-        print_json(document)
+        print_json(
+            {
+                "broker_id": broker_id,
+                "address": address,
+                "rack": broker.rack,
+                "fenced": broker.fenced,
+                "features": {
+                    name: {"finalized": level, "supported": features.supported.get(name)}
+                    for name, level in finalized
+                },
+                "log_directories": [
+                    {
+                        "directory": directory.directory,
+                        "error": directory.error,
+                        "partition_count": len(directory.partition_bytes),
+                        "log_bytes": sum(directory.partition_bytes.values()),
+                        "total_bytes": directory.total_bytes,
+                        "usable_bytes": directory.usable_bytes,
+                    }
+                    for directory in directories
+                ],
+            }
+        )
         return
-    state = "fenced" if document["fenced"] else "serving"
-    rack = f", rack {document['rack']}" if document["rack"] else ""
-    typer.echo(f"broker {broker_id} on {document['address']}{rack}, {state}")
+    state = "fenced" if broker.fenced else "serving"
+    rack = f", rack {broker.rack}" if broker.rack else ""
+    typer.echo(f"broker {broker_id} on {address}{rack}, {state}")
     print_table(
         ("log directory", "partitions", "logs", "usable", "total", "error"),
         (
             (
-                directory["directory"],
-                directory["partition_count"],
-                size_text(directory["log_bytes"]),
-                size_text(directory["usable_bytes"]),
-                size_text(directory["total_bytes"]),
-                directory["error"],
+                directory.directory,
+                len(directory.partition_bytes),
+                size_text(sum(directory.partition_bytes.values())),
+                size_text(directory.usable_bytes),
+                size_text(directory.total_bytes),
+                directory.error,
             )
-            for directory in document["log_directories"]
+            for directory in directories
         ),
     )
-    print_table(
-        ("feature", "finalized"),
-        ((name, feature["finalized"]) for name, feature in document["features"].items()),
-    )
+    print_table(("feature", "finalized"), finalized)
 
 
 @app.command("unregister")
 @asks_cluster(controllers=True)
 def unregister(
-    access: ClusterAccess,
-    broker_id: Annotated[int, typer.Argument(min=0, help="The broker's id.")],
+    access: ClusterAccess, broker_id: Annotated[int, typer.Argument(min=0, help="The broker's id.")]
 ) -> None:
     """Forget a broker that has been stopped and will not come back."""
-
     access.run(lambda admin: admin.unregister_broker(broker_id))
     typer.echo(f"broker {broker_id} is no longer registered")

@@ -1,7 +1,4 @@
-"""`moldau configs`: describe and alter the configuration of topics, brokers and loggers.
-
-Must not talk to a cluster except through `moldau.client`.
-"""
+"""`moldau configs`: describe and alter the configuration of topics, brokers and loggers."""
 
 from __future__ import annotations
 

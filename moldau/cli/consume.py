@@ -1,8 +1,8 @@
 """`moldau consume`: records of a topic to the standard output or a file.
 
-Must not talk to a cluster except through `moldau.client`. Invariant: a group's offsets are
-committed only behind records that have been written out, flushed, so that a broken pipe or a full
-disk loses none; no more than the consumer's buffers and one poll's records are in memory.
+Invariant: a group's offsets are committed only behind records that have been written out, flushed,
+so that a broken pipe or a full disk loses none; no more than the consumer's buffers and one poll's
+records are in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
@@ -40,7 +40,7 @@ from moldau.cli.record_formats import (
 from moldau.client.errors import ConfigurationError, KafkaError
 
 if TYPE_CHECKING:
-    from moldau.client.records import ConsumerRecord
+    from moldau.client.records import ConsumerRecord, OffsetAndMetadata
     from moldau.client.sync import Consumer
     from moldau.protocol.types import TopicPartition
 
@@ -61,8 +61,7 @@ Timestamp = Annotated[
     typer.Option(help="From the first record of then or later: ISO 8601, or ms since 1970."),
 ]
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", min=0, help="Only this one; may be repeated."),
+    list[int] | None, typer.Option("--partition", min=0, help="Only this one; may be repeated.")
 ]
 FromOffset = Annotated[
     str | None,
@@ -84,8 +83,7 @@ Fields = Annotated[
     str | None, typer.Option(help=f"Text: what a line has, in order, of {','.join(OUTPUT_FIELDS)}.")
 ]
 KeySeparator = Annotated[
-    str | None,
-    typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value."),
+    str | None, typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value.")
 ]
 NullValue = Annotated[str, typer.Option(help="Text: how a null key or value is shown.")]
 Delimiter = Annotated[str, typer.Option(help="Text: what ends a record.")]
@@ -99,10 +97,7 @@ POLL_MS: Final = 1_000
 END_POLL_MS: Final = 100
 DEFAULT_POLL_RECORDS: Final = 5_000
 COMMIT_INTERVAL_S: Final = 5.0
-DEFAULTS: Final = {
-    "client.id": "moldau-consume",
-    "default.api.timeout.ms": str(DEFAULT_TIMEOUT_MS),
-}
+DEFAULTS: Final = {"client.id": "moldau-consume", "default.api.timeout.ms": str(DEFAULT_TIMEOUT_MS)}
 TERMINATED: Final = 128 + signal.SIGTERM
 
 
@@ -147,7 +142,7 @@ def start_of(
     from_offset: str | None,
     timestamp: str | None,
 ) -> Start:
-    """Where to begin. Raises: InputProblem: two places at once, or what is none"""
+    """The options as a start. Raises: InputProblem: two places, or a value that is no place"""
     named = tuple(sorted(set(partitions or ())))
     given = [
         option
@@ -246,13 +241,13 @@ class _Consuming:
         self._line = line
         self._commits = commits
         self._committed_at = time.monotonic()
-        self._uncommitted: dict[TopicPartition, Any] = {}
+        self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
         self._ends: dict[TopicPartition, int] = {}
         self.record_count = 0
         self.byte_count = 0
 
     def run(self, limits: _Limits) -> bool:
-        """Consume until a limit is reached; False when the time was over before the count."""
+        """Consume until a limit is reached; False when that came before `max_messages`."""
         idle_since = time.monotonic()
         while limits.max_messages is None or self.record_count < limits.max_messages:
             now = time.monotonic()
@@ -300,7 +295,6 @@ class _Consuming:
             self.commit()
 
     def _is_at_end(self) -> bool:
-        """Whether the position of each partition has reached the end that was seen first."""
         assignment = self._consumer.assignment()
         unknown = [each for each in assignment if each not in self._ends]
         if unknown:

@@ -1,7 +1,4 @@
-"""`moldau features`: describe, upgrade, downgrade; as kafka-features.
-
-Must not talk to a cluster except through `moldau.client`.
-"""
+"""`moldau features`: describe, upgrade, downgrade; as kafka-features."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ from moldau.metadata.features import (
 app = typer.Typer(help="Feature levels of the cluster.", no_args_is_help=True)
 
 Levels = Annotated[
-    list[str] | None,
-    typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated."),
+    list[str] | None, typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated.")
 ]
 Release = Annotated[
     str | None,
@@ -36,12 +32,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Let the cluster check, 
 
 @app.command("describe")
 @asks_cluster(controllers=True)
-def describe(
-    access: ClusterAccess,
-    as_json: AsJson = False,
-) -> None:
+def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show supported and finalized levels."""
-
     features = access.run(lambda admin: admin.describe_features())
     rows = [
         {

@@ -1,11 +1,10 @@
 """`moldau groups reset-offsets`: where a group shall go on reading, shown first, done if asked.
 
 Owns the meaning of the scenarios (that of kafka-consumer-groups) and the CSV of offsets:
-`topic,partition,offset`, with the group in front where there are several. Must not talk to a
-cluster except through `moldau.client`. Invariants: without `--execute` nothing is changed; offsets
-of a group that has members are never touched; a new offset lies within its log, from its start to
-its end, and where the offset that was asked for does not, the row says so; a file names no
-partition twice.
+`topic,partition,offset`, with the group in front where there are several. Invariants: without
+`--execute` nothing is changed; offsets of a group that has members are never touched; a new offset
+lies within its log, from its start to its end, and where the offset that was asked for does not,
+the row says so; a file names no partition twice.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -232,7 +231,6 @@ def parse_duration(text: str) -> int:
 
 
 def offsets_csv(offsets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """Offsets of groups as a file's text."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for group_id, partitions in offsets.items():
@@ -439,7 +437,6 @@ def _of_group(
     committed: Mapping[TopicPartition, CommittedOffset],
     file: GroupOffsets | None,
 ) -> tuple[Goal, list[TopicPartition]]:
-    """The scenario of one group, and its partitions."""
     if file is None:
         return goal, partitions or sorted(committed)
     offsets = file.get(group_id, file.get(None, {}))
@@ -480,7 +477,7 @@ def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> N
             )
         )
         return
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "group_id": group_id,
             "topic": each.partition.topic,

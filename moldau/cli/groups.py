@@ -1,14 +1,14 @@
 """`moldau groups`: list, describe, delete, delete offsets; `reset-offsets` is in `group_offsets`.
 
-Must not talk to a cluster except through `moldau.client`. Invariant: a figure that is not known (a
-partition without a leader, a topic that is gone) is left open in its row, and hides no other row.
+Invariant: a figure that is not known (a partition without a leader, a topic that is gone) is left
+open in its row, and hides no other row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -112,7 +112,7 @@ app.command("reset-offsets")(reset_offsets)
 async def described_groups(
     admin: Admin, group_ids: Iterable[str], *, with_offsets: bool
 ) -> dict[str, DescribedGroup | KafkaError]:
-    """Each group, or why it cannot be told. Raises: KafkaError"""
+    """Each group, or the error why it cannot be described. Raises: KafkaError"""
     described = await admin.describe_groups(list(group_ids))
     known = {
         group_id: each for group_id, each in described.items() if isinstance(each, GroupDescription)
@@ -151,7 +151,6 @@ def offset_rows(
     committed: Mapping[TopicPartition, CommittedOffset],
     ends: Mapping[TopicPartition, PartitionOffset | KafkaError],
 ) -> Iterator[OffsetRow]:
-    """A row for every partition that is committed or assigned."""
     owners = {partition: member for member in group.members for partition in member.assignment}
     for partition in _partitions(group, committed):
         end = ends.get(partition)
@@ -163,8 +162,7 @@ def offset_rows(
         )
 
 
-def document(described: DescribedGroup) -> dict[str, Any]:
-    """A group as JSON shows it."""
+def document(described: DescribedGroup) -> dict[str, object]:
     group, lags = described.group, [row.lag for row in described.rows if row.lag is not None]
     return {
         "group_id": group.group_id,
@@ -198,7 +196,7 @@ def document(described: DescribedGroup) -> dict[str, Any]:
     }
 
 
-def _member_document(member: GroupMember) -> dict[str, Any]:
+def _member_document(member: GroupMember) -> dict[str, object]:
     return {
         "member_id": member.member_id,
         "group_instance_id": member.group_instance_id,
@@ -352,7 +350,6 @@ def list_groups(
     as_json: AsJson = False,
 ) -> None:
     """List the groups, with their type, protocol and state."""
-
     rows = [
         {
             "group_id": each.group_id,
@@ -377,9 +374,7 @@ def list_groups(
 @app.command("delete")
 @asks_cluster()
 def delete(
-    access: ClusterAccess,
-    group_ids: GroupIds = None,
-    all_groups: AllGroups = False,
+    access: ClusterAccess, group_ids: GroupIds = None, all_groups: AllGroups = False
 ) -> None:
     """Delete groups without members, with everything they have committed."""
     require_groups(group_ids, all_groups)

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -88,9 +89,7 @@ def bootstrap(
     base_port: Annotated[
         int,
         typer.Option(
-            min=1,
-            max=HIGHEST_PORT,
-            help="The first broker's port; controllers are 100 above.",
+            min=1, max=HIGHEST_PORT, help="The first broker's port; controllers are 100 above."
         ),
     ] = 9092,
     start: Annotated[
@@ -132,7 +131,6 @@ def make_cluster(directory: Path, layout: ClusterLayout) -> str:
 
 
 def announce(layout: ClusterLayout) -> None:
-    """Say on stdout that all brokers serve, and where."""
     print(f"ready: {layout.bootstrap_server}", flush=True)
 
 
@@ -235,44 +233,40 @@ def _controller_port(config: Path, host: str) -> int:
         else:
             if endpoint.port:
                 return endpoint.port
-    ports = PortHolder(host)
+    with closing(PortHolder(host)) as ports:
+        return _taken(ports)
+
+
+def _taken(ports: PortHolder) -> int:
     try:
         return ports.take()[0]
     except NoFreePort as error:
         fail(str(error))
-    finally:
-        ports.close()
 
 
 def _many_nodes(
     home: Path, controllers: int, brokers: int, host: str, port: int, topics: list[str]
 ) -> int:
     """Make the nodes, or take over those that are there, and run them; the exit status."""
-    ports = PortHolder(host)
-    try:
+
+    def on_ready(layout: ClusterLayout) -> None:
+        _create_topics(layout.bootstrap_server, topics)
+        announce(layout)
+
+    with closing(PortHolder(host)) as ports:
         if home.exists() and any(home.iterdir()):
             layout = _kept(home, controllers, brokers)
         else:
             layout = _planned(home, controllers, brokers, host, port, ports)
             make_cluster(home, layout)
-
-        def on_ready(layout: ClusterLayout) -> None:
-            _create_topics(layout.bootstrap_server, topics)
-            announce(layout)
-
         return run_cluster(layout, on_ready)
-    finally:
-        ports.close()
 
 
 def _planned(
     home: Path, controllers: int, brokers: int, host: str, port: int, ports: PortHolder
 ) -> ClusterLayout:
     def free_port() -> int:
-        try:
-            return ports.take()[0]
-        except NoFreePort as error:
-            fail(str(error))
+        return _taken(ports)
 
     if port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
         fail(f"--port {port} leaves no ports for {controllers} controllers", status=2)

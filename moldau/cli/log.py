@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -99,7 +99,7 @@ def verify(
     from moldau.runtime.filesystem import OsFilesystem
     from moldau.storage.verify import Severity, Verification
 
-    findings: list[dict[str, Any]] = []
+    findings: list[dict[str, object]] = []
     with progress_bar("checking", _log_bytes(directory), in_bytes=True) as bar:
         verification = Verification(OsFilesystem(), deep=deep, on_progress=bar.advance)
         try:

@@ -91,7 +91,6 @@ def root(
 
 
 def main() -> None:
-    """Run the command line and exit."""
     try:
         status = app(standalone_mode=False)
     except typer.Exit as done:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moldau.cli.output import fail, reader_is_gone
+
+if TYPE_CHECKING:
+    from moldau.cli.metadata_shell import Shell
+    from moldau.storage.dump import Row
 
 app = typer.Typer(
     help="Look into the metadata log and its snapshots, offline.", no_args_is_help=True
@@ -52,8 +56,8 @@ def dump(
         fail(f"{error_count} errors in these files")
 
 
-def _records(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of files, records and errors; a batch only lends its epoch to its records."""
+def _records(rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of files, records and errors; a record's row has the epoch of its batch."""
     leader_epoch = -1
     for row in rows:
         if row["row"] == "batch":
@@ -79,7 +83,7 @@ def _records(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _print_row(row: dict[str, Any], as_json: bool) -> None:
+def _print_row(row: Row, as_json: bool) -> None:
     import orjson
 
     if as_json:
@@ -142,7 +146,7 @@ def shell(
         raise typer.Exit(1)
 
 
-def _lines(walk: Any) -> Iterator[str]:
+def _lines(walk: Shell) -> Iterator[str]:
     """The input's lines; with a prompt and completion for people."""
     if not sys.stdin.isatty():
         yield from sys.stdin
@@ -166,6 +170,6 @@ def _lines(walk: Any) -> Iterator[str]:
             return
 
 
-def _completed(walk: Any, line: str) -> list[str]:
+def _completed(walk: Shell, line: str) -> list[str]:
     head, space, _ = line.rpartition(" ")
     return [head + space + word for word in walk.complete(line)]

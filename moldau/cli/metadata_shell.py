@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from moldau.cli.metadata_files import MetadataFiles
@@ -59,11 +59,10 @@ class Directory:
 class Leaf:
     """A node with a value; JSON, or text when it is a string."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def text(self) -> str:
-        """What `cat` prints."""
         if isinstance(self.value, str):
             return self.value
         return json.dumps(self.value, indent=2, ensure_ascii=False)
@@ -73,7 +72,6 @@ Node: TypeAlias = Directory | Leaf
 
 
 def metadata_tree(files: MetadataFiles) -> Directory:
-    """The root."""
     image, identity = files.image, files.identity
     children: dict[str, Node] = {
         "brokers": Directory(lambda: _brokers(image)),
@@ -99,7 +97,7 @@ def metadata_tree(files: MetadataFiles) -> Directory:
     return Directory(dict(sorted(children.items())))
 
 
-def to_json(value: object) -> Any:
+def to_json(value: object) -> object:
     """A value of the image as JSON, under Kafka's kind of names."""
     if is_dataclass(value):
         return {
@@ -255,11 +253,7 @@ class ShellError(Exception):
 
 
 class Shell:
-    """One user's walk through a tree.
-
-    Args:
-        say: gets what commands print, a line (or several) at a time.
-    """
+    """One user's walk through a tree; `say` gets what commands print, some lines at a time."""
 
     def __init__(self, root: Directory, say: Callable[[str], None]) -> None:
         self._root = root
@@ -279,7 +273,6 @@ class Shell:
 
     @property
     def directory(self) -> str:
-        """Where it is."""
         return "/" + "/".join(self._where)
 
     def run(self, line: str) -> None:
@@ -444,7 +437,6 @@ def _resolved(start: tuple[str, ...], parts: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _walk(path: str, node: Node) -> Iterator[tuple[str, Node]]:
-    """Every path below a node, depth first."""
     if isinstance(node, Directory):
         for name, child in node.children.items():
             below = f"{path.rstrip('/')}/{name}"

@@ -124,7 +124,7 @@ def asks_cluster(
         controllers: whether `--bootstrap-controller` is one of them.
         timeout_ms: the default of `--timeout-ms`.
     """
-    options: dict[str, tuple[Any, Any]] = {
+    options: dict[str, tuple[object, object]] = {
         "bootstrap_server": (BootstrapServer, None),
         **({"bootstrap_controller": (BootstrapController, None)} if controllers else {}),
         "command_config": (CommandConfig, None),

@@ -14,11 +14,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress, TaskID
+    from rich.table import Table
+    from rich.text import Text
 
 STEPS: Final = 500
 """A bar that moves more often than this only costs time."""
@@ -52,7 +54,7 @@ def reader_is_gone() -> NoReturn:
     sys.exit(0)
 
 
-def print_json(document: Any, *, one_line: bool = False) -> None:
+def print_json(document: object, *, one_line: bool = False) -> None:
     """One JSON document on stdout, indented unless it is one of many."""
     import orjson
 
@@ -76,15 +78,18 @@ def print_table(
         console.width = 100_000
         for column in table.columns:
             column.no_wrap = True
+    _fill(table, rows)
+    console.print(table)
+
+
+def _fill(table: Table, rows: Iterable[Iterable[object]]) -> None:
     for row in rows:
         table.add_row(*("-" if cell is None else str(cell) for cell in row))
-    console.print(table)
 
 
 def print_rows(
     columns: Sequence[str], rows: Sequence[Mapping[str, object]], *, as_json: bool
 ) -> None:
-    """Rows as JSON, or their values as a table."""
     if as_json:
         print_json(rows)
     else:
@@ -92,7 +97,6 @@ def print_rows(
 
 
 def size_text(byte_count: int) -> str:
-    """A number of bytes with its unit."""
     value = float(byte_count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":
@@ -112,11 +116,9 @@ class ProgressBar:
         self.done = 0
 
     def advance(self, amount: int) -> None:
-        """So much more is done."""
         self.move_to(self.done + amount)
 
     def move_to(self, done: int) -> None:
-        """So much is done altogether."""
         self.done = done
         if self._progress is not None and abs(done - self._shown) >= self._step:
             assert self._task is not None
@@ -167,7 +169,7 @@ class RateLine:
         self._written = False
 
     def update(self, record_count: int, byte_count: int) -> None:
-        """So many records and bytes altogether; the line changes a few times per second."""
+        """Show the totals; the line changes a few times per second."""
         if not self._shown:
             return
         now = time.monotonic()
@@ -177,14 +179,13 @@ class RateLine:
             self._last, self._last_count = now, record_count
 
     def finish(self, record_count: int, byte_count: int) -> None:
-        """The last state, with the rate of the whole."""
+        """Show the last totals, with the rate of the whole run, and end the line."""
         if self._shown:
             seconds = max(time.monotonic() - self._begin, 1e-9)
             self._write(record_count, byte_count, record_count / seconds)
             self.end()
 
     def end(self) -> None:
-        """End the line, if there is one."""
         if self._written:
             sys.stderr.write("\n")
             sys.stderr.flush()
@@ -201,11 +202,7 @@ class RateLine:
 
 @contextmanager
 def rate_line(what: str, *, beside_terminal: bool) -> Iterator[RateLine]:
-    """A line while the block runs.
-
-    Args:
-        beside_terminal: records themselves come from or go to a terminal: no line then.
-    """
+    """A line while the block runs; none where records themselves come from or go to a terminal."""
     line = RateLine(what, shown=sys.stderr.isatty() and not beside_terminal)
     try:
         yield line
@@ -232,10 +229,8 @@ class LiveView:
         self._note = ""
 
     def show(self, blocks: Sequence[Block], *, gone: str = "is not there any more") -> None:
-        """Replace what is shown; away from a terminal write the lines that are new.
-
-        Args:
-            gone: what is said of a row that was there at the last look.
+        """Replace what is shown; away from a terminal write the lines that are new, and `gone` for
+        a row that was there at the last look.
         """
         self._note = ""
         if self._live is not None:
@@ -255,7 +250,7 @@ class LiveView:
         sys.stdout.flush()
 
     def say(self, line: str) -> None:
-        """A line beside the table, for a fault that passes: once as long as it is the same."""
+        """Write a line beside the table, for a fault that passes; the same line only once."""
         if line == self._note:
             return
         self._note = line
@@ -264,11 +259,7 @@ class LiveView:
 
 @contextmanager
 def live_view(*, plain: bool = False) -> Iterator[LiveView]:
-    """A view on stdout; the last state stays on the terminal when the block ends.
-
-    Args:
-        plain: lines even on a terminal.
-    """
+    """A view on stdout, of lines if `plain`; at the end the last state stays on the terminal."""
     if plain or not sys.stdout.isatty():
         yield LiveView(None)
         return
@@ -278,7 +269,7 @@ def live_view(*, plain: bool = False) -> Iterator[LiveView]:
         yield LiveView(live)
 
 
-def _drawn(block: Block) -> Iterator[Any]:
+def _drawn(block: Block) -> Iterator[Text | Table]:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -287,6 +278,5 @@ def _drawn(block: Block) -> Iterator[Any]:
     if not block.columns:
         return
     table = Table(*block.columns, box=SIMPLE_HEAD)
-    for row in block.rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+    _fill(table, block.rows)
     yield table

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +21,8 @@ from moldau.cli.output import fail, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from moldau.spark_connector.pipelines.model import Pipeline, PipelineFile
-    from moldau.spark_connector.pipelines.progress import BatchProgress
     from moldau.spark_connector.pipelines.runner import RunOptions
+    from moldau.spark_connector.pipelines.running import BatchProgress
 
 app = typer.Typer(
     help="Spark pipelines: run, check, settle, list the jobs and the sinks.", no_args_is_help=True
@@ -142,13 +142,9 @@ def _loaded(file: Path) -> PipelineFile:
     except ImportError as error:
         fail(f"{error.name} is not installed: pip install 'moldau[spark]'")
     except PipelineFileError as error:
-        _refuse(error)
-
-
-def _refuse(error: Any) -> NoReturn:
-    for problem in error.problems:
-        print(f"moldau: {problem}", file=sys.stderr)
-    sys.exit(2)
+        for problem in error.problems:
+            print(f"moldau: {problem}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _refuse_foreign_settings(options: RunOptions) -> None:
@@ -167,8 +163,8 @@ def _until_end(file: PipelineFile) -> PipelineFile:
 def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> None:
     from rich.console import Console
 
-    from moldau.spark_connector.pipelines.progress import progress_view
     from moldau.spark_connector.pipelines.runner import run_pipelines
+    from moldau.spark_connector.pipelines.running import progress_view
 
     if as_json:
 

@@ -1,8 +1,8 @@
 """`moldau produce`: records from the standard input or files into a topic.
 
-Must not talk to a cluster except through `moldau.client`. Invariant: it ends with status 0 only
-when every record was acknowledged (with a transactional id: when every transaction was committed);
-no more than the producer's buffer and one read of input are in memory.
+Invariant: it ends with status 0 only when every record was acknowledged (with a transactional id:
+when every transaction was committed); no more than the producer's buffer and one read of input are
+in memory.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ IgnorePartition = Annotated[
 ]
 TransactionalId = Annotated[str | None, typer.Option(help="Write in transactions: all or nothing.")]
 TransactionRecords = Annotated[
-    int | None,
-    typer.Option(min=1, help="Records per transaction; without it, all in one."),
+    int | None, typer.Option(min=1, help="Records per transaction; without it, all in one.")
 ]
 AsJsonSummary = Annotated[
     bool, typer.Option("--json", help="At the end print counts and seconds as JSON.")
@@ -131,7 +130,6 @@ class _Sending:
             self._line.update(self.sent_count, self.sent_bytes)
 
     def finish(self) -> None:
-        """Wait for the acknowledgements. Raises: KafkaError: a record was not delivered"""
         self._producer.flush()
         if self.first_error is not None:
             raise self.first_error
@@ -273,10 +271,7 @@ class _Reader:
     """Reads records of one format from inputs, and says where a bad one is."""
 
     def __init__(
-        self,
-        parser: TextFormat | JsonFormat | None,
-        delimiter: bytes,
-        limit_bytes: int,
+        self, parser: TextFormat | JsonFormat | None, delimiter: bytes, limit_bytes: int
     ) -> None:
         self._parser = parser
         self._delimiter = delimiter

@@ -1,10 +1,8 @@
-"""`moldau quorum`: the controller quorum, made, looked at and changed; as kafka-metadata-quorum.
-
-Must not talk to a cluster except through `moldau.client`.
-"""
+"""`moldau quorum`: the controller quorum, made, looked at and changed; as kafka-metadata-quorum."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -28,10 +26,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be 
 
 @app.command("status")
 @asks_cluster(controllers=True)
-def status(
-    access: ClusterAccess,
-    as_json: AsJson = False,
-) -> None:
+def status(access: ClusterAccess, as_json: AsJson = False) -> None:
     """Show leader, epoch, high watermark, lag, voters and observers."""
 
     async def work(admin: Admin) -> tuple[str, QuorumDescription]:
@@ -63,8 +58,8 @@ def status(
         ("HighWatermark", quorum.high_watermark),
         ("MaxFollowerLag", lag),
         ("MaxFollowerLagTimeMs", lag_time_ms),
-        ("CurrentVoters", f"[{', '.join(_node_text(each) for each in voters)}]"),
-        ("CurrentObservers", f"[{', '.join(_node_text(each) for each in observers)}]"),
+        ("CurrentVoters", f"[{', '.join(map(json.dumps, voters))}]"),
+        ("CurrentObservers", f"[{', '.join(map(json.dumps, observers))}]"),
     ):
         typer.echo(f"{name + ':':24}{value}")
 
@@ -79,7 +74,6 @@ def replication(
     as_json: AsJson = False,
 ) -> None:
     """Show how far each controller and broker has come in the metadata log."""
-
     quorum = access.run(lambda admin: admin.describe_metadata_quorum())
     rows = replication_rows(quorum)
     if as_json:
@@ -111,8 +105,7 @@ def replication(
 def add_controller(
     access: ClusterAccess,
     config: Annotated[
-        Path,
-        typer.Option("--config", "-c", help="The new controller's server.properties."),
+        Path, typer.Option("--config", "-c", help="The new controller's server.properties.")
     ],
     dry_run: DryRun = False,
 ) -> None:
@@ -179,7 +172,6 @@ def transfer_leader(
     node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that shall lead.")],
 ) -> None:
     """Let the leader resign and name a successor, for instance before its machine is stopped."""
-
     quorum = access.run(lambda admin: admin.transfer_quorum_leader(node_id))
     told = f"controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     if quorum.leader_id != node_id:
@@ -203,7 +195,6 @@ def follower_lag(quorum: QuorumDescription) -> tuple[int, int]:
 
 
 def replication_rows(quorum: QuorumDescription) -> list[dict[str, Any]]:
-    """One row per replica: the leader, the followers, the observers."""
     leader = quorum.voter(quorum.leader_id)
     leader_end = None if leader is None else leader.log_end_offset
     followers = [each for each in quorum.voters if each is not leader]
@@ -224,20 +215,14 @@ def replication_rows(quorum: QuorumDescription) -> list[dict[str, Any]]:
     ]
 
 
-def _node(quorum: QuorumDescription, replica: QuorumReplica) -> dict[str, Any]:
-    node: dict[str, Any] = {"id": replica.replica_id}
+def _node(quorum: QuorumDescription, replica: QuorumReplica) -> dict[str, object]:
+    node: dict[str, object] = {"id": replica.replica_id}
     if replica.directory_id != ZERO_UUID:
         node["directoryId"] = uuid_to_base64(replica.directory_id)
     endpoints = quorum.endpoints.get(replica.replica_id, ())
     if endpoints:
         node["endpoints"] = [str(endpoint) for endpoint in endpoints]
     return node
-
-
-def _node_text(node: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(node)
 
 
 def _time_text(timestamp_ms: int | None, now_ms: int, human_readable: bool) -> str:

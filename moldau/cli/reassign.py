@@ -1,8 +1,8 @@
 """`moldau topics reassign`: plan, execute, verify, cancel, list.
 
-Must not talk to a cluster except through `moldau.client`. Invariants: what cannot work is refused
-before anything is changed, the throttle included; throttles are taken away only when no partition
-of the cluster is being moved any more, since moves share the brokers' rates.
+Invariants: what cannot work is refused before anything is changed, the throttle included; throttles
+are taken away only when no partition of the cluster is being moved any more, since moves share the
+brokers' rates.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -37,14 +37,7 @@ from moldau.cli.reassignment_plan import (
     set_throttle,
     write_assignment,
 )
-from moldau.cli.targets import (
-    Target,
-    Targets,
-    describe_targets,
-    ids_text,
-    parse_ids,
-    parse_targets,
-)
+from moldau.cli.targets import Target, Targets, describe_targets, ids_text, parse_ids, parse_targets
 from moldau.client import Admin, Reassignment, TopicPartition
 
 app = typer.Typer(
@@ -94,6 +87,16 @@ WaitTimeoutMs = Annotated[
 ]
 
 
+class PartitionState(TypedDict):
+    """Where a partition is: "complete", "in progress", or "different" from what a file plans."""
+
+    topic: str
+    partition: int
+    state: str
+    replicas: list[int]
+    planned_replicas: list[int] | None
+
+
 @app.command("verify")
 @asks_cluster()
 def verify(
@@ -114,7 +117,7 @@ def verify(
     """
     wanted, planned = _wanted(targets, from_json)
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> list[PartitionState]:
         _, partitions = await describe_targets(admin, wanted)
         if wait:
             with live_view(plain=as_json) as view:
@@ -170,11 +173,7 @@ def cancel(
 
 @app.command("list")
 @asks_cluster()
-def list_moves(
-    access: ClusterAccess,
-    targets: Targets = None,
-    as_json: AsJson = False,
-) -> None:
+def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson = False) -> None:
     """Show the moves that are going on, and how far each new replica is."""
     wanted = parse_targets(targets)
 
@@ -415,7 +414,7 @@ def _show(made: Plan, sizes: Mapping[TopicPartition, int | None]) -> None:
         size = sizes[partition]
         return 0 if not move.added else None if size is None else size * len(move.added)
 
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[object, ...]] = []
     for partition, move in sorted(made.moves.items()):
         size = to_copy(partition, move)
         rows.append(
@@ -490,7 +489,7 @@ async def _verified(
     planned: Mapping[TopicPartition, Sequence[int]],
     quiet: bool,
     clear: bool,
-) -> list[dict[str, Any]]:
+) -> list[PartitionState]:
     """Print and return the state of each partition; with `clear`, take throttles away when no move
     is left.
     """
@@ -521,7 +520,7 @@ async def _clear(admin: Admin, topics: Collection[str], quiet: bool = False) -> 
         typer.echo(f"throttles are taken from {', '.join(cleared)}")
 
 
-def _refuse_incomplete(rows: Collection[Mapping[str, Any]]) -> None:
+def _refuse_incomplete(rows: Collection[PartitionState]) -> None:
     incomplete = [row for row in rows if row["state"] != "complete"]
     if incomplete:
         fail(f"{len(incomplete)} of {len(rows)} partitions are not where they should be")
@@ -532,7 +531,7 @@ def _state(
     move: Reassignment | None,
     replicas: Sequence[int],
     planned: Sequence[int] | None,
-) -> dict[str, Any]:
+) -> PartitionState:
     if move is not None:
         state = "in progress"
     elif planned is not None and tuple(planned) != tuple(replicas):
@@ -548,11 +547,13 @@ def _state(
     }
 
 
-def _state_text(row: Mapping[str, Any]) -> str:
+def _state_text(row: PartitionState) -> str:
     if row["state"] == "in progress":
         return "is being moved"
     if row["state"] == "different":
-        return f"is on {ids_text(row['replicas'])}, not on {ids_text(row['planned_replicas'])}"
+        return (
+            f"is on {ids_text(row['replicas'])}, not on {ids_text(row['planned_replicas'] or ())}"
+        )
     return f"is on {ids_text(row['replicas'])}"
 
 

@@ -1,8 +1,7 @@
 """How far moves have come: which replicas lack what, how fast they get it, how long it may take.
 
-Owns the figures and the waiting. Must not talk to a cluster except through `moldau.client`.
-Invariant: a figure that no broker told is None; an estimate is made of what was seen, never of what
-was configured.
+Owns the figures and the waiting. Invariant: a figure that no broker told is None; an estimate is
+made of what was seen, never of what was configured.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from moldau.cli.output import SUMMARY, Block, LiveView, size_text
 from moldau.client import (
@@ -47,22 +45,20 @@ class ReplicaProgress:
 
     @property
     def behind_records(self) -> int | None:
-        """How many offsets it lacks."""
         if self.log_end_offset is None or self.leader_end_offset is None:
             return None
         return max(0, self.leader_end_offset - self.log_end_offset)
 
     @property
     def missing_bytes(self) -> int | None:
-        """About how much has to be copied still."""
+        """About how many bytes are still to be copied."""
         if self.behind_records == 0:
             return 0
         if self.size_bytes is None or self.leader_size_bytes is None:
             return None
         return max(0, self.leader_size_bytes - self.size_bytes)
 
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
+    def document(self) -> dict[str, object]:
         return {
             "broker_id": self.broker_id,
             "in_sync": self.in_sync,
@@ -138,7 +134,7 @@ class Estimate:
         self._looks: deque[tuple[float, int]] = deque(maxlen=WINDOW_COUNT)
 
     def add(self, now_s: float, rows: Iterable[ReplicaProgress]) -> None:
-        """One more look; nothing is learned from one in which a figure is missing."""
+        """Take one more look into account, unless one of its figures is missing."""
         missing = [row.missing_bytes for row in rows]
         known = [each for each in missing if each is not None]
         if len(known) == len(missing):
@@ -146,12 +142,12 @@ class Estimate:
 
     @property
     def missing_bytes(self) -> int | None:
-        """What there is still to be copied; None when it is not known."""
+        """The bytes that are still to be copied; None when they are not known."""
         return self._looks[-1][1] if self._looks else None
 
     @property
     def bytes_per_second(self) -> float | None:
-        """How fast that gets less; None when it does not, or cannot be said yet."""
+        """How fast the missing bytes become fewer; None when they do not, or that is unknown."""
         if len(self._looks) < 2:
             return None
         (first_s, first), (last_s, last) = self._looks[0], self._looks[-1]
@@ -161,12 +157,10 @@ class Estimate:
 
     @property
     def remaining_s(self) -> float | None:
-        """How long it takes at that rate."""
         rate, missing = self.bytes_per_second, self.missing_bytes
         return None if rate is None or missing is None else missing / rate
 
     def text(self) -> str:
-        """The whole of it, for people."""
         missing, rate, left_s = self.missing_bytes, self.bytes_per_second, self.remaining_s
         return (
             f"{'-' if missing is None else size_text(missing)} to copy, "
@@ -176,7 +170,6 @@ class Estimate:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration with its units."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -188,7 +181,6 @@ def duration_text(seconds: float) -> str:
 def progress_block(
     moves: Mapping[TopicPartition, Reassignment], rows: Iterable[ReplicaProgress], told: str
 ) -> Block:
-    """The figures as a table, and as one line for each replica."""
     listed = list(rows)
     copying = {row.partition for row in listed}
     lines = {f"{row.partition} replica {row.broker_id}": _line(row) for row in listed}
@@ -203,7 +195,6 @@ def progress_block(
 
 
 def progress_cells(row: ReplicaProgress) -> tuple[object, ...]:
-    """One replica as a row of `COLUMNS`."""
     return (
         row.partition,
         row.broker_id,

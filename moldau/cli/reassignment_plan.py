@@ -1,10 +1,10 @@
 """A plan of moves: the wish, what there is, what would become of it; its file and its throttle.
 
 Owns the JSON of kafka-reassign-partitions, and which keys a throttle sets on which brokers and
-topics (KIP-73). Must not talk to a cluster except through `moldau.client`. Invariants: every broker
-and partition of a plan exists, and partitions that stay as they are are no part of it; a file is
-consistent in itself: no partition and no broker of a partition is named twice, and it asks for
-nothing that is not done; what is taken away with a throttle is named, and nothing else is.
+topics (KIP-73). Invariants: every broker and partition of a plan exists, and partitions that stay
+as they are are no part of it; a file is consistent in itself: no partition and no broker of a
+partition is named twice, and it asks for nothing that is not done; what is taken away with a
+throttle is named, and nothing else is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from moldau.cli.options import read_small_file
 from moldau.cli.output import fail
@@ -55,12 +55,10 @@ class Move(NamedTuple):
 
     @property
     def added(self) -> tuple[int, ...]:
-        """The replicas that have to be copied."""
         return tuple(each for each in self.after if each not in self.before)
 
     @property
     def removed(self) -> tuple[int, ...]:
-        """The replicas that are given up."""
         return tuple(each for each in self.before if each not in self.after)
 
 
@@ -80,7 +78,6 @@ def topic_throttles(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str,
 
 
 def throttled_brokers(moves: Mapping[TopicPartition, Move]) -> list[int]:
-    """The brokers that send or receive."""
     ids = {each for move in moves.values() if move.added for each in (*move.before, *move.added)}
     return sorted(ids)
 
@@ -151,7 +148,7 @@ async def _reset(
     return bool(found)
 
 
-def assignment_document(assignment: Assignment) -> dict[str, Any]:
+def assignment_document(assignment: Assignment) -> dict[str, object]:
     """An assignment in the form of Kafka's files."""
     return {
         "version": VERSION,
@@ -187,7 +184,7 @@ def read_assignment(path: Path) -> dict[TopicPartition, list[int]]:
         fail(f"{path}: {error}", status=2)
 
 
-def parse_assignment(document: Any) -> dict[TopicPartition, list[int]]:
+def parse_assignment(document: object) -> dict[TopicPartition, list[int]]:
     """The moves in a document. Raises: ValueError, with one line that says what is wrong."""
     if not isinstance(document, dict) or not isinstance(document.get("partitions"), list):
         raise ValueError(f"not of the form {FORM}")
@@ -205,7 +202,7 @@ def parse_assignment(document: Any) -> dict[TopicPartition, list[int]]:
     return moves
 
 
-def _entry(entry: Any) -> tuple[TopicPartition, list[int]]:
+def _entry(entry: object) -> tuple[TopicPartition, list[int]]:
     if not isinstance(entry, dict) or not {"topic", "partition", "replicas"} <= entry.keys():
         raise ValueError(f"{_short(entry)} has not the form {FORM}")
     topic, index, replicas = entry["topic"], entry["partition"], entry["replicas"]
@@ -226,11 +223,11 @@ def _entry(entry: Any) -> tuple[TopicPartition, list[int]]:
     return partition, replicas
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
@@ -260,17 +257,14 @@ class Plan(NamedTuple):
 
     @property
     def live_broker_ids(self) -> set[int]:
-        """The brokers that serve."""
         return {each.node_id for each in self.cluster.brokers if not each.fenced}
 
     @property
     def after(self) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas there will be."""
         return {partition: move.after for partition, move in self.moves.items()}
 
     @property
     def before(self) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas there are."""
         return {partition: move.before for partition, move in self.moves.items()}
 
 

@@ -13,7 +13,7 @@ import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moldau.cli.options import parse_datetime
 
@@ -94,8 +94,8 @@ class JsonFormat:
     def __init__(self) -> None:
         import orjson
 
-        self._loads: Callable[[bytes], Any] = orjson.loads
-        self._dumps: Callable[[Any], bytes] = orjson.dumps
+        self._loads: Callable[[bytes], object] = orjson.loads
+        self._dumps: Callable[[object], bytes] = orjson.dumps
 
     def record(self, line: bytes) -> InputRecord | None:
         """The record of one line. Raises: InputProblem"""
@@ -120,7 +120,7 @@ class JsonFormat:
             _timestamp(document.get("timestamp")),
         )
 
-    def _bytes(self, document: dict[str, Any], name: str) -> bytes | None:
+    def _bytes(self, document: Mapping[str, object], name: str) -> bytes | None:
         encoded = document.get(f"{name}_base64")
         given = document.get(name)
         if encoded is not None:
@@ -132,7 +132,7 @@ class JsonFormat:
         # A string is its UTF-8 bytes; anything else is sent as JSON.
         return given.encode() if isinstance(given, str) else self._dumps(given)
 
-    def _headers(self, given: Any) -> Headers:
+    def _headers(self, given: object) -> Headers:
         if not given:
             return ()
         if isinstance(given, dict):
@@ -211,7 +211,7 @@ def _too_long(limit_bytes: int) -> InputProblem:
     )
 
 
-def _decoded(encoded: Any, name: str) -> bytes:
+def _decoded(encoded: object, name: str) -> bytes:
     if not isinstance(encoded, str):
         raise InputProblem(f'"{name}" must be a string')
     try:
@@ -220,7 +220,7 @@ def _decoded(encoded: Any, name: str) -> bytes:
         raise InputProblem(f'"{name}" is not base64: {error}') from None
 
 
-def _number(document: dict[str, Any], name: str, highest: int) -> int | None:
+def _number(document: Mapping[str, object], name: str, highest: int) -> int | None:
     given = document.get(name)
     if given is None:
         return None
@@ -229,7 +229,7 @@ def _number(document: dict[str, Any], name: str, highest: int) -> int | None:
     return given
 
 
-def _timestamp(given: Any) -> int | None:
+def _timestamp(given: object) -> int | None:
     if isinstance(given, str):
         try:
             return parse_datetime(given)
@@ -294,7 +294,6 @@ def _field_maker(name: str, null_marker: bytes) -> Formatter:
 
 
 def raw_value(record: ConsumerRecord) -> bytes:
-    """The value's bytes and nothing else; nothing for null."""
     value: bytes | None = record.value
     return value or b""
 
@@ -311,7 +310,7 @@ def json_formatter(*, always_base64: bool = False, json_values: bool = False) ->
     """
     import orjson
 
-    def put(document: dict[str, Any], name: str, data: bytes | None) -> None:
+    def put(document: dict[str, object], name: str, data: bytes | None) -> None:
         if data is None:
             document[name] = None
             return
@@ -324,7 +323,7 @@ def json_formatter(*, always_base64: bool = False, json_values: bool = False) ->
                 return
         document[f"{name}_base64"] = base64.b64encode(data).decode("ascii")
 
-    def put_json(document: dict[str, Any], data: bytes) -> bool:
+    def put_json(document: dict[str, object], data: bytes) -> bool:
         # Only what `moldau produce` would make the same bytes of.
         try:
             given = orjson.loads(data)
@@ -336,7 +335,7 @@ def json_formatter(*, always_base64: bool = False, json_values: bool = False) ->
         return True
 
     def line(record: ConsumerRecord) -> bytes:
-        document: dict[str, Any] = {
+        document: dict[str, object] = {
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
@@ -350,7 +349,7 @@ def json_formatter(*, always_base64: bool = False, json_values: bool = False) ->
         if record.headers:
             headers = []
             for name, data in record.headers:
-                header: dict[str, Any] = {"key": name}
+                header: dict[str, object] = {"key": name}
                 put(header, "value", data)
                 headers.append(header)
             document["headers"] = headers

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -72,8 +72,7 @@ def format_command(
         ),
     ] = False,
     feature: Annotated[
-        list[str] | None,
-        typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated."),
+        list[str] | None, typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated.")
     ] = None,
     release_version: Annotated[
         str | None,
@@ -168,15 +167,14 @@ def _initial_controllers(
 
 @app.command("info")
 def info(
-    config: Config,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    config: Config, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
     """Show the identity of each log directory, and what is wrong with it."""
     node_config = _load(config)
     filesystem = OsFilesystem()
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for path in dict.fromkeys((*node_config.log_directories, node_config.metadata_log_directory)):
-        row: dict[str, Any] = {
+        row: dict[str, object] = {
             "directory": path,
             "cluster_id": None,
             "node_id": None,

@@ -1,7 +1,7 @@
 """Which topics, partitions, brokers and groups a command is about.
 
-Must not talk to a cluster except through `moldau.client`. Invariant: partitions that are named
-exist; partitions that a group has committed offsets for need not.
+Invariant: partitions that are named exist; partitions that a group has committed offsets for need
+not.
 """
 
 from __future__ import annotations
@@ -95,7 +95,6 @@ async def resolve_names(
 
 
 def ids_text(broker_ids: Iterable[int]) -> str:
-    """Broker ids for people."""
     return ",".join(map(str, broker_ids)) or "-"
 
 

@@ -1,16 +1,16 @@
 """`moldau topics`: describe, reassign (in a module of its own), elect-leaders, list, create, alter,
 delete.
 
-Must not talk to a cluster except through `moldau.client`. Invariants: a figure that no broker
-reported is None, never a guess; Ctrl-C ends `--watch` with status 0 and leaves the terminal as it
-was; an election that can lose records is requested only after the user said yes to exactly that.
+Invariants: a figure that no broker reported is None, never a guess; Ctrl-C ends `--watch` with
+status 0 and leaves the terminal as it was; an election that can lose records is requested only
+after the user said yes to exactly that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from enum import Enum, StrEnum
 from typing import Annotated, Any, NamedTuple
@@ -59,6 +59,8 @@ MIN_INTERVAL_S = 0.1
 OFFSETS_TIMEOUT_MS = 5_000
 """For each broker's offsets: the description is worth having while one of them does not answer."""
 Document = dict[str, Any]
+Row = Mapping[str, Any]
+"""One partition in a document."""
 UNCLEAN_WARNING = (
     "an unclean election may make a replica the leader that lacks acknowledged records: "
     "these are then lost on all replicas"
@@ -92,11 +94,9 @@ class Snapshot(NamedTuple):
 
 async def gather(
     admin: Admin, names: Collection[str], only: Only | None, *, timeout_ms: float | None = None
-) -> list[dict[str, Any]]:
-    """The documents of topics, without the partitions that `only` leaves out. Raises: KafkaError
-
-    Args:
-        timeout_ms: how long to wait for each broker's offsets, which may stay unknown.
+) -> list[Document]:
+    """The documents of topics, without the partitions that `only` leaves out. Offsets that a broker
+    does not tell within `timeout_ms` stay unknown. Raises: KafkaError
     """
     topics = await admin.describe_topics(names)
     overrides, min_isr = await _configurations(admin, topics)
@@ -132,8 +132,7 @@ async def gather(
     ]
 
 
-def cells(row: Mapping[str, Any]) -> tuple[object, ...]:
-    """One partition as a row of `PARTITION_COLUMNS`."""
+def cells(row: Row) -> tuple[object, ...]:
     return (
         row["partition"],
         row["leader"] if row["leader"] >= 0 else "none",
@@ -151,8 +150,7 @@ def cells(row: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def line(name: str, row: Mapping[str, Any]) -> str:
-    """One partition as one line."""
+def line(name: str, row: Row) -> str:
     shown = ("-" if cell is None else str(cell) for cell in cells(row)[1:])
     told = " ".join(
         f"{column} {cell}" for column, cell in zip(PARTITION_COLUMNS[1:], shown, strict=True)
@@ -160,7 +158,7 @@ def line(name: str, row: Mapping[str, Any]) -> str:
     return f"{name}-{row['partition']} {told}"
 
 
-def _replicas_text(row: Mapping[str, Any]) -> str:
+def _replicas_text(row: Row) -> str:
     """The replicas; a plus marks one that is being added, a minus one that is being removed."""
     marks = {
         **dict.fromkeys(row["adding_replicas"], "+"),
@@ -169,8 +167,7 @@ def _replicas_text(row: Mapping[str, Any]) -> str:
     return ",".join(f"{marks.get(each, '')}{each}" for each in row["replicas"]) or "-"
 
 
-def _behind_text(replica_logs: Iterable[Mapping[str, Any]]) -> str:
-    """The replicas that lack records, each with how many."""
+def _behind_text(replica_logs: Iterable[Row]) -> str:
     return (
         " ".join(f"{each['broker_id']}:{each['behind']}" for each in replica_logs if each["behind"])
         or "-"
@@ -202,7 +199,7 @@ def _chosen(snapshot: Snapshot, name: str, only: Only | None) -> Iterable[Partit
 
 def _document(
     snapshot: Snapshot, name: str, partitions: Iterable[PartitionDescription]
-) -> dict[str, Any]:
+) -> Document:
     topic = snapshot.topics[name]
     return {
         "name": name,
@@ -215,7 +212,7 @@ def _document(
     }
 
 
-def _row(snapshot: Snapshot, name: str, partition: PartitionDescription) -> dict[str, Any]:
+def _row(snapshot: Snapshot, name: str, partition: PartitionDescription) -> Document:
     def of(offsets: Offsets, broker_id: int) -> int | None:
         found = offsets.get(TopicPartitionReplica(name, partition.partition, broker_id))
         return found if isinstance(found, int) and found >= 0 else None
@@ -337,7 +334,12 @@ def describe(
         print_table(PARTITION_COLUMNS, (cells(row) for row in document["partitions"]))
 
 
-async def _follow(admin: Admin, look: Any, interval_s: float, as_json: bool) -> None:
+async def _follow(
+    admin: Admin,
+    look: Callable[[Admin], Awaitable[list[Document]]],
+    interval_s: float,
+    as_json: bool,
+) -> None:
     """Look again and again until Ctrl-C; an error that passes is reported once, and waited for."""
     with live_view(plain=as_json) as view:
         while True:
@@ -456,7 +458,6 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """List the topics."""
-
     names = access.run(lambda admin: admin.list_topics(include_internal=internal))
     if as_json:
         print_json(names)

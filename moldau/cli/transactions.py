@@ -1,8 +1,8 @@
 """`moldau transactions`: list, describe, find hanging ones, abort.
 
-Must not talk to a cluster except through `moldau.client`. Invariant of the search for hanging
-transactions (KIP-664): what it reports was still open after its coordinator had been asked, and the
-coordinator does not count the partition to any transaction that it is going to end.
+Invariant of the search for hanging transactions (KIP-664): what it reports was still open after its
+coordinator had been asked, and the coordinator does not count the partition to any transaction that
+it is going to end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -112,11 +112,7 @@ def _open_transactions(
 
 def _identity(transaction: OpenTransaction) -> tuple[TopicPartition, int, int | None]:
     producer = transaction.producer
-    return (
-        transaction.partition,
-        producer.producer_id,
-        producer.current_transaction_start_offset,
-    )
+    return (transaction.partition, producer.producer_id, producer.current_transaction_start_offset)
 
 
 async def _expected(
@@ -155,7 +151,6 @@ def list_transactions(
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with their state."""
-
     rows = [
         {
             "transactional_id": each.transactional_id,
@@ -179,12 +174,9 @@ def list_transactions(
 @app.command("describe")
 @asks_cluster()
 def describe(
-    access: ClusterAccess,
-    transactional_ids: TransactionalIds,
-    as_json: AsJson = False,
+    access: ClusterAccess, transactional_ids: TransactionalIds, as_json: AsJson = False
 ) -> None:
     """Show producer, state and open partitions of transactional ids."""
-
     outcome = access.run(lambda admin: admin.describe_transactions(transactional_ids))
     now_ms = time.time_ns() // 1_000_000
     rows = [
@@ -197,7 +189,7 @@ def describe(
     elif rows:
         names = [name for name in rows[0] if name != "transactional_id"]
         print_table(
-            ("figure", *(row["transactional_id"] for row in rows)),
+            ("figure", *(str(row["transactional_id"]) for row in rows)),
             ((name.replace("_", " "), *(_cell(row[name]) for row in rows)) for name in names),
         )
     complain(each for each in outcome.values() if isinstance(each, KafkaError))
@@ -206,10 +198,7 @@ def describe(
 @app.command("describe-producers")
 @asks_cluster()
 def describe_producers(
-    access: ClusterAccess,
-    partition: Partition,
-    broker_id: BrokerId = None,
-    as_json: AsJson = False,
+    access: ClusterAccess, partition: Partition, broker_id: BrokerId = None, as_json: AsJson = False
 ) -> None:
     """Show what a partition remembers of its producers, with their open transactions."""
     wanted = _parsed(partition)
@@ -229,8 +218,7 @@ def abort(
     access: ClusterAccess,
     partition: Partition,
     start_offset: Annotated[
-        int | None,
-        typer.Option(min=0, help="Of the transaction, as find-hanging shows it."),
+        int | None, typer.Option(min=0, help="Of the transaction, as find-hanging shows it.")
     ] = None,
     producer_id: Annotated[
         int | None, typer.Option(min=0, help="Instead of --start-offset, with both epochs.")
@@ -280,8 +268,7 @@ def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
     broker_id: Annotated[
-        int | None,
-        typer.Option("--broker-id", min=0, help="Only partitions with a replica there."),
+        int | None, typer.Option("--broker-id", min=0, help="Only partitions with a replica there.")
     ] = None,
     max_transaction_timeout_minutes: Annotated[
         int,
@@ -326,16 +313,9 @@ def find_hanging_transactions(
 
 @app.command("force-terminate")
 @asks_cluster()
-def force_terminate(
-    access: ClusterAccess,
-    transactional_ids: TransactionalIds,
-) -> None:
+def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) -> None:
     """Abort what transactional ids have open, prepared or not, and fence their producers."""
-
-    async def work(admin: Admin) -> dict[str, Any]:
-        return dict(await admin.fence_producers(transactional_ids))
-
-    outcome = access.run(work)
+    outcome = access.run(lambda admin: admin.fence_producers(transactional_ids))
     for transactional_id, answer in outcome.items():
         if not isinstance(answer, KafkaError):
             typer.echo(
@@ -380,7 +360,7 @@ def _parsed(text: str) -> TopicPartition:
     return TopicPartition(topic, int(index))
 
 
-def _described(transaction: TransactionDescription, now_ms: int) -> dict[str, Any]:
+def _described(transaction: TransactionDescription, now_ms: int) -> dict[str, object]:
     started_ms = transaction.start_time_ms
     return {
         "transactional_id": transaction.transactional_id,
@@ -397,13 +377,13 @@ def _described(transaction: TransactionDescription, now_ms: int) -> dict[str, An
     }
 
 
-def _cell(value: Any) -> object:
+def _cell(value: object) -> object:
     if isinstance(value, list):
         return " ".join(f"{each['topic']}-{each['partition']}" for each in value) or None
     return value
 
 
-def _producer_row(producer: ProducerState) -> dict[str, Any]:
+def _producer_row(producer: ProducerState) -> dict[str, object]:
     return {
         "producer_id": producer.producer_id,
         "producer_epoch": producer.producer_epoch,
@@ -414,7 +394,7 @@ def _producer_row(producer: ProducerState) -> dict[str, Any]:
     }
 
 
-def _hanging_row(transaction: OpenTransaction, now_ms: int) -> dict[str, Any]:
+def _hanging_row(transaction: OpenTransaction, now_ms: int) -> dict[str, object]:
     producer = transaction.producer
     return {
         "topic": transaction.partition.topic,

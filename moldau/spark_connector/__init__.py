@@ -11,27 +11,15 @@ processes need different ones. Must not import anything of a node.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from moldau.spark_connector.data_source import MoldauDataSource
-    from moldau.spark_connector.sink.settle import (
-        forget_sink,
-        list_sinks,
-        move_sink,
-        settle_sink,
-    )
+    from moldau.spark_connector.sink.settle import forget_sink, list_sinks, move_sink, settle_sink
 
-__all__ = [
-    "MoldauDataSource",
-    "forget_sink",
-    "list_sinks",
-    "move_sink",
-    "register",
-    "settle_sink",
-]
+__all__ = ["MoldauDataSource", "forget_sink", "list_sinks", "move_sink", "register", "settle_sink"]
 
 _MODULES: Final[dict[str, str]] = {
     "MoldauDataSource": "moldau.spark_connector.data_source",
@@ -60,7 +48,7 @@ def register(spark: SparkSession) -> None:
             raise
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

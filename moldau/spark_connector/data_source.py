@@ -38,7 +38,7 @@ class MoldauDataSource(DataSource):
         Raises:
             InvalidOption: an option that the source does not have, or a value that it cannot take.
         """
-        from moldau.spark_connector.options.source_options import SourceOptions
+        from moldau.spark_connector.source.options import SourceOptions
         from moldau.spark_connector.source.readers import schema_for
 
         return schema_for(SourceOptions.parse(self.options))

@@ -12,7 +12,7 @@ run of pytest loads the plugin, and with it this package.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from moldau.testing.cluster import Cluster, NodeFailed
@@ -28,7 +28,7 @@ _MODULES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

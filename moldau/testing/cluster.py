@@ -31,7 +31,6 @@ from moldau.testing.watchdog import Watchdog
 __all__ = ["Cluster", "NodeFailed"]
 
 HOST: Final = "127.0.0.1"
-FIRST_NODE_ID: Final = FIRST_BROKER_ID
 ANSWER_MS: Final = 1_000
 
 
@@ -123,11 +122,11 @@ class Cluster:
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(asyncio.run, ask()).result()
 
-    def node(self, node_id: int = FIRST_NODE_ID) -> NodeProcess:
+    def node(self, node_id: int = FIRST_BROKER_ID) -> NodeProcess:
         """The process behind a node id."""
         return self._nodes[node_id]
 
-    def data_directory(self, node_id: int = FIRST_NODE_ID) -> Path:
+    def data_directory(self, node_id: int = FIRST_BROKER_ID) -> Path:
         """The node's `log.dirs`, with one directory per partition."""
         [found] = (node for node in self._planned.nodes if node.node_id == node_id)
         return found.data_directory
@@ -160,15 +159,15 @@ class Cluster:
             raise
         return self
 
-    def kill(self, node_id: int = FIRST_NODE_ID) -> None:
+    def kill(self, node_id: int = FIRST_BROKER_ID) -> None:
         """`kill -9` one node."""
         self._nodes[node_id].kill()
 
-    def stop(self, node_id: int = FIRST_NODE_ID) -> int:
+    def stop(self, node_id: int = FIRST_BROKER_ID) -> int:
         """Controlled shutdown of one node; returns its exit status."""
         return self._nodes[node_id].stop()
 
-    def restart(self, node_id: int = FIRST_NODE_ID) -> None:
+    def restart(self, node_id: int = FIRST_BROKER_ID) -> None:
         """Start a node that is down, on the address it had before, and wait until it serves.
 
         Raises:
@@ -183,11 +182,11 @@ class Cluster:
             node.kill()
             raise
 
-    def pause(self, node_id: int = FIRST_NODE_ID) -> None:
+    def pause(self, node_id: int = FIRST_BROKER_ID) -> None:
         """SIGSTOP one node: it keeps its connections and answers nothing."""
         self._nodes[node_id].pause()
 
-    def resume(self, node_id: int = FIRST_NODE_ID) -> None:
+    def resume(self, node_id: int = FIRST_BROKER_ID) -> None:
         """Let a paused node go on."""
         self._nodes[node_id].resume()
 

@@ -61,25 +61,21 @@ class NodeSpec:
 
     @property
     def name(self) -> str:
-        """Role and id, for people."""
         if self.broker_port is None:
             return f"controller {self.node_id}"
         return f"broker {self.node_id}" if self.controller_port is None else f"node {self.node_id}"
 
     @property
     def roles(self) -> str:
-        """`process.roles`."""
         roles = {"broker": self.broker_port, "controller": self.controller_port}
         return ",".join(role for role, port in roles.items() if port is not None)
 
     @property
     def config_path(self) -> Path:
-        """Its `server.properties`."""
         return self.home / PROPERTIES
 
     @property
     def data_directory(self) -> Path:
-        """Its `log.dirs`."""
         return self.home / "data"
 
     @property
@@ -165,22 +161,18 @@ class ClusterLayout:
 
     @property
     def brokers(self) -> tuple[NodeSpec, ...]:
-        """The nodes that serve clients."""
         return tuple(node for node in self.nodes if node.broker_port is not None)
 
     @property
     def controllers(self) -> tuple[NodeSpec, ...]:
-        """The nodes that vote."""
         return tuple(node for node in self.nodes if node.controller_port is not None)
 
     @property
     def bootstrap_server(self) -> str:
-        """`HOST:PORT,…` of all brokers."""
         return ",".join(host_and_port(self.host, node.broker_port or 0) for node in self.brokers)
 
     @property
     def bootstrap_controllers(self) -> str:
-        """`HOST:PORT,…` of all controllers."""
         return ",".join(
             host_and_port(self.host, node.controller_port or 0) for node in self.controllers
         )
@@ -193,7 +185,6 @@ class ClusterLayout:
             node.config_path.write_text(text)
 
     def properties(self, node: NodeSpec) -> dict[str, str]:
-        """A node's configuration."""
         ports = {"PLAINTEXT": node.broker_port, CONTROLLER_LISTENER: node.controller_port}
         return {
             "process.roles": node.roles,
@@ -270,7 +261,6 @@ def check_counts(controllers: int, brokers: int) -> None:
 
 
 def counting_from(port: int) -> NextPort:
-    """Ports one after the other."""
     ports = iter(range(port, port + MOST_BROKERS + MOST_CONTROLLERS))
     return lambda: next(ports)
 
@@ -336,7 +326,6 @@ class PortHolder:
             raise NoFreePort(f"{self._host}:{port} is in use")
 
     def close(self) -> None:
-        """Let go of all ports."""
         for held in self._held.values():
             held.close()
         self._held.clear()

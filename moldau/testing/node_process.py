@@ -66,7 +66,6 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the running node."""
         assert self._process is not None, "started"
         return self._process.pid
 
@@ -158,20 +157,12 @@ class NodeProcess:
         return self._end(signal.SIGKILL, STOP_DEADLINE_S)
 
     def pause(self) -> None:
-        """SIGSTOP: the process stays, and answers nothing.
-
-        Raises:
-            NodeFailed: it does not run.
-        """
+        """SIGSTOP: the process stays, and answers nothing. Raises: NodeFailed: it does not run."""
         self._signal(signal.SIGSTOP)
         self._paused = True
 
     def resume(self) -> None:
-        """SIGCONT.
-
-        Raises:
-            NodeFailed: it does not run.
-        """
+        """SIGCONT. Raises: NodeFailed: it does not run."""
         self._signal(signal.SIGCONT)
         self._paused = False
 

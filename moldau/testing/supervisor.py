@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Final, Self
 
+from moldau.runtime.backoff import backoff_ms
 from moldau.testing.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
 
 #: A node that ends like this would end like this again (see `moldau.broker.__main__`).
@@ -31,20 +32,16 @@ LONGEST_WAIT_S: Final = 1.0
 class RestartPolicy:
     """How long to wait before a node is started again; times in milliseconds.
 
-    The pause doubles from `first_ms` to `most_ms`, give or take `jitter`, and starts over after a
-    run that served for `stable_ms`.
+    The pause doubles from `first_ms` to `most_ms`, with jitter, and starts over after a run that
+    served for `stable_ms`.
     """
 
     first_ms: float = 200.0
     most_ms: float = 30_000.0
-    jitter: float = 0.2
     stable_ms: float = 30_000.0
 
     def pause_ms(self, failure_count: int, source: random.Random) -> float:
-        """The pause after so many failures in a row, at least one."""
-        assert failure_count >= 1
-        base_ms = min(self.most_ms, self.first_ms * 2.0 ** min(failure_count - 1, 30))
-        return min(self.most_ms, base_ms * source.uniform(1 - self.jitter, 1 + self.jitter))
+        return min(self.most_ms, backoff_ms(failure_count, self.first_ms, self.most_ms, source))
 
 
 class _State(Enum):
@@ -224,25 +221,21 @@ class _Signals:
     def __init__(self) -> None:
         self.stop_count = 0
         self._reader, self._writer = socket.socketpair()
-        self._old_handlers: dict[signal.Signals, Any] = {}
-        self._old_descriptor = -1
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         for each in (self._reader, self._writer):
             each.setblocking(False)
-        self._old_descriptor = signal.set_wakeup_fd(
-            self._writer.fileno(), warn_on_full_buffer=False
-        )
+        self._undo.callback(self._reader.close)
+        self._undo.callback(self._writer.close)
+        descriptor = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._undo.callback(signal.set_wakeup_fd, descriptor)
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            self._old_handlers[number] = signal.signal(number, self._handle)
+            self._undo.callback(signal.signal, number, signal.signal(number, self._handle))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._old_descriptor)
-        self._reader.close()
-        self._writer.close()
+        self._undo.close()
 
     def wait(self, descriptors: list[int], longest_s: float) -> None:
         """Until a signal, something to read, or the time is over."""

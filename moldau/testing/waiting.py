@@ -35,10 +35,7 @@ def wait_until(
 
 
 async def wait_until_async(
-    condition: Callable[[], Awaitable[Value]],
-    *,
-    what: str,
-    deadline_s: float = DEFAULT_DEADLINE_S,
+    condition: Callable[[], Awaitable[Value]], *, what: str, deadline_s: float = DEFAULT_DEADLINE_S
 ) -> Value:
     """As `wait_until`, for a condition that has to be awaited."""
     end = time.monotonic() + deadline_s

@@ -46,7 +46,6 @@ class Watchdog:
         self._tell(f"{STARTED}{process_id}\n")
 
     def ended(self, process_id: int) -> None:
-        """A node is gone, and its exit has been collected."""
         self._tell(f"{ENDED}{process_id}\n")
 
     def close(self) -> None:

@@ -63,9 +63,7 @@ class TakeLedger:
     """Shut out every other writer of this sink's ledger id, then read what the ledger says.
 
     Answer: `LedgerView`. What another writer had under way has by then happened or never will.
-
-    Attributes:
-        is_fencing: False: only read, without shutting out other writers.
+    Without `is_fencing` it only reads, and shuts out no writer.
     """
 
     is_fencing: bool = True
@@ -227,7 +225,6 @@ class Plan:
 
     @property
     def token(self) -> str:
-        """The token of the driver in charge."""
         return self.record.driver
 
     def newest(self, query_id: str) -> Batch | None:
@@ -405,11 +402,7 @@ def committing(
 
 
 def _decision(
-    known: Batch | None,
-    query_id: str,
-    batch_id: int,
-    reports: Sequence[TaskReport],
-    sink_id: str,
+    known: Batch | None, query_id: str, batch_id: int, reports: Sequence[TaskReport], sink_id: str
 ) -> Batch:
     """The decision that the reports ask for: with what was committed before, and what is new."""
     written = [report.slot for report in reports if report.slot is not None]
@@ -429,6 +422,10 @@ def _decision(
 def _decide(plan: Plan, known: Batch | None, fresh: Batch, *, may_follow: bool) -> Procedure[Batch]:
     """Write the decision, whatever becomes of single writes. Returns the batch as it stands."""
     sink_id = plan.record.sink_id
+    would_be_first = (
+        f"batch {fresh.batch_id} of query {fresh.query_id} would be its first one in sink "
+        f"{sink_id!r}"
+    )
     for _ in range(MAX_ROUNDS):
         view: LedgerView = yield TakeLedger()
         current = _in_charge(plan, view, fresh)
@@ -442,10 +439,19 @@ def _decide(plan: Plan, known: Batch | None, fresh: Batch, *, may_follow: bool) 
             raise _fenced(plan, view)
         elif is_streaming(fresh.query_id) and plan.newest(fresh.query_id) is None:
             if not may_follow and newest is not None and newest.has_history:
-                raise _new_query(sink_id, fresh, newest)
+                raise Refused(
+                    RefusalKind.NEW_QUERY,
+                    f"{would_be_first}, which has batch {newest.batch_id} of query "
+                    f"{newest.query_id}",
+                )
             elsewhere = yield FindElsewhere(fresh.query_id)
             if elsewhere:
-                raise _moved(sink_id, fresh, *elsewhere[0])
+                other, last = elsewhere[0]
+                raise Refused(
+                    RefusalKind.ELSEWHERE,
+                    f"{would_be_first}, but the query has written to batch {last.batch_id} in sink "
+                    f"{other!r}",
+                )
         leaving = newest if newest is not None and newest.query_id != fresh.query_id else None
         if leaving is not None and leaving.query_id.startswith(ONCE_PREFIX):
             leaving = None
@@ -559,22 +565,6 @@ def _fenced(plan: Plan, view: LedgerView, batch: Batch | None = None) -> Refused
     return Refused(
         RefusalKind.FENCED,
         f"another driver has taken over sink {plan.record.sink_id!r}: {found}, not {plan.token}",
-    )
-
-
-def _moved(sink_id: str, fresh: Batch, other: str, known: Batch) -> Refused:
-    return Refused(
-        RefusalKind.ELSEWHERE,
-        f"batch {fresh.batch_id} of query {fresh.query_id} would be its first one in sink "
-        f"{sink_id!r}, but the query has written to batch {known.batch_id} in sink {other!r}",
-    )
-
-
-def _new_query(sink_id: str, fresh: Batch, newest: Batch) -> Refused:
-    return Refused(
-        RefusalKind.NEW_QUERY,
-        f"batch {fresh.batch_id} of query {fresh.query_id} would be its first one in sink "
-        f"{sink_id!r}, which has batch {newest.batch_id} of query {newest.query_id}",
     )
 
 

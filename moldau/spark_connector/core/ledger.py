@@ -19,10 +19,10 @@ named batch writes that have used the sink before: the last batch of each, DONE,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 VERSION: Final = 1
 MAX_RANGES_PER_SLOT: Final = 16
@@ -39,6 +39,7 @@ ONCE_PREFIX: Final = "once:"
 """Begins the query id of a batch write without a name: it cannot come again."""
 
 CHECKSUM_MODULUS: Final = 1 << 64
+_Json: TypeAlias = Mapping[str, Any]
 _Kind = TypeVar("_Kind", str, int, list[Any])
 _ENTRY_BYTES: Final = 200
 """What an entry takes beside its text, roughly."""
@@ -114,7 +115,6 @@ class Slot:
 
     @property
     def producer(self) -> tuple[str, int, int]:
-        """Whose transaction it is."""
         return self.transactional_id, self.producer_id, self.producer_epoch
 
     @property
@@ -144,7 +144,6 @@ class Batch:
 
     @property
     def open_slots(self) -> tuple[Slot, ...]:
-        """Transactions that are still to be committed."""
         return tuple(slot for slot in self.slots if slot.state is SlotState.OPEN)
 
     @property
@@ -158,7 +157,6 @@ class Batch:
         return self.rows > 0 or self.batch_id > 0
 
     def is_of(self, query_id: str, batch_id: int) -> bool:
-        """Whether it is that batch."""
         return self.query_id == query_id and self.batch_id == batch_id
 
     def with_slots(self, changed: Mapping[tuple[str, int, int], SlotState]) -> Batch:
@@ -174,7 +172,6 @@ class Batch:
         return made
 
     def done(self) -> Batch:
-        """The batch with all its transactions committed."""
         assert all(slot.state is SlotState.COMMITTED for slot in self.slots)
         return replace(self, state=BatchState.DONE, slots=())
 
@@ -196,7 +193,6 @@ class SinkRecord:
 def decided(
     query_id: str, batch_id: int, slots: Sequence[Slot], tasks: int, attempts: int
 ) -> Batch:
-    """The decision to commit these transactions."""
     kept = max(1, MAX_RANGES // max(1, len(slots)))
     if kept < MAX_RANGES_PER_SLOT:
         slots = [replace(slot, ranges=slot.ranges[:kept]) for slot in slots]
@@ -212,10 +208,8 @@ def decided(
     )
 
 
-def total_checksum(checksums: Any) -> int:
-    """The checksum of rows whose parts have these checksums."""
-    total: int = sum(checksums) % CHECKSUM_MODULUS
-    return total
+def total_checksum(checksums: Iterable[int]) -> int:
+    return sum(checksums) % CHECKSUM_MODULUS
 
 
 def finished_key(sink_id: str, query_id: str) -> str:
@@ -232,9 +226,8 @@ def is_streaming(query_id: str) -> bool:
 
 
 def encode(record: SinkRecord) -> bytes:
-    """The value to be written."""
     batch = record.batch
-    shown: dict[str, Any] = {
+    shown = {
         "version": VERSION,
         "sink": record.sink_id,
         "driver": record.driver,
@@ -243,7 +236,7 @@ def encode(record: SinkRecord) -> bytes:
     return json.dumps(shown, separators=(",", ":")).encode()
 
 
-def _batch_json(batch: Batch) -> dict[str, Any]:
+def _batch_json(batch: Batch) -> dict[str, object]:
     return {
         "query": batch.query_id,
         "number": batch.batch_id,
@@ -271,11 +264,7 @@ def _batch_json(batch: Batch) -> dict[str, Any]:
 
 
 def decode(value: bytes) -> SinkRecord:
-    """The record of a value.
-
-    Raises:
-        LedgerUnreadable: it is none, or one of a newer release.
-    """
+    """The record of a value. Raises: LedgerUnreadable: it is none, or one of a newer release."""
     try:
         shown = json.loads(value)
     except ValueError as error:
@@ -297,14 +286,14 @@ def decode(value: bytes) -> SinkRecord:
         raise LedgerUnreadable(f"it is not of version {VERSION}'s shape: {error!r}") from None
 
 
-def _get(shown: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind:
+def _get(shown: _Json, name: str, kind: type[_Kind]) -> _Kind:
     value = shown[name]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}")
     return value
 
 
-def _batch(shown: Mapping[str, Any]) -> Batch:
+def _batch(shown: _Json) -> Batch:
     slots = tuple(_slot(each) for each in _get(shown, "slots", list))
     state = BatchState(_get(shown, "state", str))
     if state is BatchState.DONE and slots:
@@ -321,7 +310,7 @@ def _batch(shown: Mapping[str, Any]) -> Batch:
     )
 
 
-def _slot(shown: Mapping[str, Any]) -> Slot:
+def _slot(shown: _Json) -> Slot:
     producer_id, producer_epoch = _get(shown, "producer", list)
     ranges = []
     for topic, partition, first_offset, row_count in _get(shown, "ranges", list):
@@ -437,7 +426,6 @@ class LedgerIndex:
         return found
 
     def sink_ids(self) -> list[str]:
-        """The sinks that the ledger knows, sorted."""
         return sorted(self._records.keys() | self._finished.keys())
 
     def values(self, sink_id: str) -> Iterator[tuple[str, bytes]]:

@@ -17,7 +17,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_from_base64, uuid_to_base64
@@ -137,7 +137,7 @@ def parse_timestamps(text: str) -> Offsets:
     return _partition_numbers(_load(text, _TIMES_EXAMPLE), lowest=0, example=_TIMES_EXAMPLE)
 
 
-def _load(text: str, expected: str) -> Any:
+def _load(text: str, expected: str) -> object:
     try:
         return json.loads(text)
     except ValueError:
@@ -179,11 +179,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """An offset for each partition; -2 is earliest, -1 latest.
-
-    Attributes:
-        topic_ids: of the topics that the offsets are in, as far as they were given.
-    """
+    """An offset for each partition (-2 is earliest, -1 latest), and topics' ids, if given."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: TopicIds = field(default_factory=dict)
@@ -216,10 +212,8 @@ Selection: TypeAlias = Place | AtOffsets | AtTime | AtTimes
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A place, with the option that it came from, for the errors.
-
-    Attributes:
-        latest_when_not_found: where no record is young enough, go to the end instead of failing.
+    """A place, with the option that it came from, for the errors. With `latest_when_not_found` it
+    is the end, instead of an error, where no record is young enough.
     """
 
     selection: Selection

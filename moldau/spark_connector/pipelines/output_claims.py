@@ -3,8 +3,16 @@
 Owns the claim: a small file in the output with the query that writes it and its newest run, the
 list of runs beside the checkpoint's own files, and, where the output lies on this machine, a lock
 on its directory for as long as the query runs. Must not write records. Invariant: a query is
-started only when Spark's file sink passes over none of its batches (`core.file_output`), and no
-other query of a pipeline begins there while it runs.
+started only when Spark's file sink passes over no batch but one that this very query has written
+before (`mismatch_of`), and no other query of a pipeline begins there while it runs.
+
+The file sink lists each batch that it has written in the output's `_spark_metadata`, under the
+batch's number, and passes over every batch up to the last number there without a word. The number
+says nothing about the query: a new checkpoint begins again with batch 0. Of one query and its own
+output the list is level with the checkpoint, or one batch ahead:
+
+    (1) the checkpoint's `offsets` get batch n         (2) the sink writes it and lists it
+    (3) the driver dies before `commits` get n         (4) the restart has the same batch n again
 
 A query's id is in its checkpoint, in `metadata`, which Spark writes when it is not there; a
 checkpoint without it gets its id here, before the output is claimed. In a file system without locks
@@ -17,17 +25,11 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
-from moldau.spark_connector.core.file_output import (
-    NONE,
-    CheckpointState,
-    Mismatch,
-    OutputState,
-    last_batch,
-    mismatch_of,
-)
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import ParquetSink, Pipeline
 from moldau.spark_connector.pipelines.small_files import HadoopFiles, SmallFiles
@@ -40,6 +42,91 @@ CLAIM: Final = "_moldau_query.json"
 RUNS: Final = "moldau-runs.json"
 METADATA: Final = "metadata"
 SINK_LOG: Final = "_spark_metadata"
+NONE: Final = -1
+"""The number of the last batch where there is no batch."""
+
+_COMPACTED: Final = ".compact"
+
+
+class Mismatch(Enum):
+    """Why a checkpoint may not go on with an output."""
+
+    FOREIGN = "the output belongs to another query"
+    OUTPUT_AHEAD = "the output has batches that the checkpoint does not know"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """Where a query stands.
+
+    Attributes:
+        query_id: Spark's id of the query.
+        planned: the last batch in `offsets`.
+        committed: the last batch in `commits`.
+        runs: the last run of the query from this checkpoint, and the one before it while the output
+            may still have that one. A copy of the checkpoint does not get the later ones.
+    """
+
+    query_id: str
+    planned: int = NONE
+    committed: int = NONE
+    runs: tuple[str, ...] = ()
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the next batch was planned before: Spark runs it with the same offsets."""
+        return self.planned > NONE and self.committed != self.planned
+
+    @property
+    def next_batch(self) -> int:
+        return self.planned if self.is_replaying else self.planned + 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputState:
+    """What an output holds.
+
+    Attributes:
+        last_batch: the last batch in `_spark_metadata`.
+        writer_id: the query that the output was claimed for; None: it never was (an output of an
+            earlier release, or of a query outside of the pipelines).
+        run: the last run of that query that was started for the output.
+    """
+
+    last_batch: int = NONE
+    writer_id: str | None = None
+    run: str | None = None
+
+
+def last_batch(names: Iterable[str]) -> int:
+    """The last batch among the files of a log of Spark's, compacted ones too; `NONE` without."""
+    numbers = (name.removesuffix(_COMPACTED) for name in names)
+    return max((int(each) for each in numbers if each.isascii() and each.isdigit()), default=NONE)
+
+
+def mismatch_of(
+    checkpoint: CheckpointState, output: OutputState, *, is_alone: bool
+) -> Mismatch | None:
+    """Why the query may not go on with the output; None when it may.
+
+    Args:
+        is_alone: no other query can write to the output now. Then one that was claimed and holds no
+            batch is free.
+    """
+    is_foreign = output.writer_id is not None and output.writer_id != checkpoint.query_id
+    if is_foreign and not (is_alone and output.last_batch == NONE):
+        return Mismatch.FOREIGN
+    if output.last_batch < checkpoint.next_batch:
+        return None
+    is_own_replay = checkpoint.is_replaying and output.last_batch == checkpoint.next_batch
+    # Two copies of one checkpoint have the same id, and may have planned the batch differently: the
+    # output's is this one's only if no other run has begun since. An output that was never claimed
+    # may be of any query: the first batch of a new one proves nothing, but one batch more than a
+    # query with a history does.
+    is_last_run = output.run in checkpoint.runs
+    if output.writer_id is None:
+        is_last_run = checkpoint.committed > NONE
+    return None if is_own_replay and is_last_run else Mismatch.OUTPUT_AHEAD
 
 
 class OutputClaim:
@@ -68,11 +155,7 @@ def claim_output(spark: SparkSession, pipeline: Pipeline) -> OutputClaim:
 
 
 def claim(checkpoint: SmallFiles, output: SmallFiles, name: str) -> OutputClaim:
-    """Claim an output for a checkpoint; see `claim_output`.
-
-    Args:
-        name: of the pipeline, for the error's text.
-    """
+    """Claim an output for a checkpoint, as `claim_output`; the error's text names the pipeline."""
     try:
         return _claim(checkpoint, output, name)
     except OSError as error:
@@ -126,11 +209,13 @@ def _checkpoint_state(checkpoint: SmallFiles) -> CheckpointState:
     planned = last_batch(checkpoint.names("offsets"))
     committed = last_batch(checkpoint.names("commits"))
     checkpoint.create(METADATA, json.dumps({"id": str(uuid.uuid4())}).encode())
-    runs = _read_json(checkpoint, RUNS).get("runs", ())
+    runs = _read_json(checkpoint, RUNS).get("runs")
     query_id = _text(_read_json(checkpoint, METADATA), "id")
     if query_id is None:
         raise OSError(f"{checkpoint.place(METADATA)} has no query id")
-    return CheckpointState(query_id, planned, committed, tuple(map(str, runs)))
+    return CheckpointState(
+        query_id, planned, committed, tuple(map(str, runs if isinstance(runs, list) else ()))
+    )
 
 
 def _write_claim(
@@ -184,7 +269,7 @@ def _refused(
     )
 
 
-def _read_json(files: SmallFiles, name: str) -> Mapping[str, Any]:
+def _read_json(files: SmallFiles, name: str) -> Mapping[str, object]:
     content = files.read(name)
     if content is None:
         return {}
@@ -195,6 +280,6 @@ def _read_json(files: SmallFiles, name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _text(found: Mapping[str, Any], name: str) -> str | None:
+def _text(found: Mapping[str, object], name: str) -> str | None:
     value = found.get(name)
     return value if isinstance(value, str) else None

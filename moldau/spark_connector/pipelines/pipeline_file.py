@@ -94,13 +94,9 @@ def load_pipelines(path: str | Path, variables: Mapping[str, str] | None = None)
 
 
 def parse_pipelines(
-    text: str,
-    file_name: str,
-    directory: str = ".",
-    variables: Mapping[str, str] | None = None,
+    text: str, file_name: str, directory: str = ".", variables: Mapping[str, str] | None = None
 ) -> PipelineFile:
     """Like `load_pipelines`, from text. Relative paths are meant from `directory`."""
-
     reading = Reading(file_name, os.environ if variables is None else variables)
     pipelines: list[Pipeline] = []
     spark: dict[str, str] = {}
@@ -289,7 +285,7 @@ def _meaning(section: Section) -> tuple[dict[str, str], str | None, str]:
 
 
 def _check_source_options(section: Section, options: dict[str, str]) -> None:
-    from moldau.spark_connector.options.source_options import SourceOptions
+    from moldau.spark_connector.source.options import SourceOptions
 
     if not all(options.values()) or not {"subscribe", "subscribePattern"} & options.keys():
         return  # something is missing, which has been said
@@ -391,7 +387,7 @@ def _named_targets(source: TopicSource | ArchiveSource | None, sink: TopicSink) 
 
 
 def _check_sink_options(section: Section, sink: TopicSink) -> None:
-    from moldau.spark_connector.options.sink_options import SinkOptions
+    from moldau.spark_connector.sink.options import SinkOptions
 
     if not all(sink.options.values()) or not sink.topic:
         return
@@ -530,7 +526,7 @@ def spark_interval(text: str) -> str:
 
 
 def watermark_interval(text: str) -> str:
-    """Like `spark_interval`, and nothing at all is allowed: what comes late by anything is late."""
+    """Like `spark_interval`, but 0 is allowed: any row behind the newest one is then late."""
     count, unit = _parts(text)
     return f"{count} {unit}s"
 

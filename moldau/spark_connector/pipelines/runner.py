@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import Pipeline, PipelineFile
-from moldau.spark_connector.pipelines.progress import ProgressObserver
-from moldau.spark_connector.pipelines.running import Running, failure_line
+from moldau.spark_connector.pipelines.running import ProgressObserver, Running, failure_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +44,7 @@ class RunOptions:
 
 
 class StopRequest:
-    """What a signal leaves behind: nothing is done in the handler itself."""
+    """A request to stop; a signal's handler only notes it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,20 +67,14 @@ def signals_handled(request: StopRequest) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: list[tuple[signal.Signals, Any]] = []
-    try:
+    with contextlib.ExitStack() as undo:
         for number in _SIGNALS:
-            before.append((number, signal.signal(number, request.handle)))
+            undo.callback(signal.signal, number, signal.signal(number, request.handle))
         yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 def run_pipelines(
-    file: PipelineFile,
-    options: RunOptions | None = None,
-    stop: StopRequest | None = None,
+    file: PipelineFile, options: RunOptions | None = None, stop: StopRequest | None = None
 ) -> None:
     """Run all pipelines of a file in one Spark application, and return when they have ended.
 

@@ -1,9 +1,11 @@
 """A pipeline at work: a streaming query, or a job that goes from chunk to chunk by itself.
 
-Owns the common interface of both, and the way to tell a query that the batch at work is its last.
-Must not decide when to stop, nor interrupt that batch. Invariants: each batch is reported once; a
-failure is one line, with the cause that the connector itself gave when it did; after the mark no
-task of a further batch begins, and a batch whose tasks were at work is committed.
+Owns the common interface of both, the way to tell a query that the batch at work is its last, and
+the progress: one value for each batch, shown as a table on a terminal and as a line per batch
+elsewhere. Must not decide when to stop, nor interrupt the batch at work. Invariants: each batch is
+reported once; a failure is one line, with the cause that the connector itself gave when it did;
+after the mark no task of a further batch begins, and a batch whose tasks were at work is committed;
+progress is written to the console that was given, and never to stdout.
 
 Spark's own `stop()` interrupts whatever runs. Nothing is lost by that, since the batch is done
 again after a restart, but minutes of work may be. The stream's thread asks after each batch whether
@@ -26,15 +28,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from moldau.spark_connector.pipelines.output_claims import OutputClaim
-from moldau.spark_connector.pipelines.progress import BatchProgress, batch_progress
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
     from pyspark.sql.streaming.query import StreamingQuery
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
 
+SparkProgress: TypeAlias = Mapping[str, Any]
+"""What Spark says about a micro-batch, as JSON."""
 _PACKAGES = (
     "org.apache.spark.sql.execution.streaming.runtime",  # since 4.1
     "org.apache.spark.sql.execution.streaming",
@@ -49,12 +58,13 @@ def mark_as_last(query: StreamingQuery) -> bool:
     """Let the batch at work be the last one; False when this Spark cannot be told so."""
     from py4j.protocol import Py4JError
 
-    handle: Any = getattr(query, "_jsq", None)
+    handle: JavaObject | None = getattr(query, "_jsq", None)
     if handle is None:  # Spark Connect: the query lives elsewhere
         return False
     from pyspark import SparkContext
 
-    machine: Any = SparkContext._jvm
+    machine = SparkContext._jvm
+    assert machine is not None, "a query runs in it"
     for package in _PACKAGES:
         try:
             found = machine.java.lang.Class.forName(f"{package}.TERMINATED$")
@@ -69,12 +79,11 @@ def has_ended(query: StreamingQuery) -> bool:
     """Whether the query does nothing any more; a marked one may be at its last batch still."""
     if query.isActive:
         return False
-    handle: Any = getattr(query, "_jsq", None)
+    handle: JavaObject | None = getattr(query, "_jsq", None)
     return handle is None or not handle.streamingQuery().queryExecutionThread().isAlive()
 
 
 def is_between_batches(query: StreamingQuery) -> bool:
-    """Whether the query waits for its next trigger or has ended."""
     return has_ended(query) or not query.status["isTriggerActive"]
 
 
@@ -174,13 +183,146 @@ def failure_line(text: str) -> str:
     return line
 
 
-def _turn(progress: Any) -> tuple[int, str]:
+def _turn(progress: SparkProgress) -> tuple[int, str]:
     return int(progress["batchId"]), str(progress["timestamp"])
 
 
-def _plain(progress: Any) -> dict[str, Any]:
+def _plain(progress: SparkProgress) -> SparkProgress:
     """A progress as plain mappings. PySpark's objects are dictionaries, but those of 4.1 have the
     offsets as Python shows them; Spark's own JSON is the same everywhere.
     """
     text = getattr(progress, "json", None)
     return dict(progress) if text is None else dict(json.loads(text))
+
+
+REDRAW_PER_S: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One batch that is done.
+
+    `lag` is how many records are behind it in the topics, None where the source does not say;
+    `end_offsets` is what has been read up to (exclusive) by topic and partition.
+    """
+
+    pipeline: str
+    batch_id: int
+    row_count: int
+    duration_ms: int
+    rows_per_second: float
+    lag: int | None
+    end_offsets: Mapping[str, Mapping[str, int]]
+
+    def as_json(self) -> dict[str, object]:
+        return {"event": "batch", **asdict(self)}
+
+
+ProgressObserver = Callable[[BatchProgress], None]
+
+
+def batch_progress(pipeline: str, progress: SparkProgress) -> BatchProgress:
+    """From what Spark says about a micro-batch (`StreamingQueryProgress`)."""
+    durations = progress.get("durationMs") or {}
+    duration_ms = int(durations.get("triggerExecution", progress.get("batchDuration", 0)) or 0)
+    row_count = int(progress.get("numInputRows") or 0)
+    sources = progress.get("sources") or [{}]
+    ends, latest = _offsets(sources[0].get("endOffset")), _offsets(sources[0].get("latestOffset"))
+    return BatchProgress(
+        pipeline=pipeline,
+        batch_id=int(progress["batchId"]),
+        row_count=row_count,
+        duration_ms=duration_ms,
+        rows_per_second=row_count * 1_000 / duration_ms if duration_ms else 0.0,
+        lag=lag_of(ends, latest) if latest else None,
+        end_offsets=ends,
+    )
+
+
+def lag_of(ends: Mapping[str, Mapping[str, int]], latest: Mapping[str, Mapping[str, int]]) -> int:
+    """Offsets between two places; a partition that was not read yet counts from its beginning."""
+    return sum(
+        max(0, end - ends.get(topic, {}).get(partition, 0))
+        for topic, partitions in latest.items()
+        for partition, end in partitions.items()
+    )
+
+
+def _offsets(given: object) -> dict[str, dict[str, int]]:
+    """Kafka's offsets in Spark's JSON, without the ids of topics (topics without partitions); empty
+    for sources that count in another way.
+    """
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {}
+    if not isinstance(given, dict):
+        return {}
+    return {
+        str(topic): {str(each): int(end) for each, end in partitions.items()}
+        for topic, partitions in given.items()
+        if isinstance(partitions, dict) and partitions
+    }
+
+
+def progress_line(progress: BatchProgress) -> str:
+    lag = "" if progress.lag is None else f", lag {progress.lag:,}"
+    return (
+        f"{progress.pipeline}: batch {progress.batch_id}: {progress.row_count:,} rows in "
+        f"{progress.duration_ms:,} ms ({progress.rows_per_second:,.0f} rows/s){lag}"
+    )
+
+
+class ProgressView:
+    """Shows batches as they are done. Made by `progress_view`."""
+
+    def __init__(self, console: Console, live: Live | None) -> None:
+        self._console = console
+        self._live = live
+        self._last: dict[str, BatchProgress] = {}
+        self._rows: dict[str, int] = {}
+
+    def batch_done(self, progress: BatchProgress) -> None:
+        """Show one more batch; batches without rows change the table only."""
+        self._last[progress.pipeline] = progress
+        self._rows[progress.pipeline] = self._rows.get(progress.pipeline, 0) + progress.row_count
+        if self._live is not None:
+            self._live.update(self._table())
+        elif progress.row_count:
+            self.say(progress_line(progress))
+
+    def say(self, text: str) -> None:
+        """One line of text, above the table where there is one."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table(box=SIMPLE_HEAD)
+        for column in ("pipeline", "batch", "rows", "ms", "rows/s", "lag", "rows in all"):
+            table.add_column(column, justify="left" if column == "pipeline" else "right")
+        for name, last in self._last.items():
+            table.add_row(
+                name,
+                f"{last.batch_id}",
+                f"{last.row_count:,}",
+                f"{last.duration_ms:,}",
+                f"{last.rows_per_second:,.0f}",
+                "-" if last.lag is None else f"{last.lag:,}",
+                f"{self._rows[name]:,}",
+            )
+        return table
+
+
+@contextmanager
+def progress_view(console: Console) -> Iterator[ProgressView]:
+    """A view while the block runs; on a terminal the last state stays on the screen."""
+    if not console.is_terminal:
+        yield ProgressView(console, None)
+        return
+    from rich.live import Live
+
+    with Live(console=console, refresh_per_second=REDRAW_PER_S) as live:
+        yield ProgressView(console, live)

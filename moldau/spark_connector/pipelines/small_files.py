@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.spark_connector.pipelines.model import is_remote
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject, JVMView
     from pyspark.sql import SparkSession
 
 _DRAFT: Final = ".new"
@@ -106,8 +109,8 @@ class HadoopFiles:
         return f"{self.directory}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        def run(machine: Any, files: Any) -> bytes | None:
-            path = machine.org.apache.hadoop.fs.Path(self.place(name))
+        with self._opened() as (machine, files):
+            path = self._path(name)
             if not files.exists(path):
                 return None
             opened = files.open(path)
@@ -116,30 +119,21 @@ class HadoopFiles:
             finally:
                 opened.close()
 
-        found: bytes | None = self._with_files(run)
-        return found
-
     def write(self, name: str, content: bytes) -> None:
-        def run(machine: Any, files: Any) -> None:
-            hadoop = machine.org.apache.hadoop.fs
-            path, draft = hadoop.Path(self.place(name)), hadoop.Path(self.place(name + _DRAFT))
-            self._fill(files, draft, content)
-            self._rename(machine, draft, path, "OVERWRITE")
-
-        self._with_files(run)
+        with self._opened() as (_, files):
+            draft = self._filled(files, name + _DRAFT, content)
+            self._rename(draft, self._path(name), "OVERWRITE")
 
     def create(self, name: str, content: bytes) -> bool:
         from py4j.protocol import Py4JJavaError
 
-        def run(machine: Any, files: Any) -> bool:
-            hadoop = machine.org.apache.hadoop.fs
-            path = hadoop.Path(self.place(name))
+        with self._opened() as (_, files):
+            path = self._path(name)
             if files.exists(path):
                 return False
-            draft = hadoop.Path(self.place(f"{name}.{uuid.uuid4().hex}"))
-            self._fill(files, draft, content)
+            draft = self._filled(files, f"{name}.{uuid.uuid4().hex}", content)
             try:
-                self._rename(machine, draft, path, "NONE")
+                self._rename(draft, path, "NONE")
             except Py4JJavaError:
                 files.delete(draft, False)
                 if not files.exists(path):
@@ -147,38 +141,40 @@ class HadoopFiles:
                 return False
             return True
 
-        made: bool = self._with_files(run)
-        return made
-
     def names(self, subdirectory: str) -> list[str]:
-        def run(machine: Any, files: Any) -> list[str]:
-            path = machine.org.apache.hadoop.fs.Path(self.place(subdirectory))
+        with self._opened() as (_, files):
+            path = self._path(subdirectory)
             if not files.exists(path):
                 return []
             return [str(each.getPath().getName()) for each in files.listStatus(path)]
 
-        found: list[str] = self._with_files(run)
-        return found
-
     def local_directory(self) -> str | None:
-        def run(machine: Any, files: Any) -> str | None:
-            url = files.makeQualified(machine.org.apache.hadoop.fs.Path(self.directory)).toUri()
+        with self._opened() as (machine, files):
+            path = machine.org.apache.hadoop.fs.Path(self.directory)
+            url = files.makeQualified(path).toUri()
             return str(url.getPath()) if url.getScheme() == "file" else None
 
-        found: str | None = self._with_files(run)
-        return found
+    @property
+    def _machine(self) -> JVMView:
+        machine = self._context._jvm
+        assert machine is not None, "a session has one"
+        return machine
 
-    @staticmethod
-    def _fill(files: Any, path: Any, content: bytes) -> None:
+    def _path(self, name: str) -> JavaObject:
+        return self._machine.org.apache.hadoop.fs.Path(self.place(name))
+
+    def _filled(self, files: JavaObject, name: str, content: bytes) -> JavaObject:
+        path = self._path(name)
         opened = files.create(path, True)
         opened.write(bytearray(content))
         opened.close()
+        return path
 
-    def _rename(self, machine: Any, draft: Any, path: Any, how: str) -> None:
+    def _rename(self, draft: JavaObject, path: JavaObject, how: str) -> None:
         """Rename as Spark does with the files of its checkpoints: OVERWRITE what is there, or NONE:
         only where nothing is.
         """
-        hadoop = machine.org.apache.hadoop.fs
+        hadoop = self._machine.org.apache.hadoop.fs
         configuration = self._context._jsc.hadoopConfiguration()
         context = hadoop.FileContext.getFileContext(path.toUri(), configuration)
         rename = getattr(hadoop, "Options$Rename")
@@ -188,13 +184,13 @@ class HadoopFiles:
         options[0] = getattr(rename, how)
         context.rename(draft, path, options)
 
-    def _with_files(self, run: Any) -> Any:
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[JVMView, JavaObject]]:
+        """The Java machine and the directory's file system, whose errors become OSError."""
         from py4j.protocol import Py4JJavaError
 
-        machine: Any = self._context._jvm
         try:
-            directory = machine.org.apache.hadoop.fs.Path(self.directory)
-            files = directory.getFileSystem(self._context._jsc.hadoopConfiguration())
-            return run(machine, files)
+            directory = self._machine.org.apache.hadoop.fs.Path(self.directory)
+            yield self._machine, directory.getFileSystem(self._context._jsc.hadoopConfiguration())
         except Py4JJavaError as error:
             raise OSError(str(error.java_exception)) from error

@@ -16,8 +16,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     from moldau.spark_connector.errors import PipelineError, PipelineFileError
     from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
-    from moldau.spark_connector.pipelines.progress import ProgressView
     from moldau.spark_connector.pipelines.runner import RunOptions, run_pipelines
+    from moldau.spark_connector.pipelines.running import ProgressView
 
     parser = argparse.ArgumentParser(
         prog="submit.py", description="Run the pipelines of a file under spark-submit."

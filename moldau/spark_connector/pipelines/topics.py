@@ -73,7 +73,6 @@ def _refuse_own_output(name: str, source: TopicSource, wanted: Iterable[str]) ->
 
 @contextmanager
 def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
-    """An admin client with the `kafka.*` options of a source or sink."""
     settings = {
         name.removeprefix(KAFKA_PREFIX): value
         for name, value in options.items()
@@ -102,7 +101,6 @@ def settle_pipeline(pipeline: Pipeline) -> bool:
 
 
 def _read_topics(admin: Admin, source: TopicSource, name: str) -> dict[str, int]:
-    """Partition counts of what is read, by topic."""
     names = matching_topics(admin, source)
     counts = {each: partition_count(admin, each) for each in names}
     missing = sorted(each for each, count in counts.items() if count is None)

@@ -43,7 +43,6 @@ class Reading:
         self.problems.append(Problem(self.file_name, line, key, text))
 
     def refuse_problems(self) -> None:
-        """Raises: PipelineFileError: there are some."""
         if self.problems:
             raise PipelineFileError(sorted(self.problems, key=lambda each: each.line))
 
@@ -121,7 +120,6 @@ class Section:
                 self._values[key], self._lines[key] = value_node, line
 
     def key(self, name: str) -> str:
-        """The dotted name of a key of this section."""
         return f"{self.path}.{name}" if self.path else name
 
     def line_of(self, name: str) -> int:
@@ -129,7 +127,6 @@ class Section:
         return self._lines.get(name, self.line)
 
     def complain(self, name: str, text: str) -> None:
-        """Note a problem with a key."""
         self.reading.note(self.line_of(name), self.key(name), text)
 
     def has(self, name: str) -> bool:
@@ -138,19 +135,16 @@ class Section:
         return node is not None and not _is_null(node)
 
     def names(self) -> list[str]:
-        """All keys, in their order."""
         return list(self._values)
 
     def is_text(self, name: str) -> bool:
-        """Whether the key has one plain value."""
         return isinstance(self._values.get(name), yaml.ScalarNode)
 
     def is_mapping(self, name: str) -> bool:
-        """Whether the key has a mapping behind it."""
         return isinstance(self._values.get(name), yaml.MappingNode)
 
     def leave(self, *names: str) -> None:
-        """Keys that are not judged."""
+        """Accept these keys without reading them."""
         self._asked.update(names)
 
     # -- values ----------------------------------------------------------------------------------
@@ -166,14 +160,12 @@ class Section:
         return self._scalar(name, node)
 
     def optional_text(self, name: str) -> str | None:
-        """One value as text; None when it is not there."""
         if not self.has(name):
             self.leave(name)
             return None
         return self.text(name)
 
     def choice(self, name: str, allowed: Collection[str], default: str | None = None) -> str:
-        """One of some words."""
         given = self.text(name, default)
         if given not in allowed and (given or self.has(name)):
             self.complain(
@@ -214,7 +206,6 @@ class Section:
         return {key: section.text(key) for key in section.names()}
 
     def section(self, name: str, *, required: bool = True) -> Section | None:
-        """The mapping behind a key."""
         node = self._node(name)
         if node is None:
             if required:
@@ -234,7 +225,7 @@ class Section:
         return {key: section for key, section in found.items() if section is not None}
 
     def made(self, name: str, make: Callable[[str], Made], default: Made) -> Made:
-        """What `make` makes of the text; its ValueError is the problem's text."""
+        """The text as `make` reads it; its ValueError becomes the problem's text."""
         if not self.has(name):
             self.leave(name)
             return default
@@ -245,11 +236,7 @@ class Section:
             return default
 
     def finish(self, elsewhere: Mapping[str, str] | None = None) -> None:
-        """Complain about every key that was not asked for.
-
-        Args:
-            elsewhere: keys that exist in other places, and what to say about them.
-        """
+        """Complain about every key that was not asked for; `elsewhere` has the text for some."""
         for name in self._values:
             if name in self._asked:
                 continue

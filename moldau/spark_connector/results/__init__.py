@@ -11,16 +11,17 @@ for; SQLAlchemy and redis come with `moldau[results]`.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from moldau.spark_connector.errors import (
+    ForeignResults,
+    InvalidResults,
+    ResultsBehind,
+    ResultsError,
+    RowsOutOfOrder,
+)
 
 if TYPE_CHECKING:
-    from moldau.spark_connector.errors import (
-        ForeignResults,
-        InvalidResults,
-        ResultsBehind,
-        ResultsError,
-        RowsOutOfOrder,
-    )
     from moldau.spark_connector.results.redis_offsets import RedisOffsets, RedisResults
     from moldau.spark_connector.results.sql_results import SqlResults, UniqueRows
 
@@ -38,19 +39,14 @@ __all__ = [
 
 _EXTRA: Final = ("sqlalchemy", "redis")
 _MODULES: Final = {
-    "ForeignResults": "moldau.spark_connector.errors",
-    "InvalidResults": "moldau.spark_connector.errors",
     "RedisOffsets": "moldau.spark_connector.results.redis_offsets",
     "RedisResults": "moldau.spark_connector.results.redis_offsets",
-    "ResultsBehind": "moldau.spark_connector.errors",
-    "ResultsError": "moldau.spark_connector.errors",
-    "RowsOutOfOrder": "moldau.spark_connector.errors",
     "SqlResults": "moldau.spark_connector.results.sql_results",
     "UniqueRows": "moldau.spark_connector.results.sql_results",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -28,16 +28,19 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from moldau.client import TopicPartition
 from moldau.spark_connector.core.offsets import ID_SEPARATOR
 from moldau.spark_connector.errors import InvalidResults, RowsOutOfOrder
-from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
+from moldau.spark_connector.source.options import TOPIC_ID_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import Row as SparkRow
 
+Row: TypeAlias = dict[str, Any]
+"""The columns of a row."""
 OFFSET_COLUMNS: Final = ("topic", "partition", "offset")
 EARLIEST: Final = -2
 """How `startingOffsets` says: from the beginning."""
@@ -96,7 +99,6 @@ class Batch:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the store has it already."""
         return self.query_id is not None and self.batch_id <= self.last_batch
 
     def __str__(self) -> str:
@@ -121,10 +123,9 @@ class Positions:
 
     @property
     def skipped_count(self) -> int:
-        """How many rows were left out."""
         return self._skipped.total()
 
-    def new_rows(self, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def new_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Those that the store does not have. A partition's rows may come in any order.
 
         Raises:
@@ -163,7 +164,6 @@ class Positions:
         return Place(topic, topic_id, partition)
 
     def next_offset(self, place: Place) -> int:
-        """Where the store was before this batch."""
         stored = self._stored.get(place)
         return 0 if stored is None else stored.next_offset
 
@@ -299,7 +299,6 @@ def skipped_of(stored: Mapping[Place, StoredPosition]) -> dict[TopicPartition, i
 
 
 def has_offsets(columns: Iterable[str]) -> bool:
-    """Whether rows say which record they come from."""
     return set(OFFSET_COLUMNS) <= set(columns)
 
 
@@ -314,7 +313,6 @@ def require_offsets(columns: Iterable[str], what: str) -> None:
 
 
 def missing_batches(store: str, last_batch: int, batch_id: int) -> str:
-    """What is wrong when Spark goes on with a batch behind the next one."""
     what = f"batches up to {last_batch} of this query" if last_batch >= 0 else "none of this query"
     return (
         f"{store} has {what}, and Spark goes on with {batch_id}: what was acknowledged is gone "
@@ -348,7 +346,7 @@ def starting_offsets(
     return json.dumps(found)
 
 
-def rows_of(frame: DataFrame) -> Iterator[dict[str, Any]]:
+def rows_of(frame: DataFrame) -> Iterator[Row]:
     """A frame's rows as mappings, one partition after the other, never all at once.
 
     Bytes are `bytes`, and times with a zone are in UTC: PySpark gives them without one, in the
@@ -357,7 +355,7 @@ def rows_of(frame: DataFrame) -> Iterator[dict[str, Any]]:
     yield from plain_rows(frame, frame.toLocalIterator(prefetchPartitions=True))
 
 
-def plain_rows(frame: DataFrame, rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def plain_rows(frame: DataFrame, rows: Iterable[SparkRow]) -> Iterator[Row]:
     """`rows_of` for rows that have been fetched in another way."""
     from pyspark.sql.types import TimestampType
 
@@ -365,7 +363,7 @@ def plain_rows(frame: DataFrame, rows: Iterable[Any]) -> Iterator[dict[str, Any]
     yield from (plain_row(row.asDict(), timed) for row in rows)
 
 
-def plain_row(row: dict[str, Any], timed: Iterable[str]) -> dict[str, Any]:
+def plain_row(row: Row, timed: Iterable[str]) -> Row:
     """One row; `timed` are its columns with times of a zone."""
     from datetime import UTC
 

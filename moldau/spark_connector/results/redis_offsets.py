@@ -22,19 +22,20 @@ What that promises, and what not (docs/spark.md says more):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import redis
+from redis.client import Pipeline
 
 from moldau.client import TopicPartition
 from moldau.spark_connector.errors import InvalidResults, ResultsBehind, ResultsError
-from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
 from moldau.spark_connector.results.positions import (
     NOTHING_YET,
     UNKNOWN_ID,
     Batch,
     Place,
     Positions,
+    Row,
     StoredPosition,
     missing_batches,
     offsets_of,
@@ -44,6 +45,7 @@ from moldau.spark_connector.results.positions import (
     skipped_of,
     starting_offsets,
 )
+from moldau.spark_connector.source.options import TOPIC_ID_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +58,7 @@ PREFIX: Final = "moldau:offsets:"
 _BATCH_OF: Final = "batch of "
 _MOVED: Final = "moved "
 
-WriteRow = Callable[[Any, dict[str, Any]], None]
+WriteRow = Callable[[Pipeline, Row], None]
 WriteBatch = Callable[["DataFrame", int], None]
 
 
@@ -74,7 +76,7 @@ class RedisOffsets:
         self.key = f"{PREFIX}{pipeline}"
         self._client = client
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_client": None}
 
     @property
@@ -101,7 +103,7 @@ class RedisOffsets:
     def forget(self, topic: str) -> None:
         """Forget the positions in a topic, when it was deleted and created again."""
 
-        def queue(pipe: Any, stored: Mapping[bytes, bytes]) -> None:
+        def queue(pipe: Pipeline, stored: Mapping[bytes, bytes]) -> None:
             places = [place for place in positions_in(stored) if place.topic == topic]
             for place in places:
                 pipe.hdel(self.key, *fields_of(place))
@@ -111,7 +113,7 @@ class RedisOffsets:
     def advance(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Store next offsets; what is further already stays. Raises: ResultsError."""
 
-        def queue(pipe: Any, stored: Mapping[bytes, bytes]) -> None:
+        def queue(pipe: Pipeline, stored: Mapping[bytes, bytes]) -> None:
             known = positions_in(stored)
             batch = Batch(self.key, None, NOTHING_YET)
             positions = Positions(batch, known)
@@ -124,13 +126,9 @@ class RedisOffsets:
         self.change(queue)
 
     def store(
-        self, pipe: Any, stored: Mapping[bytes, bytes], batch: Batch, positions: Positions
+        self, pipe: Pipeline, stored: Mapping[bytes, bytes], batch: Batch, positions: Positions
     ) -> None:
-        """Queue what a batch has changed; what is further already, by another driver, stays.
-
-        Args:
-            stored: the hash as it is.
-        """
+        """Queue what a batch has changed; what is further already, by another driver, stays."""
         known = positions_in(stored)
         for place, position in positions.changed().items():
             offset_field, moved_field = fields_of(place)
@@ -141,9 +139,9 @@ class RedisOffsets:
                 pipe.hset(self.key, mapping={offset_field: next_offset, moved_field: moved})
         query_id = batch.query_id
         if query_id is not None and batch.batch_id > last_batch_of(stored, query_id):
-            pipe.hset(self.key, f"{_BATCH_OF}{query_id}", batch.batch_id)
+            pipe.hset(self.key, mapping={f"{_BATCH_OF}{query_id}": batch.batch_id})
 
-    def change(self, queue: Callable[[Any, Mapping[bytes, bytes]], None]) -> None:
+    def change(self, queue: Callable[[Pipeline, Mapping[bytes, bytes]], None]) -> None:
         """Run commands in one transaction, repeated when another process has changed the offsets.
 
         Args:
@@ -153,8 +151,7 @@ class RedisOffsets:
             ResultsError: other processes change them all the time.
         """
         for _ in range(MAX_ATTEMPTS):
-            opened: Any = self.client.pipeline(transaction=True)
-            with opened as pipe:
+            with self.client.pipeline(transaction=True) as pipe:
                 try:
                     pipe.watch(self.key)
                     stored = _as_bytes(pipe.hgetall(self.key))
@@ -227,12 +224,12 @@ class RedisResults:
                 )
         self.write_batch(rows, batch_id, query_id_of(frame))
 
-    def write_batch(self, rows: list[dict[str, Any]], batch_id: int, query_id: str | None) -> int:
+    def write_batch(self, rows: list[Row], batch_id: int, query_id: str | None) -> int:
         """What a call does, without Spark: how many rows were new."""
         new_count = 0
         positions = Positions(Batch(self._offsets.key, query_id, batch_id), {})
 
-        def queue(pipe: Any, stored: Mapping[bytes, bytes]) -> None:
+        def queue(pipe: Pipeline, stored: Mapping[bytes, bytes]) -> None:
             nonlocal new_count, positions
             last_batch = last_batch_of(stored, query_id)
             if query_id is not None and batch_id > last_batch + 1:
@@ -294,8 +291,9 @@ def new_rows_of(frame: DataFrame, positions: Positions) -> DataFrame:
     return frame.where(~is_old)
 
 
-def _as_bytes(stored: Any) -> dict[bytes, bytes]:
+def _as_bytes(stored: object) -> dict[bytes, bytes]:
     """A hash as it is; a client with `decode_responses` gives text."""
+    assert isinstance(stored, Mapping), "no asyncio client"
     return {
         key.encode() if isinstance(key, str) else key: (
             value.encode() if isinstance(value, str) else value
@@ -305,7 +303,6 @@ def _as_bytes(stored: Any) -> dict[bytes, bytes]:
 
 
 def last_batch_of(stored: Mapping[bytes, bytes], query_id: str | None) -> int:
-    """The last batch of a query that the hash has."""
     return int(stored.get(f"{_BATCH_OF}{query_id}".encode(), NOTHING_YET))
 
 
@@ -318,7 +315,6 @@ def fields_of(place: Place) -> tuple[str, str]:
 
 
 def positions_in(stored: Mapping[bytes, bytes]) -> dict[Place, StoredPosition]:
-    """The positions among the fields of the hash."""
     found: dict[Place, StoredPosition] = {}
     for field, value in stored.items():
         parts = field.decode().split(":")

@@ -27,14 +27,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from moldau.client import TopicPartition
 from moldau.spark_connector.errors import ForeignResults, InvalidResults, ResultsBehind
-from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN
 from moldau.spark_connector.results.positions import (
     NOTHING_YET,
     OFFSET_COLUMNS,
@@ -42,6 +41,7 @@ from moldau.spark_connector.results.positions import (
     Batch,
     Place,
     Positions,
+    Row,
     StoredPosition,
     has_offsets,
     missing_batches,
@@ -53,9 +53,11 @@ from moldau.spark_connector.results.positions import (
     skipped_of,
     starting_offsets,
 )
+from moldau.spark_connector.source.options import TOPIC_ID_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql import Row as SparkRow
 
 CHUNK_ROWS: Final = 1_000
 LOCK_WAIT_S: Final = 60
@@ -95,7 +97,7 @@ OFFSETS: Final = sa.Table(
 LOCK_ROW: Final = ""
 """The query id of the row that says nothing and is there to be locked."""
 
-Rows = Iterator[dict[str, Any]]
+Rows = Iterator[Row]
 Write = Callable[[sa.Connection, Rows], None]
 _log: Final = logging.getLogger("moldau.spark_connector")
 
@@ -138,7 +140,7 @@ class SqlResults:
         self._write = write
         self._engine: sa.Engine | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_engine": None}  # Spark Connect pickles the function
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -225,8 +227,7 @@ class SqlResults:
     def engine(self) -> sa.Engine:
         """The way to the database; the two tables are there once it was asked for."""
         if self._engine is None:
-            is_sqlite = sa.make_url(self._url).get_backend_name() == "sqlite"
-            arguments = {"timeout": LOCK_WAIT_S} if is_sqlite else {}
+            arguments = _connect_arguments(self._url)
             engine = sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=True)
             _BOOK.create_all(engine)
             self._engine = engine
@@ -283,19 +284,8 @@ class SqlResults:
         return batch_id <= last_batches.get(query_id, NOTHING_YET)
 
     def _stored(self, connection: sa.Connection) -> dict[Place, StoredPosition]:
-        book = POSITIONS.c
-        found = connection.execute(
-            sa.select(
-                book.topic,
-                book.topic_id,
-                book.partition,
-                book.next_offset,
-                book.generation,
-                book.query_id,
-                book.batch_id,
-                book.skipped_count,
-            ).where(book.pipeline == self._pipeline)
-        )
+        pipeline, *columns = POSITIONS.c
+        found = connection.execute(sa.select(*columns).where(pipeline == self._pipeline))
         stored = {Place(*row[:3]): StoredPosition(*row[3:]) for row in found}
         return stored or self._stored_without_ids(connection)
 
@@ -354,16 +344,12 @@ class SqlResults:
         insert = upsert_of(connection.dialect.name)(table)
         others = {name: insert.excluded[name] for name in names if name not in self._keys}
         if others:
-            replacing: sa.Executable = insert.on_conflict_do_update(
-                index_elements=self._keys, set_=others
-            )
-            return replacing
-        ignoring: sa.Executable = insert.on_conflict_do_nothing(index_elements=self._keys)
-        return ignoring
+            return insert.on_conflict_do_update(index_elements=self._keys, set_=others)
+        return insert.on_conflict_do_nothing(index_elements=self._keys)
 
 
 class _Counted:
-    """Counts what passes."""
+    """Rows, counted as they are taken."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -372,14 +358,14 @@ class _Counted:
     def __iter__(self) -> _Counted:
         return self
 
-    def __next__(self) -> dict[str, Any]:
+    def __next__(self) -> Row:
         row = next(self._rows)
         self.count += 1
         return row
 
 
 def _put(
-    connection: sa.Connection, book: sa.Table, place: Mapping[str, Any], **values: Any
+    connection: sa.Connection, book: sa.Table, place: Mapping[str, object], **values: object
 ) -> None:
     """Change the row at a place, or add it. No other driver does: the lock is held."""
     mine = sa.and_(*(book.c[name] == value for name, value in place.items()))
@@ -400,9 +386,9 @@ def reflected(connection: sa.Connection, name: str) -> sa.Table:
         raise InvalidResults(f"there is no table {name}: create it first") from None
 
 
-def upsert_of(dialect: str) -> Callable[[sa.Table], Any]:
+def upsert_of(dialect: str) -> Callable[[sa.Table], sqlite.Insert | postgresql.Insert]:
     """The INSERT that knows conflicts. Raises: InvalidResults: this database has none."""
-    makers: dict[str, Callable[[sa.Table], Any]] = {
+    makers: dict[str, Callable[[sa.Table], sqlite.Insert | postgresql.Insert]] = {
         "sqlite": sqlite.insert,
         "postgresql": postgresql.insert,
     }
@@ -448,7 +434,7 @@ class UniqueRows:
         found = frame.sparkSession.sparkContext.accumulator(0)
         writer = UniqueRows(self._url, self._table_name)  # without this one's counts
 
-        def write(rows: Iterable[Any]) -> None:
+        def write(rows: Iterable[SparkRow]) -> None:
             writer.write_rows((plain_row(row.asDict(), timed) for row in rows), columns)
             found.add(writer.skipped_count)
 
@@ -491,7 +477,7 @@ class UniqueRows:
             upsert_of(connection.dialect.name)
         engine.dispose()
 
-    def write_rows(self, rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> int:
+    def write_rows(self, rows: Iterator[Row], columns: Sequence[str]) -> int:
         """Add rows, a chunk per transaction; how many were not there yet."""
         engine = self._connect()
         new_count = 0
@@ -500,9 +486,10 @@ class UniqueRows:
                 table = reflected(connection, self._table_name)
                 connection.rollback()  # the look at the table began a transaction
                 insert = upsert_of(connection.dialect.name)(table)
-                statement = insert.on_conflict_do_nothing(index_elements=key_of(columns))
                 # Several rows at once have no row count with psycopg: what is returned counts.
-                statement = statement.returning(sa.literal(1))
+                statement = insert.on_conflict_do_nothing(index_elements=key_of(columns)).returning(
+                    sa.literal(1)
+                )
                 while chunk := list(islice(rows, CHUNK_ROWS)):
                     values = [{name: row[name] for name in columns} for row in chunk]
                     for row in values if TOPIC_ID_COLUMN in columns else ():
@@ -517,13 +504,16 @@ class UniqueRows:
         return new_count
 
     def _connect(self) -> sa.Engine:
-        is_sqlite = sa.make_url(self._url).get_backend_name() == "sqlite"
-        arguments = {"timeout": LOCK_WAIT_S} if is_sqlite else {}
+        arguments = _connect_arguments(self._url)
         return sa.create_engine(self._url, connect_args=arguments, poolclass=sa.pool.NullPool)
 
 
+def _connect_arguments(url: str) -> dict[str, int]:
+    is_sqlite = sa.make_url(url).get_backend_name() == "sqlite"
+    return {"timeout": LOCK_WAIT_S} if is_sqlite else {}
+
+
 def key_of(columns: Sequence[str]) -> list[str]:
-    """The columns of the unique key for rows with these columns."""
     return [*OFFSET_COLUMNS, *([TOPIC_ID_COLUMN] if TOPIC_ID_COLUMN in columns else [])]
 
 

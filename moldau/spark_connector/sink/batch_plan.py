@@ -24,9 +24,9 @@ from moldau.spark_connector.core.commit_protocol import (
 )
 from moldau.spark_connector.core.ledger import Batch
 from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
-from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
-from moldau.spark_connector.sink.failures import explained
+from moldau.spark_connector.failures import explained
 from moldau.spark_connector.sink.ledger_store import KnownLedger, LedgerReading
+from moldau.spark_connector.sink.options import SinkOptions, Transactions
 from moldau.spark_connector.sink.recovery import StepCarrier, serves_two_phase
 
 _log: Final = logging.getLogger("moldau.spark_connector.sink")
@@ -56,14 +56,11 @@ class PlannedBatch:
         finished = {} if mine is None else {query_id: mine}
         view = replace(self.ledger.view, finished=finished)
         return replace(
-            self,
-            plan=replace(self.plan, finished=finished),
-            ledger=replace(self.ledger, view=view),
+            self, plan=replace(self.plan, finished=finished), ledger=replace(self.ledger, view=view)
         )
 
     @property
     def sink_id(self) -> str:
-        """Whose batch it is."""
         return self.plan.record.sink_id
 
 
@@ -100,10 +97,9 @@ def plan_batch(
     memory = _memory()
     servers = options.kafka["bootstrap.servers"]
     place = f"{servers} {options.ledger_topic} {sink_id}"
+    token = uuid.uuid4().hex
     if options.checkpoint_location and query_id is None:
-        token = memory.tokens.setdefault((place, options.checkpoint_location), _new_token())
-    else:
-        token = _new_token()
+        token = memory.tokens.setdefault((place, options.checkpoint_location), token)
     ledger_place = f"{servers} {options.ledger_topic}"
     # All sinks of a process read on where the last one has read to. A planning that fails leaves
     # no reading behind.
@@ -218,7 +214,3 @@ def abort_batch(
 
 def _carrier(options: SinkOptions, planned: PlannedBatch) -> StepCarrier:
     return StepCarrier(options, planned.sink_id, query_id=planned.query_id, known=planned.ledger)
-
-
-def _new_token() -> str:
-    return uuid.uuid4().hex

@@ -44,7 +44,7 @@ from moldau.client import (
 from moldau.spark_connector.core.commit_protocol import LedgerView, WriteLedger
 from moldau.spark_connector.core.ledger import Batch, LedgerIndex, SinkRecord, encode, finished_key
 from moldau.spark_connector.errors import LedgerBusy, LedgerUnusable
-from moldau.spark_connector.options.sink_options import SinkOptions
+from moldau.spark_connector.sink.options import SinkOptions
 
 _log: Final = logging.getLogger("moldau.spark_connector.sink")
 
@@ -70,11 +70,7 @@ TOPIC_CONFIGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnownLedger:
-    """What a ledger said when it was read.
-
-    Attributes:
-        read_to: behind the last offset that was read of the topic of that id.
-    """
+    """What a ledger said when the topic of that id was read, to before offset `read_to`."""
 
     view: LedgerView
     topic_id: uuid.UUID
@@ -332,7 +328,6 @@ class LedgerStore:
 
 
 def _reading_of(known: KnownLedger | None, sink_id: str) -> LedgerReading:
-    """A reading of this sink's part alone."""
     if known is None:
         return LedgerReading()
     index = LedgerIndex()

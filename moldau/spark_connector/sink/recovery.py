@@ -19,8 +19,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from moldau.client import (
@@ -51,8 +52,13 @@ from moldau.spark_connector.core.commit_protocol import (
     WriteLedger,
 )
 from moldau.spark_connector.core.ledger import CHECKSUM_MODULUS, Range, Slot
-from moldau.spark_connector.options.sink_options import SinkOptions
-from moldau.spark_connector.sink.ledger_store import LedgerStore, admin_limit_ms
+from moldau.spark_connector.sink.ledger_store import (
+    KnownLedger,
+    LedgerReading,
+    LedgerStore,
+    admin_limit_ms,
+)
+from moldau.spark_connector.sink.options import SinkOptions
 from moldau.spark_connector.sink.rows import checksum_of
 
 LOOK_AGAIN_MS: Final = 500
@@ -130,7 +136,7 @@ def _read(
     return rows, checksum % CHECKSUM_MODULUS
 
 
-def _batches(consumer: sync.Consumer, place: Range, limit_ms: float) -> Iterator[Any]:
+def _batches(consumer: sync.Consumer, place: Range, limit_ms: float) -> Iterator[pa.RecordBatch]:
     name = TopicPartition(place.topic, place.partition)
     end = place.first_offset + place.row_count
     consumer.assign([name])
@@ -155,14 +161,24 @@ class StepCarrier:
     """Carries out steps for one sink; use as `with StepCarrier(…) as carrier`.
 
     Args:
-        ledger: arguments of `LedgerStore`.
+        query_id, known, reading: as of `LedgerStore`.
     """
 
-    def __init__(self, options: SinkOptions, sink_id: str, **ledger: Any) -> None:
+    def __init__(
+        self,
+        options: SinkOptions,
+        sink_id: str,
+        *,
+        query_id: str | None = None,
+        known: KnownLedger | None = None,
+        reading: LedgerReading | None = None,
+    ) -> None:
         self.options = options
         self.sink_id = sink_id
         self._admin = sync.Admin(config=options.admin_config())
-        self.ledger: LedgerStore = LedgerStore(options, sink_id, self._admin, **ledger)
+        self.ledger = LedgerStore(
+            options, sink_id, self._admin, query_id=query_id, known=known, reading=reading
+        )
         self._slot_pattern = re.compile(re.escape(sink_id) + r"\.w\.\d+\.\d+")
 
     def __enter__(self) -> Self:
@@ -175,12 +191,8 @@ class StepCarrier:
             self._admin.close()
 
     def carry(self, procedure: Procedure[Result]) -> Result:
-        """Carry out a procedure to its end.
-
-        Raises:
-            Refused, KafkaError, SparkConnectorError
-        """
-        answer: Any = None
+        """Carry out a procedure to its end. Raises: Refused, KafkaError, SparkConnectorError"""
+        answer: object = None
         while True:
             try:
                 step = procedure.send(answer)
@@ -189,7 +201,7 @@ class StepCarrier:
                 return result
             answer = self.carry_out(step)
 
-    def carry_out(self, step: Step) -> Any:
+    def carry_out(self, step: Step) -> object:
         """Carry out one step and return its answer, as its class says."""
         match step:
             case TakeLedger(is_fencing=is_fencing):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -101,8 +101,8 @@ class RowColumns:
             raise InvalidSchema("includeTimestamp=true needs a column 'timestamp'")
         return cls(topic, positions, ledger_topic)
 
-    def taken(self, batch: Any) -> Any:
-        """The columns of a `pyarrow.RecordBatch`, as `send_arrow` takes them.
+    def taken(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are sent, as `send_arrow` takes them.
 
         Raises:
             InvalidSchema: a row without a topic, or for the ledger's.
@@ -118,7 +118,7 @@ class RowColumns:
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, names=names)
 
-    def _check_topics(self, column: Any) -> None:
+    def _check_topics(self, column: pa.Array) -> None:
         if column.null_count:
             raise InvalidSchema(
                 "a row has a null in column 'topic': set the option `topic`, or fill it"
@@ -130,8 +130,8 @@ class RowColumns:
             )
 
 
-def checksum_of(batch: Any) -> int:
-    """The checksum of a `pyarrow.RecordBatch` or Table with `value`, and maybe `key`, `headers`."""
+def checksum_of(batch: pa.RecordBatch | pa.Table) -> int:
+    """The checksum of rows with `value`, and maybe `key`, `headers`."""
     if not batch.num_rows:
         return 0
     if isinstance(batch, pa.Table):
@@ -148,7 +148,7 @@ def checksum_of(batch: Any) -> int:
     return total % CHECKSUM_MODULUS
 
 
-def _headers(column: Any, rows: Any) -> int:
+def _headers(column: pa.ListArray, rows: pa.Array) -> int:
     """Every header with its place, bound to its row."""
     entries = column.flatten()
     if not len(entries):
@@ -166,7 +166,7 @@ def _headers(column: Any, rows: Any) -> int:
     return _sum(_mixed(bound))
 
 
-def _hashes(column: Any) -> Any:
+def _hashes(column: pa.Array) -> pa.Array:
     """A number of 31 bits per row as uint64, and another one for null."""
     if pa.types.is_null(column.type):
         return pa.array([_NULL] * len(column), pa.uint64())
@@ -186,22 +186,22 @@ def _hashes(column: Any) -> Any:
     return pc.if_else(column.is_null(), _scalar(_NULL), hashed) if column.null_count else hashed
 
 
-def _mixed(values: Any) -> Any:
+def _mixed(values: pa.Array) -> pa.Array:
     """Every bit of the result depends on every bit of the value."""
     values = pc.bit_wise_xor(values, pc.shift_right(values, _scalar(33)))
     values = _times(values, _MIX)
     return pc.bit_wise_xor(values, pc.shift_right(values, _scalar(29)))
 
 
-def _times(values: Any, factor: int) -> Any:
+def _times(values: pa.Array, factor: int) -> pa.Array:
     return pc.multiply(values, _scalar(factor))  # modulo 2**64, as all unchecked arithmetic
 
 
-def _scalar(number: int) -> Any:
+def _scalar(number: int) -> pa.Scalar:
     return pa.scalar(number % CHECKSUM_MODULUS, pa.uint64())
 
 
-def _sum(values: Any) -> int:
+def _sum(values: pa.Array) -> int:
     """In two halves, neither of which can exceed 64 bits."""
     high: int = pc.sum(pc.shift_right(values, _scalar(32))).as_py()
     low: int = pc.sum(pc.bit_wise_and(values, _scalar(2**32 - 1))).as_py()

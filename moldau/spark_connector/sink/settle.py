@@ -27,10 +27,10 @@ from moldau.spark_connector.core.ledger import (
     finished_key,
 )
 from moldau.spark_connector.errors import InvalidOption, LedgerBusy, RowsLost
-from moldau.spark_connector.options.sink_options import SinkOptions
+from moldau.spark_connector.failures import explained
 from moldau.spark_connector.sink.batch_plan import plan_batch
-from moldau.spark_connector.sink.failures import explained
 from moldau.spark_connector.sink.ledger_store import LedgerStore
+from moldau.spark_connector.sink.options import SinkOptions
 
 _log: Final = logging.getLogger("moldau.spark_connector.sink")
 
@@ -85,7 +85,6 @@ def list_sinks(options: Mapping[str, str]) -> list[KnownSink]:
 
 
 def _whole_ledger(options: SinkOptions) -> LedgerIndex:
-    """What the ledger holds; nothing where there is none."""
     with (
         sync.Admin(config=options.admin_config()) as admin,
         closing(LedgerStore(options, "", admin)) as store,

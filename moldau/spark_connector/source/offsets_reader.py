@@ -18,13 +18,13 @@ from moldau.client.sync import Admin
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.core.offsets import Offsets
 from moldau.spark_connector.errors import ClusterError
-from moldau.spark_connector.options.source_options import (
+from moldau.spark_connector.failures import cluster_errors
+from moldau.spark_connector.source.options import (
     AssignedPartitions,
     MatchingTopics,
     NamedTopics,
     SourceOptions,
 )
-from moldau.spark_connector.source.failures import cluster_errors
 
 PATTERN_FRESH_S: Final = 1.0
 """How long the topics that match a pattern may be taken for the same."""
@@ -119,7 +119,6 @@ class OffsetsReader:
         }
 
     def close(self) -> None:
-        """Close the client; twice is fine."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
@@ -158,7 +157,6 @@ class OffsetsReader:
         raise ClusterError(f"topics come and go faster than they can be described: {wanted}")
 
     def _list(self, specs: Mapping[TopicPartition, int]) -> Offsets:
-        """Offsets of the partitions that exist."""
         wanted = dict(specs)
         with cluster_errors("looking up offsets"):
             for _ in range(MAX_CHANGES):

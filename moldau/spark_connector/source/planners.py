@@ -32,8 +32,6 @@ from typing import Final
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition
-from moldau.spark_connector.core.admission import Admission
-from moldau.spark_connector.core.filters import Narrowing
 from moldau.spark_connector.core.offsets import (
     AtOffsets,
     Offsets,
@@ -46,8 +44,10 @@ from moldau.spark_connector.core.offsets import (
     topic_ids_of,
 )
 from moldau.spark_connector.core.ranges import (
+    Admission,
     Loss,
     Missing,
+    Narrowing,
     OffsetRange,
     clamped,
     cut,
@@ -57,9 +57,9 @@ from moldau.spark_connector.core.ranges import (
     split,
 )
 from moldau.spark_connector.errors import OffsetsNotFound
-from moldau.spark_connector.options.source_options import SourceOptions
-from moldau.spark_connector.source.failures import check_found, report
+from moldau.spark_connector.failures import check_found, report
 from moldau.spark_connector.source.offsets_reader import OffsetsReader, Topology
+from moldau.spark_connector.source.options import SourceOptions
 
 _log: Final = logging.getLogger("moldau.spark_connector")
 ENDED: Final = (Missing.GONE, Missing.REPLACED)
@@ -81,10 +81,16 @@ def plan_batch(
     ends = source.ends(partitions)
     beginnings = source.beginnings(partitions)
     partitions = [each for each in partitions if each in ends and each in beginnings]
-    bounds = _Bounds(options, source, partitions, beginnings, ends, topology.topic_ids)
-    start, end = bounds.resolve(starting), bounds.resolve(ending)
-    # Nothing of this topic lies before an end that is in a former one.
-    end |= {partition: start[partition] for partition in bounds.in_former_topics(ending)}
+    bounds = []
+    for wanted in (starting, ending):
+        found, losses = _resolved(wanted, source, partitions, beginnings, ends, topology.topic_ids)
+        report(losses, fail_on_data_loss=options.fail_on_data_loss)
+        bounds.append(found)
+    start, end = bounds
+    if isinstance(ending.selection, AtOffsets):
+        # Nothing of this topic lies before an end that is in a former one.
+        former = ending.selection.in_former_topics(topology.topic_ids)
+        end |= {partition: start[partition] for partition in former}
     ranges = []
     for partition in partitions:
         if start[partition] > end[partition]:
@@ -98,48 +104,26 @@ def plan_batch(
         times = {each.topic_partition: narrowing.first_timestamp_ms for each in ranges}
         ranges = narrowing.apply(ranges, source.first_by_time(times))
     pieces = split(
-        ranges,
-        min_partitions=options.min_partitions,
-        max_records=options.max_records_per_partition,
+        ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
     )
     return pieces, topology.topic_ids
 
 
-class _Bounds:
-    """The first and last offsets there are, and what places mean between them."""
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        source: OffsetsReader,
-        partitions: list[TopicPartition],
-        beginnings: Offsets,
-        ends: Offsets,
-        topic_ids: TopicIds,
-    ) -> None:
-        self._options = options
-        self._source = source
-        self._partitions = partitions
-        self._beginnings = beginnings
-        self._ends = ends
-        self._topic_ids = topic_ids
-
-    def resolve(self, wanted: Wanted) -> Offsets:
-        """The offset of each partition, inside its log."""
-        times = wanted.times(self._partitions)
-        first_by_time = self._source.first_by_time(times) if times else {}
-        found = wanted.resolve(self._partitions, self._beginnings, self._ends, first_by_time)
-        if isinstance(wanted.selection, AtOffsets):
-            others = self.in_former_topics(wanted)
-            found, losses = clamped(found, self._beginnings, self._ends, others)
-            report(losses, fail_on_data_loss=self._options.fail_on_data_loss)
-        return found
-
-    def in_former_topics(self, wanted: Wanted) -> frozenset[TopicPartition]:
-        """The partitions for which the place is an offset in a former topic of the same name."""
-        if not isinstance(wanted.selection, AtOffsets):
-            return frozenset()
-        return wanted.selection.in_former_topics(self._topic_ids)
+def _resolved(
+    wanted: Wanted,
+    source: OffsetsReader,
+    partitions: list[TopicPartition],
+    beginnings: Offsets,
+    ends: Offsets,
+    topic_ids: TopicIds,
+) -> tuple[Offsets, list[Loss]]:
+    """The offset of each partition, inside its log; and those that did not lie there."""
+    times = wanted.times(partitions)
+    first_by_time = source.first_by_time(times) if times else {}
+    found = wanted.resolve(partitions, beginnings, ends, first_by_time)
+    if not isinstance(wanted.selection, AtOffsets):
+        return found, []
+    return clamped(found, beginnings, ends, wanted.selection.in_former_topics(topic_ids))
 
 
 class StreamPlanner:
@@ -183,14 +167,10 @@ class StreamPlanner:
         ends = self._source.ends(topology.partitions)
         beginnings = self._source.beginnings(topology.partitions)
         partitions = sorted(ends.keys() & beginnings.keys())
-        times = self._starting.times(partitions)
-        first_by_time = self._source.first_by_time(times) if times else {}
-        found = self._starting.resolve(partitions, beginnings, ends, first_by_time)
-        selection = self._starting.selection
-        if isinstance(selection, AtOffsets):
-            others = selection.in_former_topics(topology.topic_ids)
-            found, losses = clamped(found, beginnings, ends, others)
-            self._report((losses, {}))
+        found, losses = _resolved(
+            self._starting, self._source, partitions, beginnings, ends, topology.topic_ids
+        )
+        self._report((losses, {}))
         if self._starting.is_volatile():
             self._volatile_initial = found
             self._fixes_initial = True
@@ -273,7 +253,6 @@ class StreamPlanner:
         )
 
     def close(self) -> None:
-        """The query has ended."""
         self._source.close()
 
     def _look(

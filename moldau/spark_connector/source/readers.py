@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from pyspark.sql import datasource as spark_filters
@@ -29,11 +29,10 @@ from pyspark.sql.types import (
 )
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition
-from moldau.spark_connector.core.filters import Condition, Narrowing, Operator
-from moldau.spark_connector.core.offsets import TopicIds, topic_ids_of
-from moldau.spark_connector.core.ranges import OffsetRange
+from moldau.spark_connector.core.offsets import OffsetsJson, TopicIds, topic_ids_of
+from moldau.spark_connector.core.ranges import Condition, Narrowing, OffsetRange, Operator
 from moldau.spark_connector.errors import SchemaNotAllowed
-from moldau.spark_connector.options.source_options import TOPIC_ID_COLUMN, SourceOptions
+from moldau.spark_connector.source.options import TOPIC_ID_COLUMN, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +69,6 @@ _MS: Final = 1_000
 
 
 def schema_for(options: SourceOptions) -> StructType:
-    """The schema of every DataFrame that the source makes with these options."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -89,11 +87,7 @@ def schema_for(options: SourceOptions) -> StructType:
 
 
 def check_schema(schema: StructType, fixed: StructType) -> None:
-    """Refuse a schema that the user has given.
-
-    Raises:
-        SchemaNotAllowed: it is not the source's.
-    """
+    """Refuse a schema that the user has given. Raises: SchemaNotAllowed: it is not the source's."""
     if schema.simpleString() != fixed.simpleString():
         raise SchemaNotAllowed(
             f"the source's columns are fixed ({fixed.simpleString()}): leave out schema(…), and "
@@ -111,7 +105,6 @@ class OffsetRangePartition(InputPartition):
 
     @property
     def offset_range(self) -> OffsetRange:
-        """The range."""
         topic, partition, start, end, _ = self.value
         return OffsetRange(TopicPartition(topic, partition), start, end)
 
@@ -122,11 +115,7 @@ class OffsetRangePartition(InputPartition):
 
 
 def make_batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader for these options.
-
-    Raises:
-        InvalidOption, SchemaNotAllowed
-    """
+    """The reader for these options. Raises: InvalidOption, SchemaNotAllowed"""
     parsed = SourceOptions.parse(options)
     parsed.check_batch()
     check_schema(schema, schema_for(parsed))
@@ -163,7 +152,6 @@ class BatchReader(DataSourceReader):
         return [OffsetRangePartition(each, topic_ids) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range, in a worker."""
         return read_partition(self._options, partition)
 
 
@@ -220,7 +208,7 @@ class _StreamReaderBase(DataSourceStreamReader):
         self._options = options
         self._planner: StreamPlanner | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_options": self._options, "_planner": None}
 
     @property
@@ -238,25 +226,21 @@ class _StreamReaderBase(DataSourceStreamReader):
             )
         return self._planner
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Where a query begins that has no checkpoint yet."""
+    def initialOffset(self) -> OffsetsJson:
         return dict(self.planner.initial_offset())
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What the tasks of a batch read."""
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
         ranges = self.planner.tasks(start, end)
         topic_ids = topic_ids_of(end)
         return [OffsetRangePartition(each, topic_ids) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range, in a worker."""
         return read_partition(self._options, partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: OffsetsJson) -> None:
         """Nothing is committed anywhere: Spark's checkpoint has the offsets."""
 
     def stop(self) -> None:
-        """The query has ended: close the driver's client."""
         planner, self._planner = self._planner, None
         if planner is not None:
             planner.close()
@@ -272,26 +256,23 @@ class PlainStreamReader(_StreamReaderBase):
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
-        self._last_end: dict[str, Any] | None = None
+        self._last_end: OffsetsJson | None = None
         self._is_first = True
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_last_end": None}
 
-    def initialOffset(self) -> dict[str, Any]:
-        """Where a query begins that has no checkpoint yet."""
+    def initialOffset(self) -> OffsetsJson:
         self._last_end = super().initialOffset()
         return self._last_end
 
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        """Where the next batch ends."""
+    def latestOffset(self) -> OffsetsJson:  # type: ignore[override]
         is_first, self._is_first = self._is_first, False
         if self._last_end is None:
             return dict(self.planner.unlimited_latest())
         return dict(self.planner.latest_offset(self._last_end, everything=is_first))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """What the tasks of a batch read."""
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
         self._last_end = end
         return super().partitions(start, end)
 
@@ -301,7 +282,7 @@ if HAS_ADMISSION_CONTROL:
     class StreamReader(_StreamReaderBase, SupportsTriggerAvailableNow):
         """For Spark 4.2 and later: limits, AvailableNow, the latest offset in the progress."""
 
-        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
             """Where the batch that begins at `start` ends; `start` while there is none."""
             everything = isinstance(limit, ReadAllAvailable)
             return dict(self.planner.latest_offset(start, everything=everything))
@@ -315,11 +296,9 @@ if HAS_ADMISSION_CONTROL:
                 return ReadMinRows(limits.min_offsets)
             return ReadAllAvailable()
 
-        def reportLatestOffset(self) -> dict[str, Any] | None:
-            """Where the logs end, for the query's progress."""
+        def reportLatestOffset(self) -> OffsetsJson | None:
             latest = self.planner.report_latest()
             return None if latest is None else dict(latest)
 
         def prepareForTriggerAvailableNow(self) -> None:
-            """The query ends at what is there now."""
             self.planner.set_target()

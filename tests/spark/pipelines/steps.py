@@ -12,8 +12,8 @@ from typing import NamedTuple
 from moldau.client import OffsetSpec, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
-from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
+from moldau.spark_connector.pipelines.running import BatchProgress
 from tests.spark.sink.plain_sink import wait_for_markers
 
 POLL_MS = 1_000

@@ -22,8 +22,8 @@ from moldau.client import NewTopic
 from moldau.client.sync import Admin
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
-from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
+from moldau.spark_connector.pipelines.running import BatchProgress
 from moldau.testing import Cluster
 from tests.spark.conftest import make_topic
 from tests.spark.pipelines.steps import run, send, values

@@ -18,8 +18,8 @@ from moldau.spark_connector.pipelines.jobs import mirror
 from moldau.spark_connector.pipelines.jobs.streams import repartitioned
 from moldau.spark_connector.pipelines.model import TopicSink
 from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
-from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
+from moldau.spark_connector.pipelines.running import BatchProgress
 from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import SEVERAL_BATCHES, make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run, send, values

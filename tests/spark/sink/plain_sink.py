@@ -11,10 +11,10 @@ import pyarrow as pa
 from moldau.client import OffsetSpec, TopicPartition, sync
 from moldau.client.sync import Admin
 from moldau.spark_connector.core.commit_protocol import TaskReport
-from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink.batch_plan import PlannedBatch, commit_batch, plan_batch
+from moldau.spark_connector.sink.options import SinkOptions
 from moldau.spark_connector.sink.rows import RowColumns
-from moldau.spark_connector.sink.slot_writer import TaskPlace, write_slot
+from moldau.spark_connector.sink.writers import TaskPlace, write_slot
 from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import options_for
 

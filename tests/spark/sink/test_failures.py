@@ -10,7 +10,7 @@ import pytest
 
 from moldau.client.sync import Admin
 from moldau.spark_connector import move_sink
-from moldau.spark_connector.options.sink_options import SinkOptions
+from moldau.spark_connector.sink.options import SinkOptions
 from moldau.testing import Cluster, wait_until
 from tests.spark.conftest import make_topic
 from tests.spark.sink.jobs import Pipeline, outcome

@@ -20,7 +20,6 @@ from moldau.spark_connector import errors, forget_sink, move_sink, settle_sink
 from moldau.spark_connector.core import commit_protocol as steps
 from moldau.spark_connector.core.commit_protocol import Role
 from moldau.spark_connector.core.ledger import SinkRecord, decode
-from moldau.spark_connector.options.sink_options import SinkOptions, Transactions
 from moldau.spark_connector.sink import batch_plan, ledger_store, recovery, writers
 from moldau.spark_connector.sink.batch_plan import (
     abort_batch,
@@ -28,8 +27,9 @@ from moldau.spark_connector.sink.batch_plan import (
     plan_batch,
 )
 from moldau.spark_connector.sink.ledger_store import LedgerStore
+from moldau.spark_connector.sink.options import SinkOptions, Transactions
 from moldau.spark_connector.sink.recovery import StepCarrier, slot_id
-from moldau.spark_connector.sink.slot_writer import TaskPlace, write_plain, write_slot
+from moldau.spark_connector.sink.writers import TaskPlace, write_plain, write_slot
 from moldau.testing import Cluster
 from tests.spark.conftest import make_topic, options_for
 from tests.spark.sink.plain_sink import (
@@ -739,7 +739,7 @@ def test_at_least_once(cluster: Cluster, topic: str) -> None:
 @pytest.mark.promise("sink-order")
 def test_many_pieces(cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than is held at once: sent while the next rows come, and found again where they lie."""
-    monkeypatch.setattr("moldau.spark_connector.sink.slot_writer.SEND_BYTES", 64)
+    monkeypatch.setattr("moldau.spark_connector.sink.writers.SEND_BYTES", 64)
     sink = Sink(cluster, topic)
     planned = sink.plan()
     pieces = [next(batches([b"%d" % each])) for each in range(100)]

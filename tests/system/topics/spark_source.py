@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from moldau.spark_connector import failures
 from moldau.spark_connector.data_source import MoldauDataSource
-from moldau.spark_connector.options.source_options import SourceOptions
-from moldau.spark_connector.source import failures
+from moldau.spark_connector.source.options import SourceOptions
 from moldau.spark_connector.source.readers import StreamReader
 from tests.system.topics.account import LossReport
 from tests.system.topics.bugs import BUG_VARIABLE, BUGS

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from setuptools import find_packages
 
-from moldau.spark_connector.core.filters import Condition, Operator
+from moldau.spark_connector.core.ranges import Condition, Operator
 from moldau.spark_connector.errors import InvalidOption, SchemaNotAllowed
 
 with warnings.catch_warnings():
@@ -196,7 +196,7 @@ def test_the_module_that_spark_looks_for_is_shipped():
     include = settings["tool"]["setuptools"]["packages"]["find"]["include"]
     packages = set(find_packages(str(ROOT), include=include))
     assert "pyspark_moldau" in packages
-    assert {f"moldau.spark_connector.{room}" for room in ("core", "options", "source")} <= packages
+    assert {f"moldau.spark_connector.{room}" for room in ("core", "sink", "source")} <= packages
 
 
 def test_spark_finds_the_format_without_loading_a_client():

@@ -183,7 +183,7 @@ def test_no_node_outlives_a_supervisor_that_is_killed(tmp_path: Path):
 
 
 def test_the_pause_doubles_up_to_its_limit_with_jitter():
-    policy = RestartPolicy(first_ms=100, most_ms=1_000, jitter=0.2)
+    policy = RestartPolicy(first_ms=100, most_ms=1_000)
     source = random.Random(7)
     for failure_count, middle_ms in enumerate((100, 200, 400, 800), start=1):
         pauses = {policy.pause_ms(failure_count, source) for _ in range(50)}

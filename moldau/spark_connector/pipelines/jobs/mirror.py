@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from moldau.spark_connector.pipelines.model import Pipeline, TopicSink
-    from moldau.spark_connector.pipelines.progress import BatchProgress
-    from moldau.spark_connector.pipelines.running import Running, RunningQuery
+    from moldau.spark_connector.pipelines.running import BatchProgress, Running, RunningQuery
 
 LOOK_S: Final = 5.0
 """How often a mirror looks for further topics that match its pattern."""

@@ -26,8 +26,7 @@ from urllib.parse import unquote, urlsplit
 from moldau.spark_connector.errors import PipelineFailed, ReplayDiffers
 from moldau.spark_connector.pipelines.jobs.streams import FORMAT, sink_options, topic_sink
 from moldau.spark_connector.pipelines.model import ArchiveSource, Pipeline
-from moldau.spark_connector.pipelines.progress import BatchProgress
-from moldau.spark_connector.pipelines.running import failure_line
+from moldau.spark_connector.pipelines.running import BatchProgress, failure_line
 from moldau.spark_connector.pipelines.small_files import SmallFiles, small_files
 
 if TYPE_CHECKING:
@@ -107,10 +106,8 @@ class ReplayPlan:
         return f"replay-{hashlib.sha256(text.encode()).hexdigest()[:16]}-{number}"
 
     def counted_otherwise(self, counts: Mapping[int, int], done_count: int) -> str | None:
-        """The first chunk still to be done that has more or fewer records now; None: all fit.
-
-        Args:
-            counts: how many records each cell has, of those that the plan is about.
+        """The first chunk still to be done that has more or fewer records now, by the counts of the
+        cells; None: all fit.
         """
         found = [0] * len(self.chunks)
         begins = [each.first_offset for each in self.chunks]
@@ -127,11 +124,9 @@ class ReplayPlan:
         return None
 
     def rows_after(self, chunk: int) -> int:
-        """How many records come after a chunk."""
         return sum(each.row_count for each in self.chunks[chunk + 1 :])
 
     def is_for(self, source: ArchiveSource, target: str) -> bool:
-        """Whether the plan was made for such a source and target."""
         mine = (self.path, self.topics, self.from_ms, self.until_ms)
         is_target = self.version == NAMED_BY_PLAN or self.target == target
         return is_target and mine == (source.path, source.topics, source.from_ms, source.until_ms)
@@ -233,7 +228,6 @@ class ReplayBook:
         self._write(PLAN_FILE, asdict(plan))
 
     def done_count(self) -> int:
-        """How many chunks are known to be done."""
         document = self._read(DONE_FILE)
         if document is None:
             return 0
@@ -243,7 +237,6 @@ class ReplayBook:
             raise self._unreadable(DONE_FILE, error) from error
 
     def keep_done_count(self, count: int) -> None:
-        """So many chunks are done."""
         self._write(DONE_FILE, {"chunks": count})
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -258,7 +251,7 @@ class ReplayBook:
             raise self._unreadable(name, error) from error
         return document
 
-    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+    def _write(self, name: str, document: Mapping[str, object]) -> None:
         try:
             self._files.write(name, json.dumps(document).encode())
         except OSError as error:
@@ -343,7 +336,6 @@ def _selected(frame: DataFrame, source: ArchiveSource) -> DataFrame:
 
 
 def _ranges(archive: DataFrame) -> list[ArchivedRange]:
-    """Which offsets of which partitions each file has."""
     from pyspark.sql import functions as f
 
     placed = archive.select(

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.spark_connector.errors import PipelineFailed
 
@@ -159,7 +159,7 @@ def _read(spark: SparkSession, table: Table) -> DataFrame:
 
 def load_function(
     name: str, directory: str, spark: SparkSession | None = None
-) -> Callable[[DataFrame], Any]:
+) -> Callable[[DataFrame], object]:
     """The function MODULE:NAME; the module may lie beside the pipeline's file.
 
     The functions of a module that does go to Spark's workers by value: to import it there would run
@@ -189,5 +189,5 @@ def load_function(
         register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         if "." not in module_name:
             spark.sparkContext.addPyFile(str(beside))
-    found: Callable[[DataFrame], Any] = function
+    found: Callable[[DataFrame], object] = function
     return found

@@ -44,7 +44,6 @@ _WINDOW: Final = "_moldau_window"
 
 
 def records(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
-    """The source's records as a stream, undecoded."""
     return spark.readStream.format(FORMAT).options(**topic_source(pipeline).options).load()
 
 
@@ -59,13 +58,11 @@ def record_time() -> Column:
 
 
 def topic_source(pipeline: Pipeline) -> TopicSource:
-    """The source of a job that reads topics."""
     assert isinstance(pipeline.source, TopicSource), "checked with the file"
     return pipeline.source
 
 
 def topic_sink(pipeline: Pipeline) -> TopicSink:
-    """The sink of a job that writes topics."""
     assert isinstance(pipeline.sink, TopicSink), "checked with the file"
     return pipeline.sink
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.admission import Admission, AdmissionLimits, admit
+from moldau.spark_connector.core.ranges import Admission, AdmissionLimits, admit
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.filters import Condition, Narrowing, Operator
-from moldau.spark_connector.core.ranges import OffsetRange
+from moldau.spark_connector.core.ranges import Condition, Narrowing, OffsetRange, Operator
 
 HOLDS = {
     Operator.EQUAL: lambda value, values: value == values[0],

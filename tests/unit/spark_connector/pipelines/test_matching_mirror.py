@@ -10,7 +10,7 @@ import pytest
 from moldau.client import RequestTimeout
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.jobs.mirror import MatchingMirror
-from moldau.spark_connector.pipelines.progress import BatchProgress
+from moldau.spark_connector.pipelines.running import BatchProgress
 
 DEADLINE_S = 10.0
 

@@ -11,14 +11,15 @@ from rich.console import Console
 
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.output_claims import claim
-from moldau.spark_connector.pipelines.progress import (
+from moldau.spark_connector.pipelines.running import (
     BatchProgress,
+    RunningQuery,
     batch_progress,
+    failure_line,
     lag_of,
     progress_line,
     progress_view,
 )
-from moldau.spark_connector.pipelines.running import RunningQuery, failure_line
 from moldau.spark_connector.pipelines.small_files import LocalFiles
 
 

@@ -15,8 +15,8 @@ from moldau.spark_connector.pipelines.model import (
     Pipeline,
     TopicSource,
 )
-from moldau.spark_connector.pipelines.progress import BatchProgress
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, signals_handled
+from moldau.spark_connector.pipelines.running import BatchProgress
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from moldau.protocol.records import Record
-from moldau.spark_connector.options.sink_options import SinkOptions
+from moldau.spark_connector.sink.options import SinkOptions
 from tests.fake_broker import FakeCluster, ThreadedCluster
 
 LEDGER = "ledger"

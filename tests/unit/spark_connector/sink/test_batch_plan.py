@@ -13,10 +13,10 @@ import pytest
 from moldau.spark_connector.core.commit_protocol import AbortOutcome, LedgerView, Plan
 from moldau.spark_connector.core.ledger import SinkRecord, Slot, decided
 from moldau.spark_connector.errors import ClusterUnreachable
-from moldau.spark_connector.options.sink_options import SinkOptions
 from moldau.spark_connector.sink import batch_plan
 from moldau.spark_connector.sink.batch_plan import PlannedBatch, abort_batch, planned_for
 from moldau.spark_connector.sink.ledger_store import KnownLedger
+from moldau.spark_connector.sink.options import SinkOptions
 from moldau.spark_connector.sink.recovery import StepCarrier
 
 

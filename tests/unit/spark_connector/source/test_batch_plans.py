@@ -7,9 +7,8 @@ import json
 import pytest
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.filters import Condition, Narrowing, Operator
 from moldau.spark_connector.core.offsets import to_json
-from moldau.spark_connector.core.ranges import OffsetRange
+from moldau.spark_connector.core.ranges import Condition, Narrowing, OffsetRange, Operator
 from moldau.spark_connector.errors import DataLoss, OffsetsNotFound, TopicsNotFound
 from moldau.spark_connector.source.planners import plan_batch
 from tests.unit.spark_connector.source.scripted_source import Log, ScriptedSource, source_options

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition
-from moldau.spark_connector.source.kept_consumers import MAX_KEPT, KeptConsumers, point_to
+from moldau.spark_connector.source.partition_reader import MAX_KEPT, KeptConsumers, point_to
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

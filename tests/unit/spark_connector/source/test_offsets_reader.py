@@ -10,9 +10,9 @@ from moldau.client import PartitionDescription, PartitionOffset, TopicDescriptio
 from moldau.client.errors import UnknownTopicOrPartition
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.errors import ClusterError
-from moldau.spark_connector.options.source_options import SourceOptions
 from moldau.spark_connector.source import offsets_reader
 from moldau.spark_connector.source.offsets_reader import OffsetsReader
+from moldau.spark_connector.source.options import SourceOptions
 
 IDS = {name: uuid.uuid4() for name in ("t", "u", "tt")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options.parsing import OptionReader
+from moldau.spark_connector.options import OptionReader
 
 
 def reader(given):

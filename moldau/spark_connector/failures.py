@@ -1,11 +1,15 @@
-"""From what stopped a write to the error that the user reads.
+"""From what stopped a read or a write to the error that the user reads.
 
-Owns the advice. Must not decide whether something is an error. Invariant: every text says what was
-found, whether anything wrong or missing can be seen by readers, and what to do.
+Owns the tables from the client's errors and the protocol's refusals to the connector's errors, the
+advice, and the error and the warning about losses (`failOnDataLoss`). Must not retry, nor decide
+whether something is an error. Invariants: the client's own words, which say what was wrong and what
+to do, are kept; the text about a write says whether anything wrong or missing can be seen by
+readers; no loss is passed over in silence.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -13,6 +17,8 @@ from typing import Final
 from moldau.client import (
     AuthenticationFailed,
     AuthorizationFailed,
+    ConfigurationError,
+    InvalidTopic,
     KafkaError,
     NoBrokerAvailable,
     ProducerFenced,
@@ -25,7 +31,62 @@ from moldau.client import (
 from moldau.spark_connector import errors
 from moldau.spark_connector.core.commit_protocol import RefusalKind, Refused
 from moldau.spark_connector.core.ledger import LedgerUnreadable
+from moldau.spark_connector.core.ranges import Loss
 from moldau.spark_connector.errors import SparkConnectorError
+
+_CLASSES: Final[tuple[tuple[type[KafkaError], type[SparkConnectorError]], ...]] = (
+    (ConfigurationError, errors.InvalidOption),
+    (NoBrokerAvailable, errors.ClusterUnreachable),
+    (RequestTimeout, errors.ClusterUnreachable),
+    (TlsFailed, errors.AccessDenied),
+    (AuthenticationFailed, errors.AccessDenied),
+    (AuthorizationFailed, errors.AccessDenied),
+    (UnknownTopicOrPartition, errors.TopicsNotFound),
+    (InvalidTopic, errors.InvalidOption),
+)
+_log: Final = logging.getLogger("moldau.spark_connector")
+MAX_SHOWN: Final = 10
+
+
+@contextmanager
+def cluster_errors(doing: str) -> Iterator[None]:
+    """A block in which a client's errors become the connector's; their text begins with `doing`."""
+    try:
+        yield
+    except KafkaError as error:
+        kind = next(
+            (ours for theirs, ours in _CLASSES if isinstance(error, theirs)), errors.ClusterError
+        )
+        raise kind(f"{doing}: {error}") from error
+
+
+def report(losses: Sequence[Loss], *, fail_on_data_loss: bool) -> None:
+    """Stop the query, or say what it goes on without.
+
+    Raises:
+        DataLoss: there are losses, and they shall stop the query.
+    """
+    if not losses:
+        return
+    shown = "; ".join(str(loss) for loss in losses[:MAX_SHOWN])
+    if len(losses) > MAX_SHOWN:
+        shown += f"; and {len(losses) - MAX_SHOWN} more partitions"
+    if fail_on_data_loss:
+        raise errors.DataLoss(
+            f"records are lost to this query. {shown}. To go on with what there is, set "
+            "failOnDataLoss=false"
+        )
+    _log.warning("going on without records that are lost (failOnDataLoss=false). %s", shown)
+
+
+def check_found(missing: Sequence[str]) -> None:
+    """Refuse to begin with something that does not exist. Raises: TopicsNotFound"""
+    if missing:
+        raise errors.TopicsNotFound(
+            f"there is no {', '.join(missing)}: create it first, or see whether "
+            "kafka.bootstrap.servers names the right cluster"
+        )
+
 
 INVALID_TRANSACTION_TIMEOUT: Final = "INVALID_TRANSACTION_TIMEOUT"
 
@@ -136,17 +197,12 @@ _CLIENT_ADVICE: Final[
 
 
 def refusal(refused: Refused) -> SparkConnectorError:
-    """The error for a refusal of the protocol."""
     kind, advice = _ADVICE[refused.kind]
     return kind(f"{refused}. {advice}.")
 
 
 def failure(error: KafkaError, what: str) -> SparkConnectorError:
-    """The error for one of the client's.
-
-    Args:
-        what: what was being done, to begin the text with.
-    """
+    """The connector's error for one of the client's; its text begins with `what` was being done."""
     for theirs, ours, advice in _CLIENT_ADVICE:
         if isinstance(error, theirs):
             return ours(f"{what}: {error}{advice}")
@@ -159,7 +215,6 @@ def failure(error: KafkaError, what: str) -> SparkConnectorError:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """A block in which errors become those of the connector."""
     try:
         yield
     except Refused as refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from moldau.spark_connector.options.source_options import OPTIONS
+from moldau.spark_connector.source.options import OPTIONS
 
 PAGE = Path(__file__).parents[4] / "docs" / "spark.md"
 

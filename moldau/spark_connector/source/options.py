@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.admission import DEFAULT_MAX_TRIGGER_DELAY_MS, AdmissionLimits
 from moldau.spark_connector.core.offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -30,14 +29,13 @@ from moldau.spark_connector.core.offsets import (
     parse_timestamps,
     parse_topic_ids,
 )
-from moldau.spark_connector.core.ranges import MAX_INPUT_PARTITIONS
-from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options.parsing import (
-    KAFKA_PREFIX,
-    MAX_INT,
-    OptionReader,
-    whole_number_of,
+from moldau.spark_connector.core.ranges import (
+    DEFAULT_MAX_TRIGGER_DELAY_MS,
+    MAX_INPUT_PARTITIONS,
+    AdmissionLimits,
 )
+from moldau.spark_connector.errors import InvalidOption
+from moldau.spark_connector.options import KAFKA_PREFIX, MAX_INT, OptionReader, whole_number_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -169,11 +167,7 @@ class SourceOptions:
                 it cannot have.
         """
         reader = OptionReader(
-            given,
-            known=OPTIONS,
-            elsewhere=ELSEWHERE,
-            refused_kafka=REFUSED_KAFKA,
-            what="source",
+            given, known=OPTIONS, elsewhere=ELSEWHERE, refused_kafka=REFUSED_KAFKA, what="source"
         )
         subscription = _subscription(reader)
         limits = _limits(reader)
@@ -202,7 +196,6 @@ class SourceOptions:
 
     @property
     def read_committed(self) -> bool:
-        """Whether records of open and aborted transactions are left out."""
         return self.kafka.get("isolation.level") == "read_committed"
 
     def check_stream(self) -> Wanted:
@@ -340,7 +333,6 @@ def _limits(reader: OptionReader) -> AdmissionLimits:
 
 
 def _kafka_settings(reader: OptionReader) -> dict[str, str]:
-    """The client's settings, checked by the client itself."""
     from moldau.client import ConfigurationError, ConsumerConfig
 
     settings = reader.kafka_settings()

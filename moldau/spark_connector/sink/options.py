@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from moldau.client import (
     AdminConfig,
@@ -26,7 +26,7 @@ from moldau.client import (
     UnusedSetting,
 )
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options.parsing import OptionReader
+from moldau.spark_connector.options import OptionReader
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.S)
 _DEFAULT_PORTS: Final[Mapping[str, str]] = {
@@ -246,9 +246,9 @@ class SinkOptions:
 
     # -- clients ---------------------------------------------------------------------------------
 
-    def producer_config(self, **settings: Any) -> ProducerConfig:
+    def producer_config(self, **settings: object) -> ProducerConfig:
         """For a producer; `settings` (with underscores) win."""
-        given: dict[str, Any] = dict(self.kafka)
+        given: dict[str, object] = dict(self.kafka)
         if "max.block.ms" not in given and "default.api.timeout.ms" in given:
             given["max.block.ms"] = given["default.api.timeout.ms"]
         if not settings.get("transaction_two_phase_commit_enable"):
@@ -262,12 +262,11 @@ class SinkOptions:
             return ProducerConfig.from_properties(given)
 
     def admin_config(self) -> AdminConfig:
-        """For the admin client: what applies to it."""
         return AdminConfig.from_properties(_of(AdminConfig, self.kafka))
 
-    def consumer_config(self, **settings: Any) -> ConsumerConfig:
+    def consumer_config(self, **settings: object) -> ConsumerConfig:
         """For a consumer without a group; `settings` (with underscores) win."""
-        given: dict[str, Any] = _of(ConsumerConfig, self.kafka)
+        given: dict[str, object] = _of(ConsumerConfig, self.kafka)
         for name in ("group.id", "enable.auto.commit"):
             given.pop(name, None)
         for name, value in settings.items():
@@ -275,7 +274,9 @@ class SinkOptions:
         return ConsumerConfig.from_properties(given)
 
 
-def _of(kind: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
+def _of(
+    kind: type[AdminConfig] | type[ConsumerConfig], given: Mapping[str, str]
+) -> dict[str, object]:
     return {name: value for name, value in given.items() if name.replace(".", "_") in kind.KEYS}
 
 

@@ -74,15 +74,12 @@ class OptionReader:
                 raise InvalidOption(_unknown(name, spelled, what))
 
     def has(self, name: str) -> bool:
-        """Whether the option was given."""
         return name.lower() in self._given
 
     def text(self, name: str) -> str | None:
-        """The option's text as it was given; None when it was not."""
         return self._given.get(name.lower())
 
     def boolean(self, name: str, default: bool) -> bool:
-        """true or false, in any case."""
         given = self.text(name)
         if given is None:
             return default
@@ -146,7 +143,6 @@ class OptionReader:
 
 
 def whole_number_of(given: str) -> int | None:
-    """The number that a text is; None when it is none."""
     stripped = given.strip()
     digits = stripped[1:] if stripped[:1] in ("-", "+") else stripped
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:

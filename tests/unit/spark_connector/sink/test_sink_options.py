@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options.sink_options import (
+from moldau.spark_connector.sink.options import (
     DEFAULT_LEDGER_TOPIC,
     DEFAULT_TRANSACTION_TIMEOUT_MS,
     KNOWN,

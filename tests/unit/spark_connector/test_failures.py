@@ -1,9 +1,10 @@
-"""Every refusal and error of a write has a class and says what to do."""
+"""Every refusal and error has a class, keeps the client's words, and says what to do."""
 
 from __future__ import annotations
 
 import pytest
 
+from moldau import client
 from moldau.client import (
     AuthenticationFailed,
     BrokerError,
@@ -18,7 +19,7 @@ from moldau.client import (
 from moldau.protocol.errors import ErrorCode
 from moldau.spark_connector import errors
 from moldau.spark_connector.core.commit_protocol import RefusalKind, Refused
-from moldau.spark_connector.sink.failures import explained, failure, refusal
+from moldau.spark_connector.failures import cluster_errors, explained, failure, refusal
 
 
 @pytest.mark.parametrize("kind", RefusalKind)
@@ -65,3 +66,30 @@ def test_explained_keeps_what_it_does_not_know() -> None:
     with pytest.raises(errors.ClusterUnreachable) as caught, explained("writing"):
         raise RequestTimeout("late")
     assert isinstance(caught.value.__cause__, RequestTimeout)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (client.NoBrokerAvailable("nobody"), errors.ClusterUnreachable),
+        (client.RequestTimeout("slow"), errors.ClusterUnreachable),
+        (client.TlsFailed("no TLS"), errors.AccessDenied),
+        (client.AuthenticationFailed("who?"), errors.AccessDenied),
+        (client.TopicAuthorizationFailed("not you"), errors.AccessDenied),
+        (client.UnknownTopicOrPartition("gone"), errors.TopicsNotFound),
+        (client.InvalidTopic("a/b"), errors.InvalidOption),
+        (client.ConfigurationError("linger.ms"), errors.InvalidOption),
+        (client.BrokerError("something else"), errors.ClusterError),
+    ],
+)
+def test_each_kind_has_its_class(theirs, ours):
+    with pytest.raises(errors.SparkConnectorError) as raised, cluster_errors("looking"):
+        raise theirs
+    assert type(raised.value) is ours
+    assert str(raised.value) == f"looking: {theirs}"
+    assert raised.value.__cause__ is theirs
+
+
+def test_other_errors_pass():
+    with pytest.raises(errors.DataLoss), cluster_errors("looking"):
+        raise errors.DataLoss("gone")

@@ -7,10 +7,10 @@ import pickle
 import pytest
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.core.admission import AdmissionLimits
 from moldau.spark_connector.core.offsets import AtOffsets, AtTime, AtTimes, Place
+from moldau.spark_connector.core.ranges import AdmissionLimits
 from moldau.spark_connector.errors import InvalidOption
-from moldau.spark_connector.options.source_options import (
+from moldau.spark_connector.source.options import (
     AssignedPartitions,
     MatchingTopics,
     NamedTopics,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.spark_connector.options.sink_options import normal_location
+from moldau.spark_connector.sink.options import normal_location
 
 HERE = "/some/me"
 

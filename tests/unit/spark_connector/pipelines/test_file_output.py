@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from moldau.spark_connector.core.file_output import (
+from moldau.spark_connector.pipelines.output_claims import (
     NONE,
     CheckpointState,
     Mismatch,
