@@ -20,7 +20,7 @@ from moldau.server.authorizer import Operation, ResourceType
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.replies import Answerable
+    from moldau.broker.coordinator.core.replies import Answerable
     from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest
     from moldau.server.request_context import RequestContext
 

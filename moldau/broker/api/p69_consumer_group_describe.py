@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
-from moldau.broker.coordinator.replies import Collector
+from moldau.broker.coordinator.core.replies import CallbackReply, Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeResponse,
@@ -66,7 +66,7 @@ def handle(
                 state: GroupState,
                 _now_ms: float,
                 group_id: str = group_id,
-                part: object = part,
+                part: CallbackReply = part,
             ) -> CoordinatorResult:
                 return state.consumer_groups.consumer_group_describe([group_id], part)
 

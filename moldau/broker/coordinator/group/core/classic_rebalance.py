@@ -23,7 +23,7 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicMember,
     ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.settings import NEW_MEMBER_TIMEOUT_MS, GroupSettings
+from moldau.broker.coordinator.group.core.context import NEW_MEMBER_TIMEOUT_MS, GroupSettings
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
@@ -38,7 +38,6 @@ class ClassicRebalance:
     """What happens to a classic group when its members change.
 
     Args:
-        discard: forgets a group if it is unused.
         on_completed: called for every generation that is complete, for the meters.
     """
 
@@ -55,7 +54,6 @@ class ClassicRebalance:
     # -- sessions --------------------------------------------------------------------------------
 
     def heard_of(self, group: ClassicGroup, member: ClassicMember, out: CoordinatorResult) -> None:
-        """Start the session of a member again."""
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         timer = ClassicTimer(SESSION, group.group_id, member.member_id)
         out.timers.append(SetTimer(timer, timeout_ms))
@@ -130,7 +128,6 @@ class ClassicRebalance:
             self._complete_join(group, out, now_ms)
 
     def joins_over(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
-        """The join timer has run out."""
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             return
         is_initial = group.previous_state is ClassicGroupState.EMPTY
@@ -175,7 +172,6 @@ class ClassicRebalance:
     def has_synced(
         self, group: ClassicGroup, member: ClassicMember, out: CoordinatorResult
     ) -> None:
-        """The member has asked for its assignment."""
         if member.member_id in group.pending_sync:
             group.pending_sync.remove(member.member_id)
             if not group.pending_sync:
@@ -208,7 +204,6 @@ class ClassicRebalance:
                 self.heard_of(group, member, out)
 
     def _refuse_syncs(self, group: ClassicGroup, error: ErrorCode, out: CoordinatorResult) -> None:
-        """Refuse the members that wait for an assignment."""
         if group.state is not ClassicGroupState.COMPLETING_REBALANCE:
             return
         for member in group.members.values():

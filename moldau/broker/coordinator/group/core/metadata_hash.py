@@ -29,7 +29,6 @@ class TopicHashes:
         self._hashes: dict[str, int] = {}
 
     def forget(self, topic_name: str) -> None:
-        """The topic has changed."""
         self._hashes.pop(topic_name, None)
 
     def of_group(self, topic_names: Iterable[str], image: MetadataImage) -> int:

@@ -70,7 +70,8 @@ class ClassicClient:
             group_id="team", generation_id=self.member.generation, member_id=self.member_id
         )
         caller = self.groups.call(
-            "team", lambda state, to, now_ms: state.heartbeat(request, to, now_ms)
+            "team",
+            lambda state, to, now_ms: state.protocol_of("team").heartbeat(request, to, now_ms),
         )
         return _code(caller)
 
