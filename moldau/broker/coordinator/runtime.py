@@ -341,8 +341,6 @@ class CoordinatorRuntime(Generic[StateT]):
         else:
             shard.complete_transaction(end, done)
 
-    # -- the end ---------------------------------------------------------------------------------
-
     async def close(self) -> None:
         """Answer NOT_COORDINATOR to all waiting requests, and wait for reads that are under way."""
         self._is_closed = True

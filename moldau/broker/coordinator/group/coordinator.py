@@ -205,8 +205,6 @@ class GroupCoordinator:
     async def close(self) -> None:
         await self.runtime.close()
 
-    # -- asking one group ------------------------------------------------------------------------
-
     def ask(
         self,
         group_id: str,
@@ -409,8 +407,6 @@ class GroupCoordinator:
             if error is not ErrorCode.NONE:
                 part.respond(error)
         collector.all_asked()
-
-    # -- regular expressions ---------------------------------------------------------------------
 
     async def _resolve(self, partition_index: int, command: ResolveRegularExpressions) -> None:
         """Find the topics that the regular expressions of a consumer group stand for, without those

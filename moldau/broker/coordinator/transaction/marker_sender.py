@@ -136,8 +136,6 @@ class MarkerSender:
             if destination.link is not None:
                 await destination.link.close()
 
-    # -- routes ----------------------------------------------------------------------------------
-
     def _route(self, markers: Iterable[Marker]) -> None:
         """Put each into the queue of its partition's leader."""
         if self._is_closed:
@@ -179,8 +177,6 @@ class MarkerSender:
                 )
             destination = self._destinations[broker_id] = _Destination(broker_id, link)
         return destination
-
-    # -- sending ---------------------------------------------------------------------------------
 
     def _send_soon(self) -> None:
         if not self._is_due:
@@ -267,8 +263,6 @@ class MarkerSender:
             logger.warning("%s cannot be sent markers: %s", address, problem)
         finally:
             self._answered(destination, markers, response)
-
-    # -- answers ---------------------------------------------------------------------------------
 
     def _answered(
         self,

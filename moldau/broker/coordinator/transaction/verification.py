@@ -180,8 +180,6 @@ class TransactionVerifier:
         for link in list(self._links.values()):
             await link.close()
 
-    # -- rounds ----------------------------------------------------------------------------------
-
     def _begin_round(self, transactional_id: str, questions: list[_Question]) -> None:
         now_ms = self._services.clock.monotonic_ms()
         self._ask(_Round(transactional_id, questions, now_ms))
@@ -273,8 +271,6 @@ class TransactionVerifier:
             holds_transaction(manager.get(*partition), *question.producer)
             for partition in question.partitions
         )
-
-    # -- other brokers ---------------------------------------------------------------------------
 
     async def _send_all(self, broker_id: int) -> None:
         """Send rounds to one coordinator until there are no more."""

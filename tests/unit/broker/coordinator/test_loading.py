@@ -1,4 +1,4 @@
-"""Loading: pieces, gaps, transactions, what is unknown or damaged, leadership lost meanwhile."""
+"""Loading: pieces, gaps, transactions, unknown and damaged records, a leadership that is lost."""
 
 from __future__ import annotations
 

@@ -299,8 +299,6 @@ class ClassicGroups:
             group.refuse_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         return out
 
-    # -- replay ----------------------------------------------------------------------------------
-
     def replay(self, group_id: str, value: GroupMetadataValue | None, *, is_live: bool) -> None:
         """Take in a record of a classic group.
 
@@ -507,8 +505,6 @@ class ClassicGroups:
             joining.request.session_timeout_ms,
         )
         group.wait_for_join(member, joining.reply_to, joining.api_version)
-
-    # -- the steps -------------------------------------------------------------------------------
 
     def _write_assignment(
         self, group: ClassicGroup, request: SyncGroupRequest, out: CoordinatorResult

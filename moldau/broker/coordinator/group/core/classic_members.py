@@ -89,8 +89,6 @@ class ClassicMembers:
         self._fence = fence
         self._joining: set[ConsumerTimer] = set()
 
-    # -- JoinGroup -------------------------------------------------------------------------------
-
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         """Answers JoinGroupResponse, as to a follower."""
         try:
@@ -268,8 +266,6 @@ class ClassicMembers:
         # A static member without an id has restarted, and takes its place whatever its state was.
         return found.successor(member_id), found.member_id
 
-    # -- SyncGroup -------------------------------------------------------------------------------
-
     def sync_group(self, request: SyncGroupRequest, reply_to: Answerable) -> CoordinatorResult:
         """Answers SyncGroupResponse with what the member owns in its generation."""
         group = self._group(request.group_id)
@@ -316,8 +312,6 @@ class ClassicMembers:
             return result
 
         return CoordinatorResult(after=after)
-
-    # -- Heartbeat -------------------------------------------------------------------------------
 
     def heartbeat(
         self, request: HeartbeatRequest, reply_to: Answerable, now_ms: float
@@ -370,8 +364,6 @@ class ClassicMembers:
 
         result.after = after
         return result
-
-    # -- LeaveGroup ------------------------------------------------------------------------------
 
     def leave_group(
         self,

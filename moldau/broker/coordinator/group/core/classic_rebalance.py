@@ -51,8 +51,6 @@ class ClassicRebalance:
         self._discard = discard
         self.on_completed = on_completed
 
-    # -- sessions --------------------------------------------------------------------------------
-
     def heard_of(self, group: ClassicGroup, member: ClassicMember, out: CoordinatorResult) -> None:
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         timer = ClassicTimer(SESSION, group.group_id, member.member_id)
@@ -85,8 +83,6 @@ class ClassicRebalance:
         group.refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
         out.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member.member_id)))
         group.remove(member)
-
-    # -- preparing -------------------------------------------------------------------------------
 
     def members_changed(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
         """A member came, left or changed its subscription: begin a rebalance, or go on with it."""
@@ -144,8 +140,6 @@ class ClassicRebalance:
     def _wait_for_joins(self, group: ClassicGroup, out: CoordinatorResult) -> None:
         delay_ms = max(group.rebalance_timeout_ms, 0)
         out.timers.append(SetTimer(ClassicTimer(JOIN, group.group_id), delay_ms))
-
-    # -- the generation --------------------------------------------------------------------------
 
     def _complete_join(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
         out.timers.append(CancelTimer(ClassicTimer(JOIN, group.group_id)))

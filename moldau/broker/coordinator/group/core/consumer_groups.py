@@ -223,8 +223,6 @@ class ConsumerGroups:
         self._migration = Migration(context, self._topic_hashes, begin_migration)
         self.classic_members = ClassicMembers(context, self._updates, self._migration, self.fence)
 
-    # -- requests --------------------------------------------------------------------------------
-
     def consumer_group_heartbeat(
         self,
         request: ConsumerGroupHeartbeatRequest,
@@ -274,8 +272,6 @@ class ConsumerGroups:
                 for group_id in ids
             ],
         )
-
-    # -- heartbeats ------------------------------------------------------------------------------
 
     def _heartbeat(
         self,
@@ -454,8 +450,6 @@ class ConsumerGroups:
             configs = self._context.metadata().configs
             timeout_ms = self._settings.of_group(configs, group.group_id).session_timeout_ms
         return SetTimer(ConsumerTimer("session", group.group_id, member.member_id), timeout_ms)
-
-    # -- events ----------------------------------------------------------------------------------
 
     def replay(self, key: RecordKey, record: CoordinatorRecord) -> None:
         # A classic group gives way to what was written behind its end: a simple one that offsets

@@ -80,8 +80,6 @@ class OffsetRemoval:
         """
         self._deleted: list[_Deleted] = []
 
-    # -- expiry ----------------------------------------------------------------------------------
-
     def loaded(self) -> CoordinatorResult:
         return CoordinatorResult(timers=[self._next_round()])
 
@@ -178,8 +176,6 @@ class OffsetRemoval:
         if stored.expire_timestamp_ms != NO_EXPIRY:
             return now_ms >= stored.expire_timestamp_ms
         return now_ms - base_ms >= self._settings.offsets_retention_ms
-
-    # -- deleted topics and groups ---------------------------------------------------------------
 
     def topics_deleted(self, topics: frozenset[str], end_offset: int) -> CoordinatorResult:
         """Remove all offsets of deleted topics, in as many portions as that takes; the log ends at

@@ -215,8 +215,6 @@ class OffsetRequests:
         self._settings = settings
         self._count = count
 
-    # -- commit ----------------------------------------------------------------------------------
-
     def commit(
         self,
         request: OffsetCommitRequest,
@@ -321,8 +319,6 @@ class OffsetRequests:
                     return error
         return ErrorCode.NONE
 
-    # -- fetch -----------------------------------------------------------------------------------
-
     def fetch(
         self,
         request: OffsetFetchRequestGroup,
@@ -377,8 +373,6 @@ class OffsetRequests:
             stored,
             lambda topic, index: (group_id, topic, index) in unstable,
         )
-
-    # -- delete ----------------------------------------------------------------------------------
 
     def delete(self, request: OffsetDeleteRequest, reply_to: Answerable) -> CoordinatorResult:
         """Remove offsets of topics that no member is subscribed to (KIP-496)."""

@@ -62,8 +62,6 @@ class OffsetStore:
         """The producers that have an open transaction with an offset of that partition."""
         self._open_of_group: dict[str, int] = {}
 
-    # -- what is there ---------------------------------------------------------------------------
-
     @property
     def count(self) -> int:
         return self._count
@@ -121,8 +119,6 @@ class OffsetStore:
         for key in self._open:
             if key.topic in topics and key not in seen:
                 yield key
-
-    # -- replay ----------------------------------------------------------------------------------
 
     def put(self, key: PartitionKey, stored: StoredOffset, producer_id: int | None) -> None:
         """An offset was written, in the transaction of a producer or without one."""

@@ -129,8 +129,6 @@ class GroupState:
             self.groups, self.offsets, settings, self.classic.discard, count
         )
 
-    # -- the classic protocol --------------------------------------------------------------------
-
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         group = self.groups.get(joining.request.group_id)
         is_first = group is None or (isinstance(group, ConsumerGroup) and group.is_empty)
@@ -321,8 +319,6 @@ class GroupState:
 
     def unloaded(self) -> list[Reply]:
         return self.classic.unloaded()
-
-    # -- metadata --------------------------------------------------------------------------------
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> CoordinatorResult:
         """The cluster has changed: tell consumer groups, and drop the offsets of deleted topics.

@@ -38,7 +38,7 @@ def test_the_first_member_of_the_new_protocol_takes_the_group_along() -> None:
     assert group.group_epoch == generation + 1
     assert set(group.members) == {first.member_id, second.member_id, newcomer.member_id}
     assert newcomer.owned == {}
-    # Nothing has been taken from anybody yet.
+    # No member has lost a partition yet.
     old = group.members[first.member_id]
     assert [sorted(partitions) for partitions in old.assigned.values()] == [[0, 1]]
     assert {member.member_type for member in groups.described().members} == {0, 1}
@@ -245,7 +245,7 @@ def owners(groups: ConsumerShard) -> dict[int, str]:
 
 
 def rejoined(groups: ConsumerShard, members: list[Member]) -> None:
-    """Have all of them answer the rebalance that has begun: nobody has synced afterwards."""
+    """Have all of them answer the rebalance that has begun: no member has synced afterwards."""
     for member in members:
         member.join()
     for member in members:
