@@ -40,7 +40,6 @@ AREAS = {
         ),
         (
             "tests/unit/broker/coordinator",
-            "tests/unit/broker/coordinator/expressions",
             "tests/unit/broker/coordinator/group",
             "tests/unit/broker/coordinator/transaction",
         ),

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.core.replies import Answerable, Collector
 from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
-from moldau.broker.coordinator.replies import Answerable, Collector
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (

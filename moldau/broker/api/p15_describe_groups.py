@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.replies import Collector
+from moldau.broker.coordinator.core.replies import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import (
     DescribedGroup,

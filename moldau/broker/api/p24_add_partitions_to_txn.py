@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.replies import Collector
+from moldau.broker.coordinator.core.replies import Collector
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.lifecycle.cluster_view import is_internal_topic

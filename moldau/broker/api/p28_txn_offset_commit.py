@@ -90,7 +90,7 @@ class _Commit:
 
     __slots__ = ("_context", "_prepared", "_request", "_services", "_support", "_unknown")
 
-    _prepared: PreparedCommit
+    _prepared: PreparedCommit[TxnOffsetCommitResponse]
 
     def __init__(
         self, services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest

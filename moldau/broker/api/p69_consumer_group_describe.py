@@ -13,9 +13,9 @@ from functools import partial
 
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.core.replies import CallbackReply, Collector
 from moldau.broker.coordinator.core.result import CoordinatorResult
 from moldau.broker.coordinator.group.core.state import GroupState
-from moldau.broker.coordinator.replies import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -58,7 +58,7 @@ def handle(
                 state: GroupState,
                 _now_ms: float,
                 group_id: str = group_id,
-                part: object = part,
+                part: CallbackReply = part,
             ) -> CoordinatorResult:
                 return state.consumer_groups.consumer_group_describe([group_id], part)
 

@@ -13,8 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.coordinator.expressions.matcher import ExpressionMatcher
-from moldau.broker.coordinator.expressions.workers import ProcessWorker, SliceWorker, ThreadWorker
+from moldau.broker.coordinator.expression_matcher import (
+    ExpressionMatcher,
+    ProcessWorker,
+    SliceWorker,
+    ThreadWorker,
+)
 from moldau.broker.coordinator.producer_ids import ProducerIds
 from moldau.broker.lifecycle.controller_channel import ControllerChannel
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader

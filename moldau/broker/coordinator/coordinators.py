@@ -1,39 +1,176 @@
-"""The coordinators of a broker: made, told of metadata and ended together.
+"""The coordinators of a broker over its replica manager: made, told of metadata and ended together.
 
-Owns their order. Invariants: they learn of an image after the replica manager; the verifier, which
-asks coordinators on behalf of partitions, ends first; the transaction coordinator ends before the
-group coordinator, whose partitions get its markers.
+Owns their order, and the way from a coordinator's batch to a partition's log and from the log back.
+Must not decide about leadership or commits: the partition does. Invariants: a batch is appended in
+the leader epoch that the caller names, or not at all; coordinators learn of an image after the
+replica manager; the verifier, which asks coordinators on behalf of partitions, ends first; the
+transaction coordinator ends before the group coordinator, whose partitions get its markers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
-from moldau.broker.coordinator.replica_partitions import replica_ports
+from moldau.broker.coordinator.ports import Appended, CoordinatorPartition, Piece, RuntimePorts
 from moldau.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from moldau.broker.coordinator.transaction.verification import TransactionVerifier
+from moldau.broker.replica.partition import ACKS_ALL, ProduceWait
+from moldau.protocol.errors import ErrorCode
+from moldau.storage.append import AppendOrigin
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
+    from moldau.broker.coordinator.core.result import TransactionEnd
+    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.metadata.image import MetadataDelta, MetadataImage
+    from moldau.storage.append import AppendResult
+    from moldau.storage.log import Log
+
+NO_LEADER_EPOCH: Final = -1
+
+
+def replica_ports(services: BrokerServices) -> RuntimePorts:
+    manager = services.replica_manager
+
+    def partition(topic: str, partition_index: int) -> CoordinatorPartition | None:
+        found = manager.get(topic, partition_index)
+        return None if found is None else ReplicaPartition(manager, found)
+
+    return RuntimePorts(
+        broker_id=services.broker_id,
+        clock=services.clock,
+        timers=services.timers,
+        registry=services.registry,
+        partition=partition,
+        soon=lambda function: asyncio.get_running_loop().call_soon(function),
+        start=services.start,
+    )
+
+
+class ReplicaPartition:
+    """`CoordinatorPartition` over a partition of this broker."""
+
+    __slots__ = ("_log", "_manager", "_partition", "_wait", "_wake")
+
+    def __init__(self, manager: ReplicaManager, partition: Partition) -> None:
+        self._manager = manager
+        self._partition = partition
+        self._log: Log | None = None
+        self._wait: ProduceWait | None = None
+        self._wake: Callable[[], None] | None = None
+
+    @property
+    def leader_epoch(self) -> int:
+        """See the port. A log that has replaced another one is not the one that was loaded."""
+        partition = self._partition
+        log = partition.log
+        if not partition.core.is_leader or log is None or log.offline:
+            return NO_LEADER_EPOCH
+        if self._log is None:
+            self._log = log
+        return partition.core.leader_epoch if log is self._log else NO_LEADER_EPOCH
+
+    @property
+    def log_start_offset(self) -> int:
+        log = self._partition.log
+        return 0 if log is None else log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        log = self._partition.log
+        return 0 if log is None else log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.core.high_watermark
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """`max.message.bytes` of the topic, and no more than a segment holds."""
+        log = self._partition.log
+        assert log is not None, "led"
+        return min(log.config.max_message_bytes, log.config.segment_bytes)
+
+    def append(self, batch: bytearray, leader_epoch: int) -> Appended:
+        if self.leader_epoch != leader_epoch:
+            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        result = self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR)
+        return self._appended(result)
+
+    def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
+        if self.leader_epoch != leader_epoch:
+            return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        result = self._partition.append_marker(
+            *end.producer,
+            end.coordinator_epoch,
+            is_commit=end.is_commit,
+            transaction_version=end.transaction_version,
+        )
+        return self._appended(result)
+
+    def _appended(self, result: AppendResult) -> Appended:
+        if result.error is not ErrorCode.NONE:
+            return Appended(result.error)
+        self._manager.complete_soon()
+        return Appended(ErrorCode.NONE, result.last_offset + 1)
+
+    async def read(self, start_offset: int, max_bytes: int) -> Piece:
+        """See the port. A thread of the pool reads the bytes: such a log is mostly cold."""
+        log = self._partition.log
+        if log is None:
+            return Piece(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        offload = log.filesystem.offload
+        result = log.read(start_offset, max_bytes=max_bytes)
+        while result.verification is not None:
+            await offload(result.verification.run)
+            result = log.finish_verification(result)
+            if result.error is ErrorCode.NONE and isinstance(result.records, bytes):
+                result = log.read(start_offset, max_bytes=max_bytes)  # the log was cut: read again
+        if result.error is not ErrorCode.NONE:
+            return Piece(result.error)
+        region = result.records
+        if isinstance(region, bytes):
+            return Piece(ErrorCode.NONE, region, result.next_offset)
+        try:
+            records = await offload(region.read)
+        except OSError as error:
+            log.take_offline(f"read failed: {error}")
+            return Piece(ErrorCode.KAFKA_STORAGE_ERROR)
+        finally:
+            region.release()
+        return Piece(ErrorCode.NONE, records, result.next_offset)
+
+    def wake_at(self, required_offset: int, wake: Callable[[], None]) -> None:
+        self.forget_wake()
+        self._wake = wake
+        self._wait = ProduceWait(self, self._partition, required_offset, None)
+        if self._partition.wait_for_commit(self._wait) is not None:
+            self.commit_decided(self._wait, ErrorCode.NONE)
+
+    def forget_wake(self) -> None:
+        if self._wait is not None:
+            self._partition.produce_waits.pop(self._wait, None)
+            self._wait = None
+            self._wake = None
+
+    def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
+        """The partition has decided; the callback looks up itself how far it is committed."""
+        del error
+        wake = self._wake
+        if wait is self._wait and wake is not None:
+            self._wait = self._wake = None
+            wake()
 
 
 class Coordinators:
-    """A metadata publisher; puts the coordinators into the services.
-
-    Args:
-        services: complete but for the coordinators.
-    """
+    """A metadata publisher; puts the coordinators into the services."""
 
     def __init__(self, services: BrokerServices) -> None:
-        ports = replica_ports(
-            services.replica_manager,
-            timers=services.timers,
-            clock=services.clock,
-            registry=services.registry,
-            start=services.start,
-        )
+        ports = replica_ports(services)
         self._groups = services.group_coordinator = GroupCoordinator(services, ports)
         self._transactions = services.transaction_coordinator = TransactionCoordinator(
             services, ports
@@ -41,12 +178,10 @@ class Coordinators:
         self._verifier = services.transaction_verifier = TransactionVerifier(services)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Load the partitions that this broker leads now, unload the others."""
         self._groups.on_metadata_update(delta, image)
         self._transactions.on_metadata_update(delta, image)
 
     async def close(self) -> None:
-        """Send all waiting clients to another coordinator."""
         await self._verifier.close()
         await self._transactions.close()
         await self._groups.close()

@@ -8,8 +8,8 @@ below, never with those of ordinary topics.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.controller_channel import ControllerChannel, ControllerUnavailable
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -21,6 +21,7 @@ from moldau.protocol.messages.p19_create_topics import (
 )
 
 if TYPE_CHECKING:
+    from moldau.config import NodeConfig
     from moldau.runtime.clock import Clock
 
 logger = logging.getLogger("moldau.broker.coordinator")
@@ -56,7 +57,7 @@ _TOPICS: Final = {
 """Keys of the partition count and the replication factor, fixed settings, and settings by key."""
 
 
-def creatable_topic(values: Mapping[str, Any], topic: str) -> CreatableTopic | None:
+def creatable_topic(values: NodeConfig, topic: str) -> CreatableTopic | None:
     """The request to create an internal topic; None for any other topic.
 
     Args:
@@ -83,11 +84,11 @@ class InternalTopics:
 
     def __init__(
         self,
-        values: Mapping[str, Any],
+        values: NodeConfig,
         controller: ControllerChannel,
         *,
         clock: Clock,
-        start: Callable[[Coroutine[Any, Any, None]], object],
+        start: Callable[[Coroutine[object, object, None]], object],
     ) -> None:
         self._values = values
         self._controller = controller

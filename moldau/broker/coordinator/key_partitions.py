@@ -38,7 +38,6 @@ def _absolute_hash(key: str) -> int:
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """The index of the partition of `key`."""
     return _absolute_hash(key) % partition_count
 
 

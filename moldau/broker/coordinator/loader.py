@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Generic
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord, Producer
-from moldau.broker.coordinator.shard import ShardState
+from moldau.broker.coordinator.shard import ShardState, StateT
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.records import (
     BatchHeader,
@@ -48,14 +48,14 @@ class UnreadableLog(Exception):
     """The log holds something that no coordinator wrote, or that was changed since."""
 
 
-class LogLoader:
+class LogLoader(Generic[StateT]):
     """Replays one shard's log from its start, once; a log that cannot be read now needs another
     loader, and a new state machine.
     """
 
     __slots__ = ("_known_types", "_log", "_next_offset", "_record_count", "_shard", "_skipped")
 
-    def __init__(self, shard: Shard[Any], log: CoordinatorLog) -> None:
+    def __init__(self, shard: Shard[StateT], log: CoordinatorLog) -> None:
         self._shard = shard
         self._log = log
         self._known_types = frozenset(log.record_types())
@@ -64,16 +64,11 @@ class LogLoader:
         self._record_count = 0
 
     async def load(self, buffer_bytes: int, clock: Clock) -> bool:
-        """Load the shard, or stop when it is unloaded.
+        """Load the shard, or stop when it is unloaded. False when the log cannot be read now: try
+        again later, from its start.
 
         A log that does not decode fails the shard: a coordinator that guesses would hand out
         offsets that no client committed.
-
-        Args:
-            buffer_bytes: read at a time.
-
-        Returns:
-            False when the log cannot be read now: try again later, from its start.
         """
         shard = self._shard
         if not shard.is_led:
@@ -126,7 +121,6 @@ class LogLoader:
 
     def feed(self, batches: bytes) -> Iterator[None]:
         """Replay whole batches in order; yields now and then, for the loop to have its turn.
-
         Raises: UnreadableLog.
         """
         try:

@@ -1,19 +1,23 @@
 """What a coordinator's runtime needs of the broker around it.
 
-Owns the ports: a partition of the coordinator's topic as its leader sees it, and the loop.
-`replica_partitions` implements them over the replica manager; tests have their own.
+Owns the settings, whose keys cannot change while the broker runs, and the ports: a partition of the
+coordinator's topic as its leader sees it, and the loop. `coordinators` implements the ports over
+the replica manager; tests have their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from moldau.config import ConfigError
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records import Codec
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import TransactionEnd
+    from moldau.config import NodeConfig
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
@@ -44,20 +48,16 @@ class CoordinatorPartition(Protocol):
         """The epoch in which this broker leads it with a usable log, otherwise -1."""
 
     @property
-    def log_start_offset(self) -> int:
-        """Where the log begins."""
+    def log_start_offset(self) -> int: ...
 
     @property
-    def log_end_offset(self) -> int:
-        """Where the log ends (exclusive)."""
+    def log_end_offset(self) -> int: ...
 
     @property
-    def high_watermark(self) -> int:
-        """Everything below is committed."""
+    def high_watermark(self) -> int: ...
 
     @property
-    def max_batch_bytes(self) -> int:
-        """The largest batch that may be appended."""
+    def max_batch_bytes(self) -> int: ...
 
     def append(self, batch: bytearray, leader_epoch: int) -> Appended:
         """Append a batch with the demands of acks=all, if this broker leads in that epoch."""
@@ -73,8 +73,7 @@ class CoordinatorPartition(Protocol):
         here. A later call replaces an earlier one. `wake` may be called within any other call.
         """
 
-    def forget_wake(self) -> None:
-        """Do not call `wake` any more."""
+    def forget_wake(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class RuntimePorts:
     """The broker around a runtime.
 
     Attributes:
-        partition: the partition of that topic and index, if it is on this broker.
         soon: calls a function at the loop's next turn.
         start: runs a coroutine whose failure is told to the node.
     """
@@ -93,4 +91,51 @@ class RuntimePorts:
     registry: Registry
     partition: Callable[[str, int], CoordinatorPartition | None]
     soon: Callable[[Callable[[], None]], object]
-    start: Callable[[Coroutine[Any, Any, None]], object]
+    start: Callable[[Coroutine[object, object, None]], object]
+
+
+MAX_WAITING_COUNT: Final = 10_000
+"""Operations of one partition that may wait for their commit; further ones are refused."""
+
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of uncommitted records of one partition, after which operations are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """Limits and times of one coordinator.
+
+    Attributes:
+        load_buffer_bytes: read at a time while a partition is loaded.
+        write_timeout_ms: how long an answer waits for its commit.
+    """
+
+    load_buffer_bytes: int = 5 * 1024 * 1024
+    write_timeout_ms: int = 5_000
+    codec: Codec = Codec.NONE
+    max_waiting_count: int = MAX_WAITING_COUNT
+    max_waiting_bytes: int = MAX_WAITING_BYTES
+
+    @classmethod
+    def for_groups(cls, values: NodeConfig) -> RuntimeSettings:
+        """From `offsets.*` of a node's configuration. Raises: ConfigError."""
+        codec_id = values["offsets.topic.compression.codec"]
+        if codec_id not in set(Codec):
+            raise ConfigError(
+                "offsets.topic.compression.codec", str(codec_id), f"must be 0 to {max(Codec)}"
+            )
+        return cls(
+            load_buffer_bytes=values["offsets.load.buffer.size"],
+            write_timeout_ms=values["offsets.commit.timeout.ms"],
+            codec=Codec(codec_id),
+        )
+
+    @classmethod
+    def for_transactions(cls, values: NodeConfig) -> RuntimeSettings:
+        """From `transaction.state.log.*`; the log's writes are given `request.timeout.ms`, and are
+        never compressed, as in Apache Kafka.
+        """
+        return cls(
+            load_buffer_bytes=values["transaction.state.log.load.buffer.size"],
+            write_timeout_ms=values["request.timeout.ms"],
+        )

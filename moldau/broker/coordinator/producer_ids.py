@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from moldau.broker.coordinator.transaction.core.transaction import NO_PRODUCER_ID
 
@@ -36,11 +36,7 @@ class ProducerIdAllocator(Protocol):
     """Asks the controller for ids."""
 
     async def allocate_block(self) -> ProducerIdBlock:
-        """A block that no other broker has.
-
-        Raises:
-            ProducerIdsUnavailable: no controller answered, or it refused.
-        """
+        """A block that no other broker has. Raises: ProducerIdsUnavailable."""
         ...
 
 
@@ -58,11 +54,7 @@ class ProducerIds:
         self._fetching: asyncio.Task[None] | None = None
 
     async def next_producer_id(self) -> int:
-        """An id that no producer had before.
-
-        Raises:
-            ProducerIdsUnavailable: none is left here, and the controller gave none.
-        """
+        """An id that no producer had before. Raises: ProducerIdsUnavailable."""
         while (producer_id := self.next_at_hand()) is None:
             await self._fetched()
         return producer_id
@@ -126,13 +118,10 @@ class ProducerIdSource:
 
     Invariant: an id is used once; a waiting action is called exactly once, when there is a spare id
     or the controller has failed to give one.
-
-    Args:
-        start: runs a coroutine whose failure is told to the node.
     """
 
     def __init__(
-        self, producer_ids: ProducerIds, start: Callable[[Coroutine[Any, Any, None]], object]
+        self, producer_ids: ProducerIds, start: Callable[[Coroutine[object, object, None]], object]
     ) -> None:
         self._producer_ids = producer_ids
         self._start = start

@@ -28,14 +28,14 @@ from moldau.broker.coordinator.key_partitions import multiple_of_counts, partiti
 from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS, LogLoader
 from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.backoff import Backoff
 from moldau.runtime.telemetry.logs import RateLimitedLog
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.coordinator.core.result import TransactionEnd
-    from moldau.broker.coordinator.ports import RuntimePorts
-    from moldau.broker.coordinator.settings import RuntimeSettings
+    from moldau.broker.coordinator.ports import RuntimePorts, RuntimeSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage, TopicImage
     from moldau.protocol.coordinator_records import CoordinatorLog
     from moldau.runtime.timers import WheelTimer
@@ -63,13 +63,7 @@ _SHOWN_STATES: Final = (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED
 
 
 class CoordinatorRuntime(Generic[StateT]):
-    """Belongs to the data loop. All of it is synchronous but the loading.
-
-    Args:
-        log: the topic and its records.
-        make_state: a new state machine for the partition of that index.
-        execute: carries out a command of a result; it gets the index of the partition too.
-    """
+    """Belongs to the data loop. All of it is synchronous but the loading."""
 
     def __init__(
         self,
@@ -94,7 +88,7 @@ class CoordinatorRuntime(Generic[StateT]):
         self._to_load: deque[Shard[StateT]] = deque()
         self._loading_count = 0
         self._retries: dict[Shard[StateT], WheelTimer] = {}
-        self._retry_delays_ms: dict[int, int] = {}
+        self._backoffs: dict[int, Backoff] = {}
         self._is_closed = False
         self._idle: list[Callable[[], object]] = []
         self._warnings = RateLimitedLog(logger, ports.clock)
@@ -183,7 +177,7 @@ class CoordinatorRuntime(Generic[StateT]):
         shard = self._shards.pop(partition_index, None)
         if shard is None:
             return
-        self._retry_delays_ms.pop(partition_index, None)
+        self._backoffs.pop(partition_index, None)
         retry = self._retries.pop(shard, None)
         if retry is not None:
             retry.cancel()
@@ -205,7 +199,7 @@ class CoordinatorRuntime(Generic[StateT]):
                 self._settings.load_buffer_bytes, self._ports.clock
             )
             if is_decided:
-                self._retry_delays_ms.pop(shard.partition_index, None)
+                self._backoffs.pop(shard.partition_index, None)
                 self._load_time_ms.observe(self._ports.clock.monotonic_ms() - begin_ms)
                 self._compare_places(shard)
             elif shard.state is ShardState.LOADING:
@@ -256,9 +250,10 @@ class CoordinatorRuntime(Generic[StateT]):
         return partition is not None and partition.log_end_offset > partition.log_start_offset
 
     def _retry_later(self, shard: Shard[StateT]) -> None:
-        delay_ms = self._retry_delays_ms.get(shard.partition_index, RETRY_MS)
-        self._retry_delays_ms[shard.partition_index] = min(delay_ms * 2, MAX_RETRY_MS)
-        self._retries[shard] = self._ports.timers.call_later(delay_ms, self._load_again, shard)
+        backoff = self._backoffs.setdefault(shard.partition_index, Backoff(RETRY_MS, MAX_RETRY_MS))
+        self._retries[shard] = self._ports.timers.call_later(
+            backoff.next_ms(), self._load_again, shard
+        )
 
     def _load_again(self, shard: Shard[StateT]) -> None:
         """With a new state machine: the old one may have seen half of the log."""
@@ -276,7 +271,6 @@ class CoordinatorRuntime(Generic[StateT]):
         return self._partition_count
 
     def partition_of(self, key: str) -> int | None:
-        """The partition that a group or transactional id is kept in; None without the topic."""
         return partition_for(key, self._partition_count) if self._partition_count else None
 
     def max_batch_bytes(self, key: str) -> int:
@@ -338,18 +332,14 @@ class CoordinatorRuntime(Generic[StateT]):
     def complete_transaction(
         self, partition_index: int, end: TransactionEnd, done: Callable[[ErrorCode], None]
     ) -> None:
-        """End a transaction in a partition of this topic: append its marker, replay it.
-
-        Args:
-            done: called exactly once: with NONE when the marker is committed.
+        """End a transaction in a partition of this topic: append its marker, replay it. `done` is
+        called exactly once: with NONE when the marker is committed.
         """
         shard = self._shards.get(partition_index)
         if shard is None:
             done(ErrorCode.NOT_COORDINATOR)
         else:
             shard.complete_transaction(end, done)
-
-    # -- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Answer NOT_COORDINATOR to all waiting requests, and wait for reads that are under way."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
@@ -39,8 +39,7 @@ from moldau.runtime.slices import SLICE_MS
 
 if TYPE_CHECKING:
     from moldau.broker.coordinator.core.result import After, CoordinatorRecord
-    from moldau.broker.coordinator.ports import CoordinatorPartition, RuntimePorts
-    from moldau.broker.coordinator.settings import RuntimeSettings
+    from moldau.broker.coordinator.ports import CoordinatorPartition, RuntimePorts, RuntimeSettings
     from moldau.protocol.coordinator_records import CoordinatorLog
     from moldau.runtime.telemetry.logs import RateLimitedLog
     from moldau.runtime.telemetry.metrics import Counter
@@ -49,7 +48,9 @@ if TYPE_CHECKING:
 
 StateT = TypeVar("StateT", bound=CoordinatorState)
 Operation = Callable[[StateT, float], CoordinatorResult]
-Execute = Callable[[int, Any], None]
+Execute = Callable[[int, object], None]
+
+NO_PRODUCER: Final = Producer(-1, -1)
 
 FAILED_TIMER_MS: Final = 30_000
 """A timer whose event raised runs out again after this time."""
@@ -97,8 +98,8 @@ _WRITE_ERRORS: Final = {
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
 }
-"""A partition's error of a failed append, as the coordinator's `After` is told. Any other error,
-which a coordinator's own records cannot cause, is UNKNOWN_SERVER_ERROR.
+"""A partition's error of a failed append, as the coordinator's `After` is told. All others,
+which a coordinator's own records cannot cause, are UNKNOWN_SERVER_ERROR.
 
 Never REQUEST_TIMED_OUT, which says that the records are in the log (`is_refused`).
 MESSAGE_TOO_LARGE stays, because its name in the answer depends on the request; so does what the log
@@ -123,48 +124,6 @@ class _Waiting(NamedTuple):
     timer_key: Hashable
 
 
-class _CommitQueue:
-    """The line of results that wait; offsets and deadlines never decrease along it."""
-
-    __slots__ = ("_line", "size_bytes")
-
-    def __init__(self) -> None:
-        self._line: deque[_Waiting] = deque()
-        self.size_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._line)
-
-    @property
-    def first(self) -> _Waiting | None:
-        return self._line[0] if self._line else None
-
-    def add(self, waiting: _Waiting) -> None:
-        assert not self._line or self._line[-1].required_offset <= waiting.required_offset
-        self._line.append(waiting)
-        self.size_bytes += waiting.size_bytes
-
-    def pop_committed(self, high_watermark: int) -> _Waiting | None:
-        """The first one, if what it waits for is committed."""
-        if self._line and self._line[0].required_offset <= high_watermark:
-            return self.pop()
-        return None
-
-    def pop_overdue(self, now_ms: float) -> _Waiting | None:
-        """The first one, if its time is up."""
-        if self._line and self._line[0].deadline_ms <= now_ms:
-            return self.pop()
-        return None
-
-    def pop(self) -> _Waiting | None:
-        """The first one, whatever it waits for."""
-        if not self._line:
-            return None
-        waiting = self._line.popleft()
-        self.size_bytes -= waiting.size_bytes
-        return waiting
-
-
 class _Unwritable(NamedTuple):
     """Records that make no batch, and why."""
 
@@ -172,14 +131,14 @@ class _Unwritable(NamedTuple):
     reason: str
 
 
-class _Failing:
+class _Failing(Generic[StateT]):
     """Fails the shard if the block raises: its state is not the log's any more, or it lacks timers
     that it needs. (A generator as a context takes 2 µs more, for every append.)
     """
 
     __slots__ = ("_shard",)
 
-    def __init__(self, shard: Shard[Any]) -> None:
+    def __init__(self, shard: Shard[StateT]) -> None:
         self._shard = shard
 
     def __enter__(self) -> None:
@@ -194,8 +153,6 @@ class Shard(Generic[StateT]):
     """A state machine with its log; moves along LEGAL_TRANSITIONS.
 
     Args:
-        leader_epoch: the one in which this broker leads; nothing is appended in another.
-        execute: carries out the commands in results.
         left_out: counts records that no batch can hold.
         warnings: for what clients can provoke.
     """
@@ -227,7 +184,9 @@ class Shard(Generic[StateT]):
         self._left_out = left_out
         self._warnings = warnings
         self._end_offset = 0
-        self._waiting = _CommitQueue()
+        self._line: deque[_Waiting] = deque()
+        """Results that wait; offsets and deadlines never decrease along it."""
+        self._line_bytes = 0
         self._timers: dict[Hashable, WheelTimer] = {}
         self._deadline: WheelTimer | None = None
         self._woken_at = -1
@@ -244,8 +203,7 @@ class Shard(Generic[StateT]):
 
     @property
     def waiting_count(self) -> int:
-        """Answers that wait for a commit."""
-        return len(self._waiting)
+        return len(self._line)
 
     # -- states --------------------------------------------------------------------------------
 
@@ -263,10 +221,7 @@ class Shard(Generic[StateT]):
 
     def continue_in(self, leader_epoch: int) -> bool:
         """Keep the state in a newer leader epoch if this broker has led all the time, so that the
-        state machine has replayed exactly what the log holds.
-
-        Returns:
-            Whether that is so.
+        state machine has replayed exactly what the log holds; tell whether that is so.
         """
         if self.state is not ShardState.ACTIVE or leader_epoch < self.leader_epoch:
             return False
@@ -303,19 +258,15 @@ class Shard(Generic[StateT]):
         self._timers.clear()
         with ExitStack() as calls:
             # An exception in one keeps none of the others from its answer; called last to first.
-            waiting = []
-            while (each := self._waiting.pop()) is not None:
-                waiting.append(each)
-            for each in reversed(waiting):
-                calls.callback(self._end_wait, each, error)
+            line, self._line, self._line_bytes = self._line, deque(), 0
+            for waiting in reversed(line):
+                calls.callback(self._end_wait, waiting, error)
 
     # -- operations ------------------------------------------------------------------------------
 
     def refusal(self, *, passes_limit: bool = False) -> ErrorCode:
-        """Why the shard takes no operation now, or NONE.
-
-        Args:
-            passes_limit: take it however long the line of waiting results is.
+        """Why the shard takes no operation now, or NONE. With `passes_limit` it takes one however
+        long the line of waiting results is.
         """
         if self.state is not ShardState.ACTIVE:
             return _REFUSALS[self.state]
@@ -323,8 +274,8 @@ class Shard(Generic[StateT]):
             return ErrorCode.NOT_COORDINATOR
         settings = self._settings
         if not passes_limit and (
-            len(self._waiting) >= settings.max_waiting_count
-            or self._waiting.size_bytes >= settings.max_waiting_bytes
+            len(self._line) >= settings.max_waiting_count
+            or self._line_bytes >= settings.max_waiting_bytes
         ):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.NONE
@@ -352,8 +303,7 @@ class Shard(Generic[StateT]):
                 self.machine.replay_end_marker(end.producer, is_commit=end.is_commit)
             self._end_offset = appended.next_offset
 
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            del now_ms
+        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             done(error)
             return CoordinatorResult()
 
@@ -452,16 +402,14 @@ class Shard(Generic[StateT]):
                 )
                 for record in records
             ]
-            if producer is None:
-                batch = encode_batch(rows, codec=codec)
-            else:
-                batch = encode_batch(
-                    rows,
-                    codec=codec,
-                    producer_id=producer.producer_id,
-                    producer_epoch=producer.producer_epoch,
-                    is_transactional=True,
-                )
+            producer_id, producer_epoch = producer or NO_PRODUCER
+            batch = encode_batch(
+                rows,
+                codec=codec,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                is_transactional=producer is not None,
+            )
         except LocalProtocolError as problem:
             return _Unwritable(ErrorCode.UNKNOWN_SERVER_ERROR, f"cannot be encoded: {problem}")
         if len(batch) > self.partition.max_batch_bytes:
@@ -537,7 +485,9 @@ class Shard(Generic[StateT]):
     def _wait(self, after: After, size_bytes: int, timer_key: Hashable = None) -> None:
         timeout_ms = self._settings.write_timeout_ms
         deadline_ms = self._ports.clock.monotonic_ms() + timeout_ms
-        self._waiting.add(_Waiting(self._end_offset, deadline_ms, after, size_bytes, timer_key))
+        assert not self._line or self._line[-1].required_offset <= self._end_offset
+        self._line.append(_Waiting(self._end_offset, deadline_ms, after, size_bytes, timer_key))
+        self._line_bytes += size_bytes
 
     def _drain(self) -> None:
         """Finish the results whose records are committed, in order, new ones included; after a
@@ -553,13 +503,17 @@ class Shard(Generic[StateT]):
                 if clock.monotonic_ms() > end_ms:
                     self._drain_soon()
                     break
-                waiting = self._waiting.pop_committed(self.partition.high_watermark)
-                if waiting is None:
+                if not self._line or self._line[0].required_offset > self.partition.high_watermark:
                     break
-                self._end_wait(waiting, ErrorCode.NONE)
+                self._end_wait(self._pop_first(), ErrorCode.NONE)
         finally:
             self._is_draining = False
             self._wait_for_first()
+
+    def _pop_first(self) -> _Waiting:
+        waiting = self._line.popleft()
+        self._line_bytes -= waiting.size_bytes
+        return waiting
 
     def _end_wait(self, waiting: _Waiting, error: ErrorCode) -> None:
         if waiting.timer_key is None:
@@ -570,9 +524,9 @@ class Shard(Generic[StateT]):
 
     def _wait_for_first(self) -> None:
         """Ask to be called when the first in line is committed, or its time is up."""
-        first = self._waiting.first
-        if first is None or self.state is not ShardState.ACTIVE:
+        if not self._line or self.state is not ShardState.ACTIVE:
             return
+        first = self._line[0]
         # Where it is not led any more, the unload is on its way; `wake` would be called at once
         # again and again until then.
         if self._woken_at != first.required_offset and self.is_led:
@@ -602,8 +556,8 @@ class Shard(Generic[StateT]):
         self._deadline = None
         now_ms = self._ports.clock.monotonic_ms()
         try:
-            while (waiting := self._waiting.pop_overdue(now_ms)) is not None:
-                self._end_wait(waiting, ErrorCode.REQUEST_TIMED_OUT)
+            while self._line and self._line[0].deadline_ms <= now_ms:
+                self._end_wait(self._pop_first(), ErrorCode.REQUEST_TIMED_OUT)
         finally:
             self._drain()
 

@@ -153,7 +153,7 @@ class RedisOffsets:
         for _ in range(MAX_ATTEMPTS):
             with self.client.pipeline(transaction=True) as pipe:
                 try:
-                    pipe.watch(self.key)
+                    pipe.watch(self.key)  # type: ignore[no-untyped-call]  # redis annotates all but this one
                     stored = _as_bytes(pipe.hgetall(self.key))
                     pipe.multi()
                     queue(pipe, stored)

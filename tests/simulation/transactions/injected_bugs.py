@@ -9,13 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from moldau.broker.api import p02_list_offsets as list_offsets
+from moldau.broker.coordinator.coordinators import ReplicaPartition
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
-from moldau.broker.coordinator.group.core.member_updates import MemberUpdates
+from moldau.broker.coordinator.group.core.member_updates import MemberUpdates, Reconciliation
 from moldau.broker.coordinator.group.core.offset_store import OffsetStore
-from moldau.broker.coordinator.group.core.reconciliation import Reconciliation
 from moldau.broker.coordinator.loader import LogLoader
-from moldau.broker.coordinator.replica_partitions import ReplicaPartition
 from moldau.broker.coordinator.transaction import marker_sender
 from moldau.broker.coordinator.transaction.core import rules, transaction
 from moldau.broker.coordinator.transaction.core.transaction import Transaction

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from moldau.broker.coordinator.settings import RuntimeSettings
+from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.shard import Shard
 from moldau.broker.coordinator.transaction.core import rules
 from moldau.broker.coordinator.transaction.marker_sender import MarkerSender

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final, Protocol
 
 import re2
 
@@ -45,16 +45,21 @@ _COSTLY: Final = re.compile(
 """Escapes and repetitions, one after the other; what is neither is passed over."""
 
 
+class Pattern(Protocol):
+    """A compiled expression of RE2."""
+
+    pattern: str
+    programsize: int
+
+    def fullmatch(self, text: str) -> object | None: ...
+
+
 class InvalidExpression(ValueError):
     """An invalid regular expression, or one beyond the limits; the message says why."""
 
 
-def compile_expression(expression: str) -> Any:
-    """The expression, ready to be matched (`fullmatch`).
-
-    Raises:
-        InvalidExpression: it cannot be taken.
-    """
+def compile_expression(expression: str) -> Pattern:
+    """The expression, ready to be matched. Raises: InvalidExpression."""
     if len(expression) > MAX_EXPRESSION_BYTES or len(expression.encode()) > MAX_EXPRESSION_BYTES:
         raise InvalidExpression(
             f"a regular expression may have {MAX_EXPRESSION_BYTES} bytes, this has more"
@@ -65,27 +70,27 @@ def compile_expression(expression: str) -> Any:
     return outcome
 
 
-def compile_anew(expression: str) -> None:
+def compile_once_more(expression: str) -> None:
     """Compile an expression as if it were not remembered, to be timed."""
     re2.purge()  # RE2 has a memory of its own.
     _compile.__wrapped__(expression)
 
 
 @lru_cache(MAX_REMEMBERED)
-def _compile(expression: str) -> Any:
+def _compile(expression: str) -> Pattern | str:
     """The compiled expression, or the reason of its refusal: an exception is not remembered."""
     refusal = _limit_reached(expression)
     if refusal is not None:
         return refusal
     try:
-        return re2.compile(expression, _OPTIONS)
+        compiled: Pattern = re2.compile(expression, _OPTIONS)
+        return compiled
     except re2.error as error:
         reason = error.args[0] if error.args else ""
         return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 def _limit_reached(expression: str) -> str | None:
-    """The limit that forbids to compile the expression, if one does."""
     unicode_class_count = repetitions = 0
     for found in _COSTLY.finditer(expression):
         if found["unicode"]:

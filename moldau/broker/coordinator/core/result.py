@@ -16,13 +16,11 @@ from moldau.protocol.records import Record
 from moldau.protocol.schema import Message
 
 if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.replies import Answerable
     from moldau.protocol.coordinator_records import CoordinatorLog
 
 MAX_BYTES_AT_ONCE: Final = 400_000
 """Bytes of the keys and values of one portion."""
-
-ReplyTo: TypeAlias = Any
-"""What gets an answer: opaque to state machines, which only hand it back, exactly once."""
 
 
 class CoordinatorRecord(NamedTuple):
@@ -64,8 +62,8 @@ class TransactionEnd(NamedTuple):
 class Reply(NamedTuple):
     """An answer and where it goes."""
 
-    to: ReplyTo
-    message: Any
+    to: Answerable
+    message: object
 
 
 class SetTimer(NamedTuple):
@@ -111,8 +109,8 @@ class CoordinatorResult:
        may be taken back, and when, says `is_refused`. The runtime carries out what `after` returns
        in the same way.
 
-    `replies` are for what no record stands behind, and for refusals. Any answer that tells of state
-    in the log belongs into `after`, reads included, so that no client is told what may be lost.
+    `replies` are for what no record stands behind, and for refusals. Every answer that tells of
+    state in the log belongs into `after`, reads included: no client is told what may be lost.
     `producer` makes `records` part of that producer's transaction.
     `commands` are for the coordinator that owns the runtime (markers to send, for instance).
 
@@ -126,20 +124,20 @@ class CoordinatorResult:
     producer: Producer | None = None
     timers: list[SetTimer | CancelTimer] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
-    commands: list[Any] = field(default_factory=list)
+    commands: list[object] = field(default_factory=list)
     after: After | None = None
 
     @staticmethod
-    def reply(to: ReplyTo, message: Any) -> CoordinatorResult:
+    def reply(to: Answerable, message: object) -> CoordinatorResult:
         """An answer that needs no commit."""
         return CoordinatorResult(replies=[Reply(to, message)])
 
     @staticmethod
     def reply_when_committed(
-        to: ReplyTo,
-        message: Any,
+        to: Answerable,
+        message: object,
         *,
-        on_error: Callable[[ErrorCode], Any],
+        on_error: Callable[[ErrorCode], object],
         records: list[CoordinatorRecord] | None = None,
         producer: Producer | None = None,
     ) -> CoordinatorResult:
@@ -151,12 +149,11 @@ class CoordinatorResult:
         return result
 
     def answer_when_committed(
-        self, to: ReplyTo, message: Any, on_error: Callable[[ErrorCode], Any]
+        self, to: Answerable, message: object, on_error: Callable[[ErrorCode], object]
     ) -> None:
         """As `reply_when_committed`, for a result that is there already."""
 
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            del now_ms
+        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             return CoordinatorResult.reply(
                 to, message if error is ErrorCode.NONE else on_error(error)
             )
@@ -179,7 +176,6 @@ class CoordinatorResult:
         self.after = both
 
     def merge(self, other: CoordinatorResult) -> None:
-        """Add everything of `other`."""
         assert self.producer == other.producer or not self.records or not other.records
         self.producer = self.producer or other.producer
         written = [each for each in (self, other) if each.records]
@@ -242,7 +238,6 @@ class Portion:
 
     @property
     def is_full(self) -> bool:
-        """Whether the rest has to wait for another turn."""
         return len(self.records) >= self._max_count or self._size_bytes >= MAX_BYTES_AT_ONCE
 
     def add(self, *records: CoordinatorRecord) -> None:
@@ -267,10 +262,8 @@ class CoordinatorState(Protocol):
     def replay(
         self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
     ) -> None:
-        """Take in a record of the log: at loading, and again each one just appended.
-
-        Args:
-            producer: whose transaction it belongs to; it counts only when that commits.
+        """Take in a record of the log: at loading, and again each one just appended. `producer` is
+        the one whose transaction it belongs to; the record counts only when that commits.
         """
 
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:

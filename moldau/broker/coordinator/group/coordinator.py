@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
+from moldau.broker.coordinator.core.replies import Answerable, CallbackReply, Collector
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
 from moldau.broker.coordinator.group.core.consumer_group import ResolvedRegularExpression
-from moldau.broker.coordinator.group.core.context import ClientInfo
+from moldau.broker.coordinator.group.core.context import (
+    ClientInfo,
+    ConsumerGroupSettings,
+    GroupSettings,
+)
 from moldau.broker.coordinator.group.core.joining import Joining, join_error
 from moldau.broker.coordinator.group.core.offset_requests import (
     CommitLimits,
@@ -26,11 +31,9 @@ from moldau.broker.coordinator.group.core.offset_requests import (
     refused_fetch,
 )
 from moldau.broker.coordinator.group.core.regular_expressions import ResolveRegularExpressions
-from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings, GroupSettings
 from moldau.broker.coordinator.group.core.state import GroupState
-from moldau.broker.coordinator.replies import Answerable, CallbackReply, Collector
+from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
-from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatResponse
@@ -43,6 +46,8 @@ from moldau.runtime.slices import LoopSlices
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.core.result import CoordinatorResult
+    from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
+    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.metadata.steps import Steps
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
     from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
+    from moldau.protocol.messages.p16_list_groups import ListedGroup
     from moldau.protocol.messages.p28_txn_offset_commit import (
         TxnOffsetCommitRequest,
         TxnOffsetCommitResponse,
@@ -87,11 +93,7 @@ class GroupMetrics:
         for state in ClassicGroupState:
             registry.gauge(f"{MANAGER}NumGroups{state.value}", partial(self._in_state, state.value))
         for kind in KINDS:
-            registry.gauge(
-                COORDINATOR + "group-count",
-                partial(self._of_kind, kind),
-                protocol=kind,
-            )
+            registry.gauge(COORDINATOR + "group-count", partial(self._of_kind, kind), protocol=kind)
         for name in CONSUMER_STATES:
             registry.gauge(
                 COORDINATOR + "consumer-group-count",
@@ -100,7 +102,6 @@ class GroupMetrics:
             )
 
     def count(self, name: str, amount: int) -> None:
-        """Count events."""
         self._counters[name].value += amount
 
     def _offset_count(self) -> float:
@@ -112,7 +113,7 @@ class GroupMetrics:
     def _of_kind(self, kind: str) -> float:
         return self._group_count(lambda group: group.kind == kind)
 
-    def _group_count(self, is_counted: Callable[[Any], bool]) -> float:
+    def _group_count(self, is_counted: Callable[[ClassicGroup | ConsumerGroup], bool]) -> float:
         # The copy is atomic: the metrics may be collected in another thread.
         return float(
             sum(
@@ -121,68 +122,6 @@ class GroupMetrics:
                 for group in list(state.groups.values())
             )
         )
-
-
-class RegularExpressionResolver:
-    """Finds the topics that regular expressions of consumer groups stand for: carries out
-    `ResolveRegularExpressions` for all partitions.
-
-    It leaves out topics that the member's client may not describe, has the others matched, and
-    tells the group; it never holds the loop for longer than a slice. Invariant: every look-up that
-    is started ends with a result, as long as the partition is led here.
-    """
-
-    def __init__(self, services: BrokerServices, runtime: CoordinatorRuntime[GroupState]) -> None:
-        self._services = services
-        self._runtime = runtime
-
-    def start(self, partition_index: int, command: ResolveRegularExpressions) -> None:
-        """Begin a look-up; its result goes to the partition's state machine."""
-        self._services.start(
-            self._resolve(partition_index, command),
-            f"regular expressions of group {command.group_id}",
-        )
-
-    async def _resolve(self, partition_index: int, command: ResolveRegularExpressions) -> None:
-        image = self._services.metadata.image
-        slices = LoopSlices(self._services.clock)
-        expressions, patterns = [], []
-        for expression in sorted(command.expressions):
-            try:
-                patterns.append(compile_expression(expression))
-                expressions.append(expression)
-            except InvalidExpression:
-                # Read from the log, where another coordinator accepted it; it matches nothing.
-                continue
-            if slices.is_over:
-                await slices.next()
-        names = []
-        for name in list(image.topics.topics_by_name):
-            if command.authorize_topic is None or command.authorize_topic(name):
-                names.append(name)
-            if slices.is_over:
-                await slices.next()
-        matched = await self._services.matcher.match(
-            patterns,
-            names,
-            is_wanted=lambda: self._runtime.coordinator_epoch(partition_index) >= 0,
-        )
-        if matched is None:
-            return
-        found = dict.fromkeys(command.expressions, frozenset[str]())
-        found.update(zip(expressions, map(frozenset, matched), strict=True))
-        metadata_offset = image.provenance.last_contained_offset
-
-        def operation(state: GroupState, now_ms: float) -> CoordinatorResult:
-            return state.consumer_groups.regular_expressions_resolved(
-                command,
-                {
-                    expression: ResolvedRegularExpression(names, metadata_offset, int(now_ms))
-                    for expression, names in found.items()
-                },
-            )
-
-        self._runtime.call(partition_index, operation, passes_limit=True)
 
 
 Operation = Callable[[GroupState, float], "CoordinatorResult"]
@@ -207,7 +146,6 @@ class GroupCoordinator:
             ports=ports,
         )
         self.metrics = GroupMetrics(services.registry, self.runtime.states)
-        self.regular_expressions = RegularExpressionResolver(services, self.runtime)
         self._deleted_while_loading: dict[int, frozenset[str]] = {}
 
     def _make_state(self, partition_index: int) -> GroupState:
@@ -226,18 +164,19 @@ class GroupCoordinator:
     def _random_id(self) -> str:
         return str(UUID(int=self._services.random.getrandbits(128), version=4))
 
-    def _execute(self, partition_index: int, command: Any) -> None:
+    def _execute(self, partition_index: int, command: object) -> None:
         assert isinstance(command, ResolveRegularExpressions), f"unknown command {command!r}"
-        self.regular_expressions.start(partition_index, command)
+        self._services.start(
+            self._resolve(partition_index, command),
+            f"regular expressions of group {command.group_id}",
+        )
 
     def partition_of(self, group_id: str) -> int | None:
-        """The partition of `__consumer_offsets` that a group is kept in; None without the topic."""
         return self.runtime.partition_of(group_id)
 
     # -- the cluster -----------------------------------------------------------------------------
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Load and unload partitions, and tell the loaded ones of changes."""
         self.runtime.on_metadata_update(delta, image)
         if not delta.touched & _FOLLOWED:
             return
@@ -254,7 +193,7 @@ class GroupCoordinator:
     ) -> None:
         error = self.runtime.call(
             partition_index,
-            lambda state, now_ms: state.on_metadata_update(delta, image, now_ms),
+            lambda state, _now_ms: state.on_metadata_update(delta, image),
             passes_limit=True,
         )
         if error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -264,17 +203,14 @@ class GroupCoordinator:
             self._deleted_while_loading[partition_index] = known | deleted
 
     async def close(self) -> None:
-        """Send all waiting clients to another coordinator."""
         await self.runtime.close()
-
-    # -- asking one group ------------------------------------------------------------------------
 
     def ask(
         self,
         group_id: str,
         reply_to: Answerable,
         operation: Operation,
-        on_error: Callable[[ErrorCode], Any],
+        on_error: Callable[[ErrorCode], object],
         *,
         passes_limit: bool = False,
     ) -> None:
@@ -301,11 +237,10 @@ class GroupCoordinator:
         _release_if_waiting(context)
 
     def sync_group(self, context: RequestContext, request: SyncGroupRequest) -> None:
-        """Answer SyncGroup."""
         self.ask(
             request.group_id,
             context,
-            lambda state, now_ms: state.sync_group(request, context, now_ms),
+            lambda state, _now_ms: state.protocol_of(request.group_id).sync_group(request, context),
             lambda error: SyncGroupResponse(error_code=error),
             passes_limit=True,
         )
@@ -316,7 +251,9 @@ class GroupCoordinator:
         self.ask(
             request.group_id,
             context,
-            lambda state, now_ms: state.heartbeat(request, context, now_ms),
+            lambda state, now_ms: state.protocol_of(request.group_id).heartbeat(
+                request, context, now_ms
+            ),
             lambda error: HeartbeatResponse(
                 error_code=ErrorCode.NONE
                 if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -332,15 +269,15 @@ class GroupCoordinator:
         reply_to: Answerable,
         answers: list[MemberResponse],
     ) -> None:
-        """Answer LeaveGroup, `request` and answer in the form of version 3 and later.
-
-        Args:
-            answers: one for each member of the request, with its names.
+        """Answer LeaveGroup, `request` and answer in the form of version 3 and later; `answers` has
+        one for each member of the request, with its names.
         """
         self.ask(
             request.group_id,
             reply_to,
-            lambda state, now_ms: state.leave_group(request, reply_to, now_ms, answers),
+            lambda state, now_ms: state.protocol_of(request.group_id).leave_group(
+                request, reply_to, now_ms, answers
+            ),
             lambda error: LeaveGroupResponse(error_code=error),
             passes_limit=True,
         )
@@ -367,7 +304,9 @@ class GroupCoordinator:
         )
         context.hold_if_waiting()
 
-    def prepare_transactional(self, request: TxnOffsetCommitRequest) -> Steps[PreparedCommit]:
+    def prepare_transactional(
+        self, request: TxnOffsetCommitRequest
+    ) -> Steps[PreparedCommit[TxnOffsetCommitResponse]]:
         """Prepare what `txn_offset_commit` stores; a step for each partition."""
         limits = self._commit_limits(request.group_id)
         return prepare_transactional(request, limits, self._services.clock.now_ms())
@@ -380,16 +319,11 @@ class GroupCoordinator:
     def txn_offset_commit(
         self,
         request: TxnOffsetCommitRequest,
-        prepared: PreparedCommit,
+        prepared: PreparedCommit[TxnOffsetCommitResponse],
         done: Callable[[TxnOffsetCommitResponse], None],
         api_version: int = 5,
     ) -> None:
-        """Store offsets as part of a transaction that has been verified.
-
-        Args:
-            prepared: by `prepare_transactional`.
-            done: called exactly once, now or later.
-        """
+        """Store offsets as part of a transaction that has been verified."""
         reply_to = CallbackReply(done)
         self.ask(
             request.group_id,
@@ -415,7 +349,6 @@ class GroupCoordinator:
         )
 
     def delete_offsets(self, request: OffsetDeleteRequest, reply_to: Answerable) -> None:
-        """Answer OffsetDelete."""
         self.ask(
             request.group_id,
             reply_to,
@@ -426,7 +359,6 @@ class GroupCoordinator:
     # -- administration --------------------------------------------------------------------------
 
     def describe_group(self, group_id: str, api_version: int, reply_to: Answerable) -> None:
-        """Answer DescribedGroup."""
         self.ask(
             group_id,
             reply_to,
@@ -435,7 +367,6 @@ class GroupCoordinator:
         )
 
     def delete_group(self, group_id: str, reply_to: Answerable) -> None:
-        """Answer an ErrorCode."""
         self.ask(
             group_id,
             reply_to,
@@ -447,14 +378,14 @@ class GroupCoordinator:
         self,
         states: frozenset[str],
         types: frozenset[str],
-        done: Callable[[ErrorCode, list[Any]], None],
+        done: Callable[[ErrorCode, list[ListedGroup]], None],
     ) -> None:
         """Give `done` the groups of all partitions led here, each a ListedGroup; or an error while
         a partition is being loaded or cannot be.
         """
 
-        def ended(parts: list[Any]) -> None:
-            listed: list[Any] = []
+        def ended(parts: list[list[ListedGroup] | ErrorCode]) -> None:
+            listed: list[ListedGroup] = []
             for part in parts:
                 if not isinstance(part, ErrorCode):
                     listed += part
@@ -477,9 +408,51 @@ class GroupCoordinator:
                 part.respond(error)
         collector.all_asked()
 
+    async def _resolve(self, partition_index: int, command: ResolveRegularExpressions) -> None:
+        """Find the topics that the regular expressions of a consumer group stand for, without those
+        that the member's client may not describe, and tell the group. It never holds the loop for
+        longer than a slice, and ends with a result as long as the partition is led here.
+        """
+        image = self._services.metadata.image
+        slices = LoopSlices(self._services.clock)
+        expressions, patterns = [], []
+        for expression in sorted(command.expressions):
+            try:
+                patterns.append(compile_expression(expression))
+                expressions.append(expression)
+            except InvalidExpression:
+                # Read from the log, where another coordinator accepted it; it matches nothing.
+                continue
+            if slices.is_over:
+                await slices.next()
+        names = []
+        for name in list(image.topics.topics_by_name):
+            if command.authorize_topic is None or command.authorize_topic(name):
+                names.append(name)
+            if slices.is_over:
+                await slices.next()
+        matched = await self._services.matcher.match(
+            patterns, names, is_wanted=lambda: self.runtime.coordinator_epoch(partition_index) >= 0
+        )
+        if matched is None:
+            return
+        found = dict.fromkeys(command.expressions, frozenset[str]())
+        found.update(zip(expressions, map(frozenset, matched), strict=True))
+        metadata_offset = image.provenance.last_contained_offset
+
+        def operation(state: GroupState, now_ms: float) -> CoordinatorResult:
+            return state.consumer_groups.regular_expressions_resolved(
+                command,
+                {
+                    expression: ResolvedRegularExpression(names, metadata_offset, int(now_ms))
+                    for expression, names in found.items()
+                },
+            )
+
+        self.runtime.call(partition_index, operation, passes_limit=True)
+
 
 def client_of(context: RequestContext) -> ClientInfo:
-    """The sender of a request, as groups keep it."""
     return ClientInfo(context.client_id or "", f"/{context.client_host}")
 
 

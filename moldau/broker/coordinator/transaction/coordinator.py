@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from moldau.broker.coordinator.core.replies import CallbackReply, Collector
+from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.producer_ids import ProducerIdSource
-from moldau.broker.coordinator.replies import CallbackReply, Collector
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
-from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import (
     DescribeAnswer,
@@ -30,7 +30,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     ProducerIdAndEpoch,
     Transaction,
 )
-from moldau.broker.coordinator.transaction.marker_sender import MarkerPorts, MarkerSender
+from moldau.broker.coordinator.transaction.marker_sender import MarkerSender
 from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
@@ -55,12 +55,7 @@ NO_LEADER: Final = -1
 
 
 class TransactionCoordinator:
-    """Belongs to the data loop.
-
-    Args:
-        services: complete but for the coordinators.
-        ports: where state machines run.
-    """
+    """Belongs to the data loop."""
 
     def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
@@ -76,26 +71,15 @@ class TransactionCoordinator:
             ports=ports,
         )
         self._markers = MarkerSender(
-            MarkerPorts(
-                broker_id=services.broker_id,
-                listener_name=services.inter_broker_listener_name,
-                image=lambda: services.metadata.image,
-                coordinator_epoch=self.runtime.coordinator_epoch,
-                write_here=self._write_here,
-                written=self._written,
-                start=services.start,
-                timers=services.timers,
-                clock=services.clock,
-                registry=services.registry,
-                network=services.network,
-                request_timeout_ms=services.node_config["request.timeout.ms"],
-            )
+            services,
+            coordinator_epoch=self.runtime.coordinator_epoch,
+            write_here=self._write_here,
+            written=self._written,
         )
 
     # -- the cluster -----------------------------------------------------------------------------
 
     def partition_of(self, transactional_id: str) -> int | None:
-        """The partition of `__transaction_state` that keeps the id; None without the topic."""
         return self.runtime.partition_of(transactional_id)
 
     def leader_of(self, transactional_id: str) -> int | None:
@@ -108,12 +92,10 @@ class TransactionCoordinator:
         return None if leader == NO_LEADER else leader
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Load and unload partitions; markers may find their leaders now."""
         self.runtime.on_metadata_update(delta, image)
         self._markers.on_metadata_update()
 
     async def close(self) -> None:
-        """Send all waiting clients to another coordinator."""
         self._producer_ids.close()
         await self.runtime.close()
         await self._markers.close()
@@ -140,7 +122,7 @@ class TransactionCoordinator:
         transactional_id: str,
         operation: Operation[TransactionState],
         reply_to: CallbackReply,
-        failed: Callable[[ErrorCode], Any],
+        failed: Callable[[ErrorCode], object],
     ) -> None:
         """Have the id's state machine answer `reply_to`, or answer why it cannot be asked."""
         error = self.runtime.call(transactional_id, operation)
@@ -209,7 +191,6 @@ class TransactionCoordinator:
         )
 
     def describe(self, transactional_id: str, done: Callable[[DescribeAnswer], None]) -> None:
-        """Describe an id that is coordinated here."""
         reply_to = CallbackReply(done)
         self._ask(
             transactional_id,
@@ -261,7 +242,7 @@ class TransactionCoordinator:
     def _transaction_version(self) -> int:
         return self._services.metadata.image.features.level(TRANSACTION_VERSION)
 
-    def _execute(self, partition_index: int, command: Any) -> None:
+    def _execute(self, partition_index: int, command: object) -> None:
         assert isinstance(command, SendMarkers)
         self._markers.send(partition_index, command)
 
@@ -275,8 +256,6 @@ class TransactionCoordinator:
         )
 
     def _write_here(
-        self,
-        request: WriteTxnMarkersRequest,
-        done: Callable[[WriteTxnMarkersResponse], None],
+        self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]
     ) -> None:
         self._services.go_on(write_markers(self._services, request, done))

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p27_write_txn_markers import (
@@ -30,12 +29,9 @@ from moldau.protocol.types import TopicPartition
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 
 if TYPE_CHECKING:
+    from moldau.broker.api.services import BrokerServices
     from moldau.broker.coordinator.transaction.core.state import SendMarkers
     from moldau.metadata.image import MetadataImage
-    from moldau.runtime.clock import Clock
-    from moldau.runtime.network import Network
-    from moldau.runtime.telemetry.metrics import Registry
-    from moldau.runtime.timers import TimerWheel
 
 logger = logging.getLogger("moldau.broker.transactions")
 
@@ -57,11 +53,7 @@ FENCED_ERRORS: Final = frozenset(
 """The partition knows a newer coordinator or producer: this transaction is not ours to end."""
 
 DONE_ERRORS: Final = frozenset(
-    {
-        ErrorCode.NONE,
-        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ErrorCode.UNSUPPORTED_VERSION,
-    }
+    {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
 )
 """Nothing more can be done at that partition."""
 
@@ -77,33 +69,6 @@ class Marker(NamedTuple):
 WriteMarkers = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerPorts:
-    """The broker around the sender.
-
-    Attributes:
-        image: the metadata as it is now.
-        coordinator_epoch: of a partition of `__transaction_state`, -1 when it is not led here.
-        write_here: writes the markers of partitions that this broker leads.
-        written: called with the partitions of a command that are done.
-        start: runs a coroutine whose failure is told to the node.
-        request_timeout_ms: how long a broker may take to answer.
-    """
-
-    broker_id: int
-    listener_name: str
-    image: Callable[[], MetadataImage]
-    coordinator_epoch: Callable[[int], int]
-    write_here: WriteMarkers
-    written: Callable[[int, SendMarkers, list[TopicPartition]], None]
-    start: Callable[[Coroutine[Any, Any, None], str], object]
-    timers: TimerWheel
-    clock: Clock
-    registry: Registry
-    network: Network | None
-    request_timeout_ms: int
-
-
 class _Destination:
     """The markers for one broker: they wait in a queue, or are in a request under way."""
 
@@ -117,26 +82,40 @@ class _Destination:
 
 
 class MarkerSender:
-    """Belongs to the data loop. Nothing is sent within a call: the next turn of the loop does."""
+    """Belongs to the data loop. Nothing is sent within a call: the next turn of the loop does.
 
-    def __init__(self, ports: MarkerPorts) -> None:
-        self._ports = ports
+    Args:
+        coordinator_epoch: of a partition of `__transaction_state`, -1 when it is not led here.
+        write_here: writes the markers of partitions that this broker leads.
+        written: called with the partitions of a command that are done.
+    """
+
+    def __init__(
+        self,
+        services: BrokerServices,
+        *,
+        coordinator_epoch: Callable[[int], int],
+        write_here: WriteMarkers,
+        written: Callable[[int, SendMarkers, list[TopicPartition]], None],
+    ) -> None:
+        self._services = services
+        self._coordinator_epoch = coordinator_epoch
+        self._write_here = write_here
+        self._written = written
+        self._request_timeout_ms = int(services.node_config["request.timeout.ms"])
         self._destinations: dict[int, _Destination] = {}
         self._leaderless: dict[Marker, None] = {}
-        self._waiting_count = 0
         self._is_due = False
         self._is_closed = False
-        ports.registry.gauge(
+        services.registry.gauge(
             METRIC_PREFIX + "UnknownDestinationQueueSize", lambda: len(self._leaderless)
         )
 
     @property
     def unsent_count(self) -> int:
-        """Markers that wait for a leader or in a queue."""
         return len(self._leaderless) + sum(len(each.queue) for each in self._destinations.values())
 
     def send(self, coordinator_partition: int, command: SendMarkers) -> None:
-        """Take over a command."""
         self._route(
             Marker(coordinator_partition, command, partition)
             for partition in sorted(command.remaining)
@@ -157,13 +136,11 @@ class MarkerSender:
             if destination.link is not None:
                 await destination.link.close()
 
-    # -- routes ----------------------------------------------------------------------------------
-
     def _route(self, markers: Iterable[Marker]) -> None:
         """Put each into the queue of its partition's leader."""
         if self._is_closed:
             return
-        image = self._ports.image()
+        image = self._services.metadata.image
         gone: list[Marker] = []
         for marker in markers:
             if marker.command.is_cancelled or marker.partition not in marker.command.remaining:
@@ -172,8 +149,8 @@ class MarkerSender:
             if leader is None:
                 gone.append(marker)
             elif (
-                leader != self._ports.broker_id
-                and broker_address(image, leader, self._ports.listener_name) is None
+                leader != self._services.broker_id
+                and broker_address(image, leader, self._services.inter_broker_listener_name) is None
             ):
                 self._leaderless[marker] = None
             else:
@@ -191,17 +168,15 @@ class MarkerSender:
         destination = self._destinations.get(broker_id)
         if destination is None:
             link = None
-            if broker_id != self._ports.broker_id:
+            if broker_id != self._services.broker_id:
                 link = LeaderLink(
-                    client_id=f"broker-{self._ports.broker_id}-txn-marker-sender",
-                    network=self._ports.network,
-                    clock=self._ports.clock,
-                    request_timeout_ms=self._ports.request_timeout_ms,
+                    client_id=f"broker-{self._services.broker_id}-txn-marker-sender",
+                    network=self._services.network,
+                    clock=self._services.clock,
+                    request_timeout_ms=self._request_timeout_ms,
                 )
             destination = self._destinations[broker_id] = _Destination(broker_id, link)
         return destination
-
-    # -- sending ---------------------------------------------------------------------------------
 
     def _send_soon(self) -> None:
         if not self._is_due:
@@ -216,7 +191,7 @@ class MarkerSender:
 
     def _send_to(self, destination: _Destination) -> None:
         """One request with the markers that still have to go to that broker, if there are any."""
-        image = self._ports.image()
+        image = self._services.metadata.image
         taken: list[Marker] = []
         elsewhere: list[Marker] = []
         while destination.queue and len(taken) < MAX_PARTITIONS_PER_REQUEST:
@@ -226,7 +201,7 @@ class MarkerSender:
                 elsewhere.append(marker)
             elif (
                 not marker.command.is_cancelled
-                and self._ports.coordinator_epoch(marker.coordinator_partition) >= 0
+                and self._coordinator_epoch(marker.coordinator_partition) >= 0
             ):
                 taken.append(marker)
         if elsewhere:
@@ -236,15 +211,15 @@ class MarkerSender:
         request = self._request(taken)
         destination.in_flight += 1
         if destination.link is None:
-            self._ports.write_here(
-                request, lambda response: self._answered(destination, taken, response)
-            )
+            self._write_here(request, lambda response: self._answered(destination, taken, response))
             return
-        address = broker_address(image, destination.broker_id, self._ports.listener_name)
+        address = broker_address(
+            image, destination.broker_id, self._services.inter_broker_listener_name
+        )
         if address is None:
             self._answered(destination, taken, None)
             return
-        self._ports.start(
+        self._services.start(
             self._send_request(destination, destination.link, address, request, taken),
             f"markers for broker {destination.broker_id}",
         )
@@ -264,7 +239,7 @@ class MarkerSender:
                         WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
                         for topic, indexes in topics.items()
                     ],
-                    coordinator_epoch=self._ports.coordinator_epoch(coordinator_partition),
+                    coordinator_epoch=self._coordinator_epoch(coordinator_partition),
                     transaction_version=command.transaction_version,
                 )
                 for (coordinator_partition, command), topics in by_command.items()
@@ -281,15 +256,13 @@ class MarkerSender:
     ) -> None:
         response = None
         try:
-            response = await link.send(address, request, timeout_ms=self._ports.request_timeout_ms)
+            response = await link.send(address, request, timeout_ms=self._request_timeout_ms)
         except LINK_ERRORS as problem:
             logger.debug("no answer about markers from %s: %s", address, problem)
         except LocalProtocolError as problem:
             logger.warning("%s cannot be sent markers: %s", address, problem)
         finally:
             self._answered(destination, markers, response)
-
-    # -- answers ---------------------------------------------------------------------------------
 
     def _answered(
         self,
@@ -318,7 +291,7 @@ class MarkerSender:
             else:
                 again.append(marker)
         if again and not self._is_closed:
-            self._ports.timers.call_later(RETRY_MS, self._route, again)
+            self._services.timers.call_later(RETRY_MS, self._route, again)
         if destination.queue:
             self._send_soon()
         self._tell_written(done)
@@ -341,7 +314,7 @@ class MarkerSender:
             by_command.setdefault(key, []).append(marker.partition)
         with ExitStack() as calls:
             for (coordinator_partition, command), partitions in reversed(by_command.items()):
-                calls.callback(self._ports.written, coordinator_partition, command, partitions)
+                calls.callback(self._written, coordinator_partition, command, partitions)
 
 
 def broker_address(

@@ -76,7 +76,6 @@ class _Writing(DelayedOperation):
         self._is_started = False
 
     def write(self, marker: WritableTxnMarker) -> Iterator[None]:
-        """Append one marker to all its partitions; a step for each."""
         result = self._results.setdefault(
             marker.producer_id, WritableTxnMarkerResult(producer_id=marker.producer_id)
         )

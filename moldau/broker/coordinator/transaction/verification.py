@@ -108,10 +108,6 @@ class TransactionVerifier:
     Attributes:
         is_enabled: `transaction.partition.verification.enable`; requests that add partitions are
             verified either way.
-
-    Args:
-        services: with the transaction coordinator of this broker, which knows where each
-            transactional id is coordinated.
     """
 
     def __init__(self, services: BrokerServices) -> None:
@@ -136,12 +132,10 @@ class TransactionVerifier:
         self._times_ms = registry.histogram(METRIC_PREFIX + "VerificationTimeMs")
 
     def update_verification(self, is_enabled: bool) -> None:
-        """`transaction.partition.verification.enable` has changed."""
         self.is_enabled = is_enabled
 
     @property
     def waiting_count(self) -> int:
-        """Questions without an answer."""
         return self._waiting_count
 
     def verify(
@@ -185,8 +179,6 @@ class TransactionVerifier:
             self._ask(asked)
         for link in list(self._links.values()):
             await link.close()
-
-    # -- rounds ----------------------------------------------------------------------------------
 
     def _begin_round(self, transactional_id: str, questions: list[_Question]) -> None:
         now_ms = self._services.clock.monotonic_ms()
@@ -279,8 +271,6 @@ class TransactionVerifier:
             holds_transaction(manager.get(*partition), *question.producer)
             for partition in question.partitions
         )
-
-    # -- other brokers ---------------------------------------------------------------------------
 
     async def _send_all(self, broker_id: int) -> None:
         """Send rounds to one coordinator until there are no more."""
@@ -433,11 +423,7 @@ class _Held(NamedTuple):
 
 
 class TransactionalProduce:
-    """Collects (`append`), then asks once for all of them (`verify`).
-
-    Args:
-        producer_id, producer_epoch: of every transactional batch in the request.
-    """
+    """Collects (`append`), then asks once for all of them (`verify`)."""
 
     __slots__ = (
         "_held",

@@ -31,8 +31,7 @@ from typing import Any
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import TransactionEnd
-from moldau.broker.coordinator.ports import Appended, Piece, RuntimePorts
-from moldau.broker.coordinator.settings import RuntimeSettings
+from moldau.broker.coordinator.ports import Appended, Piece, RuntimePorts, RuntimeSettings
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.coordinator_records import CoordinatorLog
 from moldau.protocol.errors import ErrorCode

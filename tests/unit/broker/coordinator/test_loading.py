@@ -1,4 +1,4 @@
-"""Loading: pieces, gaps, transactions, what is unknown or damaged, leadership lost meanwhile."""
+"""Loading: pieces, gaps, transactions, unknown and damaged records, a leadership that is lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from moldau.broker.coordinator.core.result import (
     TransactionEnd,
 )
 from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS
+from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.runtime import MAX_LOADING_COUNT, CoordinatorRuntime
-from moldau.broker.coordinator.settings import RuntimeSettings
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (

@@ -1,4 +1,4 @@
-"""Random interleavings: whatever anybody was answered is in the log of every later leader.
+"""Random interleavings: whatever a client was answered is in the log of every later leader.
 
 The model is the log itself. An operation notes where the log ended when it was carried out; once it
 has been answered with success, no leader may lack anything before that end, and a read must have

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.coordinator.coordinators import replica_ports
 from moldau.broker.coordinator.core.result import CoordinatorResult, Producer, TransactionEnd
-from moldau.broker.coordinator.replica_partitions import replica_ports
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.protocol.coordinator_records import CoordinatorLog, classic_groups
 from moldau.protocol.errors import ErrorCode
@@ -29,19 +29,12 @@ class Toy:
     def __init__(self, broker: DataPath) -> None:
         self.broker = broker
         self.states: list[ToyState] = []
-        ports = replica_ports(
-            broker.manager,
-            timers=broker.timers,
-            clock=broker.clock,
-            registry=broker.registry,
-            start=broker.background.start,
-        )
         self.runtime: CoordinatorRuntime[ToyState] = CoordinatorRuntime(
             TOY_LOG,
             self._make,
             execute=lambda index, command: None,
             settings=SETTINGS,
-            ports=ports,
+            ports=replica_ports(broker.services),
         )
 
     def _make(self, partition_index: int) -> ToyState:

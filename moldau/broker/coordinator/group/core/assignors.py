@@ -37,7 +37,6 @@ class GroupSpec:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether all members are subscribed to the same topics."""
         subscriptions = {id(member.topic_ids): member.topic_ids for member in self.members.values()}
         return len(set(subscriptions.values())) <= 1
 
@@ -139,7 +138,6 @@ class _Kept:
         self.taken[partition[0]][partition[1]] = 0
 
     def free(self, topic_id: UUID) -> list[int]:
-        """The partitions of a topic that no member has."""
         return [index for index, flag in enumerate(self.taken[topic_id]) if not flag]
 
 

@@ -13,21 +13,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from moldau.broker.coordinator.core.replies import Answerable
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
     Reply,
-    ReplyTo,
 )
 from moldau.broker.coordinator.group.core.context import CONSUMER_PROTOCOL_TYPE
-from moldau.broker.coordinator.group.core.joining import (
-    UNKNOWN_MEMBER,
-    Protocols,
-    join_error,
-)
+from moldau.broker.coordinator.group.core.joining import UNKNOWN_MEMBER, Protocols, join_error
 from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -103,9 +99,9 @@ class ClassicMember:
     protocol_names: frozenset[str] = field(init=False)
     assignment: bytes = b""
     is_new: bool = False
-    join_reply_to: ReplyTo = None
+    join_reply_to: Answerable | None = None
     join_api_version: int = 0
-    sync_reply_to: ReplyTo = None
+    sync_reply_to: Answerable | None = None
 
     def __post_init__(self) -> None:
         self.protocol_names = frozenset(map(_NAME, self.protocols))
@@ -116,26 +112,19 @@ class ClassicMember:
         return self.group_instance_id is not None
 
     def metadata(self, protocol_name: str) -> bytes:
-        """What it said about itself for that protocol."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
         return b""
 
     def answer_sync(self, message: SyncGroupResponse, out: CoordinatorResult) -> None:
-        """Answer its SyncGroup, if one waits."""
         if self.sync_reply_to is not None:
             out.replies.append(Reply(self.sync_reply_to, message))
             self.sync_reply_to = None
 
 
 class ClassicGroup:
-    """A group of the classic protocol (KIP-62, KIP-345, KIP-394).
-
-    Transitions: Empty → PreparingRebalance → CompletingRebalance → Stable; back to
-    PreparingRebalance from both of those; from PreparingRebalance to Empty without members;
-    Dead from everywhere, and for good.
-    """
+    """A group of the classic protocol (KIP-62, KIP-345, KIP-394); moves along `_TRANSITIONS`."""
 
     kind: Final = "classic"
 
@@ -166,12 +155,10 @@ class ClassicGroup:
 
     @property
     def state_name(self) -> str:
-        """The state as clients are told."""
         return self.state.value
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members."""
         return self.state is ClassicGroupState.EMPTY
 
     @property
@@ -189,7 +176,6 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Whether its members are consumers, whose subscriptions can be read."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def validate_offset_commit(
@@ -223,21 +209,6 @@ class ClassicGroup:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def partition_commit_error(
-        self,
-        member_id: str,
-        generation_or_member_epoch: int,
-        topic_id: Any,
-        topic_name: str,
-        partition_index: int,
-        *,
-        is_transactional: bool,
-    ) -> ErrorCode:
-        """Classic members may commit for every partition."""
-        del member_id, generation_or_member_epoch, topic_id, topic_name, partition_index
-        del is_transactional
-        return ErrorCode.NONE
-
     def validate_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Every client may read a classic group's offsets."""
         del member_id, member_epoch
@@ -254,7 +225,6 @@ class ClassicGroup:
         return ErrorCode.NON_EMPTY_GROUP
 
     def validate_delete(self) -> ErrorCode:
-        """Only an empty group may be deleted."""
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.GROUP_ID_NOT_FOUND
         return ErrorCode.NONE if self.is_empty else ErrorCode.NON_EMPTY_GROUP
@@ -280,13 +250,11 @@ class ClassicGroup:
         return None
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """What removes the group from the log."""
         return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
 
     # -- the log ---------------------------------------------------------------------------------
 
     def record(self, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
-        """The group as of now, with the assignments by member id."""
         protocol = self.protocol_name
         return CoordinatorRecord(
             GroupMetadataKey(group=self.group_id),
@@ -361,7 +329,6 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def supports(self, protocol_type: str, protocol_names: Iterable[str]) -> bool:
-        """Whether a client with these protocols could be a member."""
         names = list(protocol_names)
         if self.is_empty:
             return bool(protocol_type) and bool(names)
@@ -430,7 +397,6 @@ class ClassicGroup:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """What a member says when it joins again."""
         names = frozenset(map(_NAME, protocols))
         if names != member.protocol_names:
             self._common_protocols = None
@@ -439,8 +405,7 @@ class ClassicGroup:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def wait_for_join(self, member: ClassicMember, reply_to: ReplyTo, api_version: int) -> None:
-        """The member waits for the next generation."""
+    def wait_for_join(self, member: ClassicMember, reply_to: Answerable, api_version: int) -> None:
         if member.join_reply_to is None:
             self._waiting_to_join += 1
         member.join_reply_to = reply_to
@@ -448,7 +413,6 @@ class ClassicGroup:
 
     @property
     def waiting_to_join_count(self) -> int:
-        """Members that wait for the next generation."""
         return self._waiting_to_join
 
     @property
@@ -477,10 +441,8 @@ class ClassicGroup:
     def join_response(
         self, member: ClassicMember, *, leader_id: str | None = None, skip_assignment: bool = False
     ) -> JoinGroupResponse:
-        """The generation as a member is told; only the leader is told the members.
-
-        Args:
-            leader_id: named as leader instead of the group's.
+        """The generation as a member is told; only the leader (`leader_id`, if it is given) is told
+        the members.
         """
         told_leader = (self.leader_id if leader_id is None else leader_id) or UNKNOWN_MEMBER
         protocol = self.protocol_name or ""
@@ -505,7 +467,6 @@ class ClassicGroup:
         )
 
     def sync_response(self, member: ClassicMember) -> SyncGroupResponse:
-        """The member's share of the generation."""
         return SyncGroupResponse(
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
@@ -515,7 +476,6 @@ class ClassicGroup:
     def answer_join(
         self, member: ClassicMember, message: JoinGroupResponse, out: CoordinatorResult
     ) -> None:
-        """Answer the member's JoinGroup, if one waits."""
         reply_to = member.join_reply_to
         if reply_to is not None:
             member.join_reply_to = None
@@ -523,7 +483,6 @@ class ClassicGroup:
             out.replies.append(Reply(reply_to, message))
 
     def refuse_join(self, member: ClassicMember, error: ErrorCode, out: CoordinatorResult) -> None:
-        """Refuse the member's JoinGroup, if one waits."""
         if member.join_reply_to is not None:
             told = UNKNOWN_MEMBER if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
             self.answer_join(member, join_error(error, told, member.join_api_version), out)
@@ -531,12 +490,10 @@ class ClassicGroup:
     def refuse_waiting(
         self, member: ClassicMember, error: ErrorCode, out: CoordinatorResult
     ) -> None:
-        """Refuse the waiting requests of this member."""
         self.refuse_join(member, error, out)
         member.answer_sync(SyncGroupResponse(error_code=error), out)
 
     def cancel_timers(self, out: CoordinatorResult) -> None:
-        """Cancel all timers of the group."""
         for member_id in [*self.members, *self.pending_members]:
             out.timers.append(CancelTimer(ClassicTimer(SESSION, self.group_id, member_id)))
         out.timers.append(CancelTimer(ClassicTimer(JOIN, self.group_id)))
@@ -545,14 +502,12 @@ class ClassicGroup:
     # -- generations -----------------------------------------------------------------------------
 
     def transition_to(self, state: ClassicGroupState, now_ms: float) -> None:
-        """Enter another state."""
         assert state in _TRANSITIONS[self.state], f"{self.group_id}: {self.state} → {state}"
         self.previous_state = self.state
         self.state = state
         self.state_timestamp_ms = int(now_ms)
 
     def begin_generation(self, now_ms: float) -> None:
-        """The present members make the next generation."""
         self.generation_id += 1
         self.pending_sync.clear()
         self.new_member_added = False

@@ -10,13 +10,12 @@ at once or waits at its member.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
     CoordinatorResult,
     Reply,
-    ReplyTo,
     SetTimer,
     is_refused,
 )
@@ -49,7 +48,9 @@ from moldau.protocol.messages.p13_leave_group import (
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.group.core.settings import GroupSettings
+    from moldau.broker.coordinator.core.replies import Answerable
+    from moldau.broker.coordinator.group.core.consumer_group import Groups
+    from moldau.broker.coordinator.group.core.context import GroupSettings
     from moldau.protocol.coordinator_records.classic_groups import GroupMetadataValue
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
@@ -65,18 +66,11 @@ protocol (32,767 bytes) together with its random part.
 
 
 class ClassicGroups:
-    """The classic protocol on the groups of `groups` that speak it.
-
-    Args:
-        groups: every group of the partition, of any kind, by id.
-        has_offsets: whether anything is stored for a group id.
-        replayed_count: see `CoordinatorResult.whatever_happens`.
-        count: counts one event for the metrics.
-    """
+    """The classic protocol on the groups of `groups` that speak it."""
 
     def __init__(
         self,
-        groups: dict[str, Any],
+        groups: Groups,
         settings: GroupSettings,
         *,
         random_id: Callable[[], str],
@@ -94,7 +88,6 @@ class ClassicGroups:
         self._random_id = random_id
 
     def get(self, group_id: str) -> ClassicGroup | None:
-        """The classic group of that id, if there is one."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
@@ -149,11 +142,7 @@ class ClassicGroups:
         self.discard_if_unused(group)
         return out.whatever_happens(self._replayed_count)
 
-    def sync_group(
-        self, request: SyncGroupRequest, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
-        """The leader brings the assignment, the others ask for their share."""
-        del now_ms
+    def sync_group(self, request: SyncGroupRequest, reply_to: Answerable) -> CoordinatorResult:
         group = self.get(request.group_id)
         error = _sync_error(group, request)
         if error is not ErrorCode.NONE:
@@ -173,7 +162,7 @@ class ClassicGroups:
         return out.whatever_happens(self._replayed_count)
 
     def heartbeat(
-        self, request: HeartbeatRequest, reply_to: ReplyTo, now_ms: float
+        self, request: HeartbeatRequest, reply_to: Answerable, now_ms: float
     ) -> CoordinatorResult:
         """Renew a session; the answer says whether the member must join again."""
         del now_ms
@@ -196,14 +185,12 @@ class ClassicGroups:
     def leave_group(
         self,
         request: LeaveGroupRequest,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         now_ms: float,
         answers: list[MemberResponse],
     ) -> CoordinatorResult:
-        """Members leave, or an administrator removes them.
-
-        Args:
-            answers: one for each member of the request; all of them say UNKNOWN_MEMBER_ID.
+        """Members leave, or an administrator removes them. `answers` has one for each member of the
+        request, and all of them say UNKNOWN_MEMBER_ID.
         """
         if not request.group_id:
             message = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -237,7 +224,6 @@ class ClassicGroups:
         return out.whatever_happens(self._replayed_count)
 
     def note_commit(self, group: ClassicGroup, member_id: str, out: CoordinatorResult) -> None:
-        """A commit renews the session of its member."""
         member = group.members.get(member_id)
         if member is not None and group.state in (
             ClassicGroupState.STABLE,
@@ -248,7 +234,6 @@ class ClassicGroups:
     # -- other events ----------------------------------------------------------------------------
 
     def on_timer(self, timer: ClassicTimer, now_ms: float) -> CoordinatorResult:
-        """A timer of a classic group has run out."""
         out = CoordinatorResult()
         group = self.get(timer.group_id)
         if group is None:
@@ -281,7 +266,6 @@ class ClassicGroups:
         return out
 
     def unloaded(self) -> list[Reply]:
-        """Refuse all waiting requests."""
         out = CoordinatorResult()
         for group in self._groups.values():
             if isinstance(group, ClassicGroup):
@@ -314,8 +298,6 @@ class ClassicGroups:
         for member in group.members.values():
             group.refuse_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         return out
-
-    # -- replay ----------------------------------------------------------------------------------
 
     def replay(self, group_id: str, value: GroupMetadataValue | None, *, is_live: bool) -> None:
         """Take in a record of a classic group.
@@ -446,8 +428,7 @@ class ClassicGroups:
             self._rebalance.prepare(group, out, now_ms)
             return
 
-        def written(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            del now_ms
+        def written(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             result = CoordinatorResult()
             if member.join_reply_to is not joining.reply_to:
                 return result  # answered since: the member left, or came back once more
@@ -513,11 +494,7 @@ class ClassicGroups:
             self._rebalance.members_changed(group, out, now_ms)
 
     def _update(
-        self,
-        group: ClassicGroup,
-        member: ClassicMember,
-        joining: Joining,
-        out: CoordinatorResult,
+        self, group: ClassicGroup, member: ClassicMember, joining: Joining, out: CoordinatorResult
     ) -> None:
         # The client does not wait any more for the answer to an earlier request of the member.
         group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
@@ -528,8 +505,6 @@ class ClassicGroups:
             joining.request.session_timeout_ms,
         )
         group.wait_for_join(member, joining.reply_to, joining.api_version)
-
-    # -- the steps -------------------------------------------------------------------------------
 
     def _write_assignment(
         self, group: ClassicGroup, request: SyncGroupRequest, out: CoordinatorResult

@@ -19,31 +19,27 @@ from moldau.broker.coordinator.core.result import (
     After,
     CancelTimer,
     CoordinatorResult,
-    ReplyTo,
     SetTimer,
     is_refused,
 )
-from moldau.broker.coordinator.group.core.classic_group import (
-    ClassicGroup,
-    ClassicGroupState,
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup, ClassicGroupState
+from moldau.broker.coordinator.group.core.consumer_group import (
+    ConsumerGroup,
+    GroupContext,
+    owned_by_topic,
 )
-from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, owned_by_topic
 from moldau.broker.coordinator.group.core.consumer_member import (
     Assignment,
     ClassicProtocols,
     ConsumerGroupMember,
     MemberState,
 )
-from moldau.broker.coordinator.group.core.consumer_protocol import (
-    by_topic_id,
-    write_assignment,
-)
+from moldau.broker.coordinator.group.core.consumer_protocol import by_topic_id, write_assignment
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
     MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
-    GroupContext,
     Refusal,
     group_write_error,
 )
@@ -71,9 +67,8 @@ from moldau.protocol.messages.p13_leave_group import (
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.protocol.messages.consumer_protocol import (
-        ConsumerProtocolSubscription,
-    )
+    from moldau.broker.coordinator.core.replies import Answerable
+    from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 
 
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
@@ -82,18 +77,10 @@ _NO_CLIENT: Final = ClientInfo("", "")
 
 
 class ClassicMembers:
-    """Serves the classic protocol's requests to consumer groups.
-
-    Args:
-        fence: takes members out of a group.
-    """
+    """Serves the classic protocol's requests to consumer groups."""
 
     def __init__(
-        self,
-        context: GroupContext,
-        updates: MemberUpdates,
-        migration: Migration,
-        fence: Fence,
+        self, context: GroupContext, updates: MemberUpdates, migration: Migration, fence: Fence
     ) -> None:
         self._context = context
         self._settings = context.consumer_settings
@@ -102,12 +89,10 @@ class ClassicMembers:
         self._fence = fence
         self._joining: set[ConsumerTimer] = set()
 
-    # -- JoinGroup -------------------------------------------------------------------------------
-
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         """Answers JoinGroupResponse, as to a follower."""
         try:
-            return self._join(self._context.groups[joining.request.group_id], joining, now_ms)
+            return self._join(self._group(joining.request.group_id), joining, now_ms)
         except Refusal as refusal:
             return joining.refused(refusal.error_code, UNKNOWN_MEMBER)
 
@@ -138,7 +123,7 @@ class ClassicMembers:
             target_epoch, target = self._updates.refresh_target(update)
             self._updates.reconcile(update, target_epoch, target)
             result = CoordinatorResult(
-                records=update.records, timers=update.timers, commands=update.commands
+                records=update.records, timers=update.timers, commands=[*update.commands]
             )
         result.after = self._when_joined(update, joining, converts=converts)
         return result
@@ -217,12 +202,7 @@ class ClassicMembers:
         return group.join_response(group.members[member_id], skip_assignment=True)
 
     def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest) -> None:
-        limit = self._settings.max_group_size
-        if len(group.members) >= limit and request.member_id not in group.members:
-            raise Refusal(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The group is full: it has {limit} members.",
-            )
+        group.check_size(request.member_id, self._settings.max_group_size)
         names = {protocol.name for protocol in request.protocols}
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.supports_classic_protocols(
             names
@@ -232,12 +212,7 @@ class ClassicMembers:
                 f"Member {request.member_id} does not support a protocol of the group.",
             )
 
-    def _update(
-        self,
-        group: ConsumerGroup,
-        joining: Joining,
-        now_ms: float,
-    ) -> MemberUpdate:
+    def _update(self, group: ConsumerGroup, joining: Joining, now_ms: float) -> MemberUpdate:
         request, client = joining.request, joining.client
         subscription = _subscription(joining)
         owned = by_topic_id(subscription.owned_partitions, self._context.metadata())
@@ -291,14 +266,9 @@ class ClassicMembers:
         # A static member without an id has restarted, and takes its place whatever its state was.
         return found.successor(member_id), found.member_id
 
-    # -- SyncGroup -------------------------------------------------------------------------------
-
-    def sync_group(
-        self, request: SyncGroupRequest, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
+    def sync_group(self, request: SyncGroupRequest, reply_to: Answerable) -> CoordinatorResult:
         """Answers SyncGroupResponse with what the member owns in its generation."""
-        del now_ms
-        group = self._context.groups[request.group_id]
+        group = self._group(request.group_id)
         timers: list[SetTimer | CancelTimer] = []
         try:
             member = self._member(group, request.member_id, request.group_instance_id)
@@ -324,9 +294,7 @@ class ClassicMembers:
             refused.timers = timers
             return refused
         answer = SyncGroupResponse(
-            protocol_type=CONSUMER_PROTOCOL_TYPE,
-            protocol_name=protocol_name,
-            assignment=assignment,
+            protocol_type=CONSUMER_PROTOCOL_TYPE, protocol_name=protocol_name, assignment=assignment
         )
         session_timeout_ms = member.classic.session_timeout_ms
         key = _key("session", group, member.member_id)
@@ -345,17 +313,15 @@ class ClassicMembers:
 
         return CoordinatorResult(after=after)
 
-    # -- Heartbeat -------------------------------------------------------------------------------
-
     def heartbeat(
-        self, request: HeartbeatRequest, reply_to: ReplyTo, now_ms: float
+        self, request: HeartbeatRequest, reply_to: Answerable, now_ms: float
     ) -> CoordinatorResult:
         """Answers HeartbeatResponse: REBALANCE_IN_PROGRESS when the member has a step to take.
 
         The group goes on to its next assignment here too: it may have no member of the new protocol
         whose heartbeats would do that.
         """
-        group = self._context.groups[request.group_id]
+        group = self._group(request.group_id)
         try:
             member = self._member(group, request.member_id, request.group_instance_id)
             _check_generation(member, request.generation_id)
@@ -399,19 +365,17 @@ class ClassicMembers:
         result.after = after
         return result
 
-    # -- LeaveGroup ------------------------------------------------------------------------------
-
     def leave_group(
         self,
         request: LeaveGroupRequest,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         now_ms: float,
         answers: list[MemberResponse],
     ) -> CoordinatorResult:
         """Answers LeaveGroupResponse in the form of version 3 and later; `answers` has one for each
         member of the request, which gets its error code here.
         """
-        group = self._context.groups[request.group_id]
+        group = self._group(request.group_id)
         leaving: dict[str, ConsumerGroupMember] = {}
         for each, told in zip(request.members, answers, strict=True):
             member = _leaving_member(group, each)
@@ -428,14 +392,18 @@ class ClassicMembers:
         )
         return result
 
+    def _group(self, group_id: str) -> ConsumerGroup:
+        group = self._context.groups[group_id]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
     def _member(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
     ) -> ConsumerGroupMember:
         member = group.known(member_id, instance_id)
         if not member.uses_classic_protocol:
             raise Refusal(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"{member_id} is no member of the classic protocol.",
+                ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of the classic protocol."
             )
         return member
 

@@ -23,7 +23,7 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicMember,
     ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.settings import NEW_MEMBER_TIMEOUT_MS, GroupSettings
+from moldau.broker.coordinator.group.core.context import NEW_MEMBER_TIMEOUT_MS, GroupSettings
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
@@ -38,7 +38,6 @@ class ClassicRebalance:
     """What happens to a classic group when its members change.
 
     Args:
-        discard: forgets a group if it is unused.
         on_completed: called for every generation that is complete, for the meters.
     """
 
@@ -52,10 +51,7 @@ class ClassicRebalance:
         self._discard = discard
         self.on_completed = on_completed
 
-    # -- sessions --------------------------------------------------------------------------------
-
     def heard_of(self, group: ClassicGroup, member: ClassicMember, out: CoordinatorResult) -> None:
-        """Start the session of a member again."""
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         timer = ClassicTimer(SESSION, group.group_id, member.member_id)
         out.timers.append(SetTimer(timer, timeout_ms))
@@ -87,8 +83,6 @@ class ClassicRebalance:
         group.refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, out)
         out.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member.member_id)))
         group.remove(member)
-
-    # -- preparing -------------------------------------------------------------------------------
 
     def members_changed(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
         """A member came, left or changed its subscription: begin a rebalance, or go on with it."""
@@ -130,7 +124,6 @@ class ClassicRebalance:
             self._complete_join(group, out, now_ms)
 
     def joins_over(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
-        """The join timer has run out."""
         if group.state is not ClassicGroupState.PREPARING_REBALANCE:
             return
         is_initial = group.previous_state is ClassicGroupState.EMPTY
@@ -147,8 +140,6 @@ class ClassicRebalance:
     def _wait_for_joins(self, group: ClassicGroup, out: CoordinatorResult) -> None:
         delay_ms = max(group.rebalance_timeout_ms, 0)
         out.timers.append(SetTimer(ClassicTimer(JOIN, group.group_id), delay_ms))
-
-    # -- the generation --------------------------------------------------------------------------
 
     def _complete_join(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
         out.timers.append(CancelTimer(ClassicTimer(JOIN, group.group_id)))
@@ -175,7 +166,6 @@ class ClassicRebalance:
     def has_synced(
         self, group: ClassicGroup, member: ClassicMember, out: CoordinatorResult
     ) -> None:
-        """The member has asked for its assignment."""
         if member.member_id in group.pending_sync:
             group.pending_sync.remove(member.member_id)
             if not group.pending_sync:
@@ -208,7 +198,6 @@ class ClassicRebalance:
                 self.heard_of(group, member, out)
 
     def _refuse_syncs(self, group: ClassicGroup, error: ErrorCode, out: CoordinatorResult) -> None:
-        """Refuse the members that wait for an assignment."""
         if group.state is not ClassicGroupState.COMPLETING_REBALANCE:
             return
         for member in group.members.values():

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
+from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.consumer_member import (
     NOTHING,
     STATIC_LEAVE_EPOCH,
@@ -23,9 +25,14 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     ConsumerGroupMember,
     MemberState,
     OwnedPartitions,
+    member_tombstones,
 )
-from moldau.broker.coordinator.group.core.consumer_records import member_tombstones, tombstone
-from moldau.broker.coordinator.group.core.context import CONSUMER_PROTOCOL_TYPE, Refusal
+from moldau.broker.coordinator.group.core.context import (
+    CONSUMER_PROTOCOL_TYPE,
+    ConsumerGroupSettings,
+    Refusal,
+)
+from moldau.metadata.image import MetadataImage
 from moldau.protocol import coordinator_records as kinds
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
@@ -34,27 +41,20 @@ _MIN_OFFSET_COMMIT_VERSION: Final = 9
 """The first version of OffsetCommit that members of the new protocol may use."""
 
 
-RECORD_KEYS: Final = frozenset(
-    {
-        kinds.ConsumerGroupMetadataKey,
-        kinds.ConsumerGroupPartitionMetadataKey,
-        kinds.ConsumerGroupMemberMetadataKey,
-        kinds.ConsumerGroupTargetAssignmentMetadataKey,
-        kinds.ConsumerGroupTargetAssignmentMemberKey,
-        kinds.ConsumerGroupCurrentMemberAssignmentKey,
-        kinds.ConsumerGroupRegularExpressionKey,
-    }
+RecordKey: TypeAlias = (
+    kinds.ConsumerGroupMetadataKey
+    | kinds.ConsumerGroupPartitionMetadataKey
+    | kinds.ConsumerGroupMemberMetadataKey
+    | kinds.ConsumerGroupTargetAssignmentMetadataKey
+    | kinds.ConsumerGroupTargetAssignmentMemberKey
+    | kinds.ConsumerGroupCurrentMemberAssignmentKey
+    | kinds.ConsumerGroupRegularExpressionKey
 )
-"""The classes of the keys of a consumer group's records."""
+"""The keys of a consumer group's records."""
 
 
 class ResolvedRegularExpression(NamedTuple):
-    """The topics that an expression stands for.
-
-    Attributes:
-        metadata_offset: of the metadata in which they were looked up.
-        timestamp_ms: when that was.
-    """
+    """The topics that an expression stands for, as of a metadata offset."""
 
     topic_names: frozenset[str]
     metadata_offset: int
@@ -108,12 +108,10 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members."""
         return not self.members
 
     @property
     def state_name(self) -> str:
-        """The state in Kafka's words."""
         if not self.members:
             return "Empty"
         if self.group_epoch > self.assignment_epoch:
@@ -131,7 +129,6 @@ class ConsumerGroup:
         return self._is_refresh_requested or self.group_epoch < self._refreshed_epoch
 
     def request_metadata_refresh(self) -> None:
-        """A subscribed topic has changed."""
         self._is_refresh_requested = True
 
     def metadata_refreshed(self, group_epoch: int) -> None:
@@ -146,33 +143,34 @@ class ConsumerGroup:
 
     @property
     def last_resolution(self) -> ResolvedRegularExpression | None:
-        """Any resolved expression: all of a group's are resolved at once."""
+        """One resolved expression: all of a group's are resolved at once."""
         return next(iter(self.resolved.values()), None)
 
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
-        """The member that has an instance id."""
         member_id = self.static_members.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
-    def known(self, member_id: str, instance_id: str | None = None) -> ConsumerGroupMember:
-        """The member with that id, and with that instance id if one is named.
+    def check_size(self, joining_id: str, limit: int) -> None:
+        """Raise GROUP_MAX_SIZE_REACHED where there is no room for one more member."""
+        if len(self.members) >= limit and joining_id not in self.members:
+            raise Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"The group is full: it has {limit} members."
+            )
 
-        Raises:
-            Refusal: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when another member has the instance
-                id.
+    def known(self, member_id: str, instance_id: str | None = None) -> ConsumerGroupMember:
+        """The member with that id, and with that instance id if one is named. Raises: Refusal,
+        UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
         """
         if instance_id is not None:
             return self.known_static_member(instance_id, member_id)
         member = self.members.get(member_id)
         if member is None:
             raise Refusal(
-                ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Group {self.group_id} has no member {member_id}.",
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Group {self.group_id} has no member {member_id}."
             )
         return member
 
     def known_static_member(self, instance_id: str, member_id: str) -> ConsumerGroupMember:
-        """As `known`, for a static member."""
         member = self.static_member(instance_id)
         if member is None:
             raise Refusal(
@@ -190,9 +188,7 @@ class ConsumerGroup:
         self, instance_id: str, member_id: str
     ) -> ConsumerGroupMember | None:
         """The member whose place a joining static member may take, or None when there is none.
-
-        Raises:
-            Refusal: UNRELEASED_INSTANCE_ID, the other one has not left.
+        Raises: Refusal, UNRELEASED_INSTANCE_ID: the other one has not left.
         """
         member = self.static_member(instance_id)
         if (
@@ -229,16 +225,12 @@ class ConsumerGroup:
             _count(counts, None if new is None else new.server_assignor, 1)
         return max(counts, key=lambda name: (counts[name], name), default=None)
 
-    def subscribed_after(
-        self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
-    ) -> set[str]:
-        """The subscribed topics as if `old` had become `new`, expressions as resolved so far."""
-        return self.subscribed_without([] if old is None else [old], new)
-
     def subscribed_without(
         self, removed: Iterable[ConsumerGroupMember], added: ConsumerGroupMember | None = None
     ) -> set[str]:
-        """The subscribed topics as if some members had left, and one had come."""
+        """The subscribed topics as if some members had left, and one had come; expressions as
+        resolved so far.
+        """
         names: Counter[str] = Counter()
         regexes: Counter[str] = Counter()
         for member in removed:
@@ -270,7 +262,6 @@ class ConsumerGroup:
         )
 
     def all_use_classic_protocol_without(self, leaving: Iterable[ConsumerGroupMember]) -> bool:
-        """Whether only members of the classic protocol are left when some have gone."""
         leaving = list(leaving)
         classic = self.classic_member_count - sum(each.uses_classic_protocol for each in leaving)
         return classic == len(self.members) - len(leaving)
@@ -335,9 +326,7 @@ class ConsumerGroup:
     ) -> ErrorCode:
         """Whether a commit counts for one partition: under an older epoch only if the member has
         had it since before that epoch, or in it; in a transaction never if it is another's.
-
-        Args:
-            topic_id: all zeros when the request has only the name.
+        `topic_id` is all zeros when the request has only the name.
         """
         member = self.members.get(member_id)
         if member is None:
@@ -366,29 +355,24 @@ class ConsumerGroup:
         return ErrorCode.NONE if member_epoch == member.member_epoch else _stale(member)
 
     def validate_offset_delete(self) -> ErrorCode:
-        """Offsets may be deleted, but for subscribed topics."""
         return ErrorCode.NONE
 
     def validate_delete(self) -> ErrorCode:
-        """Whether the group may be deleted."""
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether any member is subscribed to that topic."""
         return topic in self._topic_counts
 
     def expiration_base_ms(self, commit_timestamp_ms: float) -> float | None:
-        """When the retention of an offset begins."""
         return commit_timestamp_ms
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """The records that end the group with all its members."""
         records = [
             record
             for member_id in self.members
             for record in member_tombstones(self.group_id, member_id)
         ]
-        keys = [
+        keys: list[RecordKey] = [
             kinds.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id),
             *(
                 kinds.ConsumerGroupRegularExpressionKey(
@@ -399,38 +383,37 @@ class ConsumerGroup:
             kinds.ConsumerGroupPartitionMetadataKey(group_id=self.group_id),
             kinds.ConsumerGroupMetadataKey(group_id=self.group_id),
         ]
-        records += map(tombstone, keys)
-        return records
+        return records + [CoordinatorRecord(key, None) for key in keys]
 
     # -- what records change ---------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord, *, is_live: bool) -> None:
-        """Take in a record of the types in RECORD_KEYS, but for the end of the group.
+        """Take in a record with a RecordKey, but for the end of the group.
 
         Args:
             is_live: it has just been decided here; then a partition that gets a second owner is a
                 bug. While a log is read it may be what compaction left of a longer story.
         """
-        key: Any = record.key
+        key = record.key
         value: Any = record.value
-        match type(key):
-            case kinds.ConsumerGroupMetadataKey:
+        match key:
+            case kinds.ConsumerGroupMetadataKey():
                 if value is not None:
                     self.group_epoch = value.epoch
                     self.metadata_hash = value.metadata_hash
-            case kinds.ConsumerGroupPartitionMetadataKey:
+            case kinds.ConsumerGroupPartitionMetadataKey():
                 self.has_partition_metadata_record = value is not None
-            case kinds.ConsumerGroupMemberMetadataKey:
+            case kinds.ConsumerGroupMemberMetadataKey():
                 if value is None:
                     self.remove_member(key.member_id)
                 else:
                     self.update_member(
                         self._replayed(key.member_id).with_metadata(value), is_live=is_live
                     )
-            case kinds.ConsumerGroupTargetAssignmentMetadataKey:
+            case kinds.ConsumerGroupTargetAssignmentMetadataKey():
                 self.assignment_epoch = 0 if value is None else value.assignment_epoch
                 self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp
-            case kinds.ConsumerGroupTargetAssignmentMemberKey:
+            case kinds.ConsumerGroupTargetAssignmentMemberKey():
                 if value is None:
                     self.targets.pop(key.member_id, None)
                 else:
@@ -438,7 +421,7 @@ class ConsumerGroup:
                         topic.topic_id: frozenset(topic.partitions)
                         for topic in value.topic_partitions
                     }
-            case kinds.ConsumerGroupCurrentMemberAssignmentKey:
+            case kinds.ConsumerGroupCurrentMemberAssignmentKey():
                 if value is not None:
                     self.update_member(
                         self._replayed(key.member_id).with_current_assignment(value),
@@ -448,7 +431,7 @@ class ConsumerGroup:
                     self.update_member(
                         self.members[key.member_id].without_assignment(), is_live=is_live
                     )
-            case _:
+            case kinds.ConsumerGroupRegularExpressionKey():
                 resolved = None
                 if value is not None:
                     resolved = ResolvedRegularExpression(
@@ -460,7 +443,6 @@ class ConsumerGroup:
         return self.members.get(member_id) or ConsumerGroupMember(member_id)
 
     def update_member(self, member: ConsumerGroupMember, *, is_live: bool = True) -> None:
-        """Put in a new or changed member."""
         old = self.members.get(member.member_id)
         if old is not None:
             self._disown(old)
@@ -474,7 +456,6 @@ class ConsumerGroup:
         self._own(member.pending_revocation, member, is_live=is_live)
 
     def remove_member(self, member_id: str) -> None:
-        """Take out a member, if it is there."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._disown(member)
@@ -597,5 +578,38 @@ def _stale(member: ConsumerGroupMember) -> ErrorCode:
 
 
 def owned_by_topic(owned: OwnedPartitions) -> Mapping[UUID, frozenset[int]]:
-    """The partitions without their epochs."""
     return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
+
+
+Groups: TypeAlias = dict[str, ClassicGroup | ConsumerGroup]
+"""Every group of a partition, of either kind, by id."""
+
+
+@dataclass(slots=True)
+class GroupContext:
+    """What the parts that serve consumer groups work with.
+
+    Attributes:
+        random_id: a new member id, a random UUID in its usual notation.
+        classic_max_group_size: `group.max.size`.
+        count: counts one event for the metrics, by name (`consumer-rebalance`).
+    """
+
+    groups: Groups
+    consumer_settings: ConsumerGroupSettings
+    metadata: Callable[[], MetadataImage]
+    random_id: Callable[[], str]
+    classic_max_group_size: int
+    count: Callable[[str], None]
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def existing_consumer_group(self, group_id: str) -> ConsumerGroup:
+        """As `consumer_group`. Raises: Refusal, GROUP_ID_NOT_FOUND."""
+        group = self.consumer_group(group_id)
+        if group is None:
+            reason = "not found" if group_id not in self.groups else "is not a consumer group"
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+        return group

@@ -1,41 +1,47 @@
 """The consumer groups of one coordinator partition: requests, timers and records (KIP-848).
 
-Owns the way of every request, record and timer to its part, the end of members by leaving and by
-timeout, and what new metadata means to groups. Must not change a group but by `replay`. Invariant:
-a member whose session is not renewed in time is fenced, and so is one that does not give partitions
-back in its rebalance timeout; what could not be written then is tried again.
+Owns ConsumerGroupHeartbeat from request to answer (the checks in Kafka's order, finding or making
+the group and the member, and what one heartbeat adds up to), ConsumerGroupDescribe, the end of
+members by leaving and by timeout, and what new metadata means to groups. Must not decide what a
+change of a member leads to (`member_updates` does), or change a group but by `replay`. Invariants:
+a request that is refused has changed nothing, in memory either; a member whose session is not
+renewed in time is fenced, and so is one that does not give partitions back in its rebalance
+timeout; what could not be written then is tried again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
 from uuid import UUID
 
+from moldau.broker.coordinator.core.replies import Answerable
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
-    ReplyTo,
     SetTimer,
     is_refused,
 )
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.classic_members import ClassicMembers
 from moldau.broker.coordinator.group.core.consumer_group import (
-    RECORD_KEYS,
     ConsumerGroup,
+    GroupContext,
+    RecordKey,
     ResolvedRegularExpression,
+    owned_by_topic,
 )
-from moldau.broker.coordinator.group.core.consumer_heartbeats import Heartbeats, check_request
 from moldau.broker.coordinator.group.core.consumer_member import (
+    JOIN_EPOCH,
     LEAVE_EPOCH,
     NOTHING,
+    NOTHING_OWNED,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
     MemberState,
-)
-from moldau.broker.coordinator.group.core.consumer_records import (
+    current_assignment_record,
     group_epoch_record,
     member_tombstones,
 )
@@ -43,12 +49,16 @@ from moldau.broker.coordinator.group.core.context import (
     MEMBER_TIMERS,
     ClientInfo,
     ConsumerTimer,
-    GroupContext,
     Refusal,
+    group_write_error,
 )
-from moldau.broker.coordinator.group.core.member_updates import MemberUpdates
+from moldau.broker.coordinator.group.core.member_updates import (
+    MemberUpdate,
+    MemberUpdates,
+    replacement_records,
+)
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
-from moldau.broker.coordinator.group.core.migration import Migration
+from moldau.broker.coordinator.group.core.migration import Migration, Upgrade
 from moldau.broker.coordinator.group.core.regular_expressions import (
     RegularExpressions,
     ResolveRegularExpressions,
@@ -59,15 +69,122 @@ from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.coordinator_records import ConsumerGroupMetadataKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
+    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-)
-from moldau.protocol.messages.p69_consumer_group_describe import (
-    Assignment,
-    DescribedGroup,
-    Member,
     TopicPartitions,
 )
+from moldau.protocol.messages.p69_consumer_group_describe import Assignment as DescribedAssignment
+from moldau.protocol.messages.p69_consumer_group_describe import DescribedGroup, Member
+from moldau.protocol.messages.p69_consumer_group_describe import (
+    TopicPartitions as DescribedPartitions,
+)
+
+_CLIENT_CHOOSES_ID_VERSION: Final = 1
+"""From this version on a member brings its own id (KIP-1082)."""
+
+
+def check_request(
+    request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Collection[str]
+) -> None:
+    """Check what can be checked without knowing the group. Raises: Refusal."""
+    epoch = request.member_epoch
+    needs_id = api_version >= _CLIENT_CHOOSES_ID_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
+    for name, value, is_checked in (
+        ("MemberId", request.member_id, needs_id),
+        ("GroupId", request.group_id, True),
+        ("InstanceId", request.instance_id, True),
+        ("RackId", request.rack_id, True),
+    ):
+        if is_checked and value is not None and not value.strip():
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} is empty.")
+    if epoch == JOIN_EPOCH:
+        _check_join(request)
+    elif epoch == STATIC_LEAVE_EPOCH:
+        if request.instance_id is None:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                "Only a static member can leave for a while: InstanceId is missing.",
+            )
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"There is no member epoch {epoch}.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise Refusal(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"There is no assignor {request.server_assignor}; choose one of "
+            f"{', '.join(assignors)}.",
+        )
+
+
+def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
+    if request.rebalance_timeout_ms == -1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Who joins has to name its RebalanceTimeoutMs.")
+    if request.topic_partitions is None or request.topic_partitions:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "Who joins owns nothing: TopicPartitions has to be an empty list.",
+        )
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "Who joins has to subscribe: SubscribedTopicNames or SubscribedTopicRegex is missing.",
+        )
+
+
+def owned_partitions(
+    topics: Iterable[TopicPartitions] | None,
+) -> Mapping[UUID, frozenset[int]] | None:
+    if topics is None:
+        return None
+    owned: dict[UUID, frozenset[int]] = {}
+    for topic in topics:
+        owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()).union(topic.partitions)
+    return owned
+
+
+def told(
+    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
+) -> ConsumerGroupMember:
+    """The member with what its heartbeat says; the same object if nothing is new."""
+    names = request.subscribed_topic_names
+    timeout_ms = request.rebalance_timeout_ms
+    new = replace(
+        member,
+        instance_id=_either(request.instance_id, member.instance_id),
+        rack_id=_either(request.rack_id, member.rack_id),
+        client_id=client.client_id,
+        client_host=client.client_host,
+        subscribed_topic_names=member.subscribed_topic_names if names is None else frozenset(names),
+        subscribed_topic_regex=_either(
+            request.subscribed_topic_regex, member.subscribed_topic_regex
+        ),
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        server_assignor=_either(request.server_assignor, member.server_assignor),
+        classic=None,
+    )
+    return member if new == member else new
+
+
+def _either(value: str | None, otherwise: str | None) -> str | None:
+    return otherwise if value is None else value
+
+
+def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether the request is complete, as after an answer that may be lost; then the answer is
+    complete too.
+    """
+    return request.member_epoch == JOIN_EPOCH or (
+        request.rebalance_timeout_ms != -1
+        and (
+            request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+        )
+        and request.topic_partitions is not None
+    )
+
+
+def _not_written(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
+
 
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
@@ -105,31 +222,21 @@ class ConsumerGroups:
         self._updates = MemberUpdates(context, self._topic_hashes, self._expressions)
         self._migration = Migration(context, self._topic_hashes, begin_migration)
         self.classic_members = ClassicMembers(context, self._updates, self._migration, self.fence)
-        self._heartbeats = Heartbeats(
-            context,
-            self._updates,
-            self._migration,
-            self._expressions,
-            self.classic_members,
-            self.fence,
-        )
-
-    # -- requests --------------------------------------------------------------------------------
 
     def consumer_group_heartbeat(
         self,
         request: ConsumerGroupHeartbeatRequest,
         api_version: int,
         client: ClientInfo,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         now_ms: float,
     ) -> CoordinatorResult:
         """Join, stay in, or leave a group; answers ConsumerGroupHeartbeatResponse."""
         try:
             check_request(request, api_version, self._settings.assignors)
             if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
-                return self._heartbeats.leave(request, reply_to, now_ms)
-            return self._heartbeats.heartbeat(request, client, reply_to, now_ms)
+                return self._leave(request, reply_to, now_ms)
+            return self._heartbeat(request, client, reply_to, now_ms)
         except Refusal as refusal:
             return CoordinatorResult.reply(
                 reply_to,
@@ -139,24 +246,22 @@ class ConsumerGroups:
             )
 
     def consumer_group_describe(
-        self, group_ids: Iterable[str], reply_to: ReplyTo
+        self, group_ids: Iterable[str], reply_to: Answerable
     ) -> CoordinatorResult:
         """Describe groups that live in this partition; answers a list of DescribedGroup."""
         described: list[DescribedGroup] = []
         for group_id in group_ids:
-            group = self._context.groups.get(group_id)
-            if group is None or group.kind != "consumer":
-                reason = "not found" if group is None else "is not a consumer group"
+            try:
+                group = self._context.existing_consumer_group(group_id)
+                default_assignor = self._settings.assignors[0]
+                described.append(describe(group, self._context.metadata(), default_assignor))
+            except Refusal as refusal:
                 described.append(
                     DescribedGroup(
                         group_id=group_id,
-                        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-                        error_message=f"Group {group_id} {reason}.",
+                        error_code=refusal.error_code,
+                        error_message=refusal.message,
                     )
-                )
-            else:
-                described.append(
-                    describe(group, self._context.metadata(), self._settings.assignors[0])
                 )
         ids = [each.group_id for each in described]
         return CoordinatorResult.reply_when_committed(
@@ -168,54 +273,221 @@ class ConsumerGroups:
             ],
         )
 
-    # -- events ----------------------------------------------------------------------------------
+    def _heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: ClientInfo,
+        reply_to: Answerable,
+        now_ms: float,
+    ) -> CoordinatorResult:
+        """Join a group or stay in it. Raises: Refusal."""
+        group, upgrade, before = self._group_for(request)
+        group.check_size(request.member_id, self._settings.max_group_size)
+        member_id = request.member_id or self._context.random_id()
+        owned = owned_partitions(request.topic_partitions)
+        old, replaced_id = self._member_for(group, request, member_id, owned)
+        update = MemberUpdate(
+            group, old, told(old, request, client), client, now_ms, owned, replaced_id
+        )
+        if replaced_id is not None:
+            update.records += replacement_records(group, replaced_id, old)
+        self._updates.tell(update)
+        target_epoch, target = self._updates.refresh_target(update)
+        self._updates.reconcile(update, target_epoch, target)
+        result = CoordinatorResult(records=before + update.records, timers=update.timers)
+        let_go = CoordinatorResult()
+        if upgrade is not None:
+            let_go = self._migration.let_go(upgrade.classic_group)
+            result.merge(let_go)
+            result.timers += upgrade.timers
+        result.timers += self._ended_timers(update)
+        session = self._session(group, update.new)
+        # While its request waits for the answer, the silence of the member does not count.
+        result.timers.append(CancelTimer(session.key))
+        result.commands += update.commands
+        for command in update.commands:
+            self._expressions.started(command.group_id)
+        shows_assignment = is_full(request) or owned_by_topic(
+            update.new.assigned
+        ) != owned_by_topic(old.assigned)
+        answer = self._answer(group, update.new, shows_assignment=shows_assignment)
 
-    def replay(self, record: CoordinatorRecord) -> None:
-        """Take in a record of types 3 to 8 or 16."""
-        key: Any = record.key
-        if type(key) not in RECORD_KEYS:
-            return
-        groups = self._context.groups
-        group = groups.get(key.group_id)
-        if group is not None and group.kind != "consumer":
-            # A classic group gives way to what was written behind its end: a simple one that
-            # offsets have kept, or one whose end compaction has removed. The end of a consumer
-            # group that has become classic again says nothing any more.
-            group = None
+        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
+            told = answer if error is ErrorCode.NONE else _not_written(error)
+            answered = CoordinatorResult.reply(reply_to, told)
+            if is_refused(error):
+                for command in update.commands:
+                    self._expressions.ended(command.group_id)
+            known = self._context.groups.get(group.group_id)
+            if upgrade is not None and known is upgrade.classic_group:
+                # Nothing was written, but the waiting members of the classic group are to be
+                # refused.
+                answered.replies += let_go.replies
+            elif isinstance(known, ConsumerGroup) and update.new.member_id in known.members:
+                answered.timers.append(session)
+            return answered
+
+        result.add_after(after)
+        return result
+
+    def _ended_timers(self, update: MemberUpdate) -> list[CancelTimer]:
+        """Timers of the member whose place is taken, or of the classic protocol left behind."""
+        group_id, member_id = update.group.group_id, update.new.member_id
+        ended = []
+        if update.replaced_id is not None:
+            ended += [ConsumerTimer(kind, group_id, update.replaced_id) for kind in MEMBER_TIMERS]
+        if update.old.uses_classic_protocol:
+            self.classic_members.forget(group_id, [member_id, update.replaced_id or member_id])
+            ended += [ConsumerTimer(kind, group_id, member_id) for kind in ("join", "sync")]
+        return [CancelTimer(key) for key in ended]
+
+    def _group_for(
+        self, request: ConsumerGroupHeartbeatRequest
+    ) -> tuple[ConsumerGroup, Upgrade | None, list[CoordinatorRecord]]:
+        """The group, how it is made out of a classic one, and what has to be written first."""
+        group_id = request.group_id
+        if request.member_epoch != JOIN_EPOCH:
+            return self._context.existing_consumer_group(group_id), None, []
+        group = self._context.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group, None, []
+        if group is None:
+            return ConsumerGroup(group_id, {}), None, []
+        if group.is_empty:
+            return ConsumerGroup(group_id, {}), None, group.tombstones()
+        upgrade = self._migration.upgrade(group)
+        return upgrade.group, upgrade, upgrade.records
+
+    def _member_for(
+        self,
+        group: ConsumerGroup,
+        request: ConsumerGroupHeartbeatRequest,
+        member_id: str,
+        owned: Mapping[UUID, frozenset[int]] | None,
+    ) -> tuple[ConsumerGroupMember, str | None]:
+        """The member before the request, and the id of the member whose place it takes."""
+        is_joining = request.member_epoch == JOIN_EPOCH
+        instance_id = request.instance_id
+        if instance_id is None:
+            member = group.members.get(member_id)
+            if member is None and is_joining:
+                return ConsumerGroupMember(member_id), None
+            member = group.known(member_id)
+            member.check_epoch(request.member_epoch, owned)
+            return member, None
+        if not is_joining:
+            member = group.known_static_member(instance_id, member_id)
+            member.check_epoch(request.member_epoch, owned)
+            return member, None
+        static = group.released_static_member(instance_id, member_id)
+        if static is None:
+            return group.members.get(member_id) or ConsumerGroupMember(member_id), None
+        replaced_id = None if static.member_id == member_id else static.member_id
+        return static.successor(member_id), replaced_id
+
+    def _answer(
+        self, group: ConsumerGroup, member: ConsumerGroupMember, *, shows_assignment: bool
+    ) -> ConsumerGroupHeartbeatResponse:
+        times = self._settings.of_group(self._context.metadata().configs, group.group_id)
+        assignment = None
+        if shows_assignment:
+            assignment = Assignment(
+                topic_partitions=[
+                    TopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                    for topic_id, partitions in sorted(member.assigned.items())
+                ]
+            )
+        return ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=times.heartbeat_interval_ms,
+            assignment=assignment,
+        )
+
+    def _leave(
+        self, request: ConsumerGroupHeartbeatRequest, reply_to: Answerable, now_ms: float
+    ) -> CoordinatorResult:
+        """Leave a group; a static member may leave for a while only. Raises: Refusal."""
+        group = self._context.existing_consumer_group(request.group_id)
+        member = group.known(request.member_id, request.instance_id)
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
+            result = self._leave_for_a_while(group, member)
+        else:
+            result = self.fence(group, [member], now_ms)
+        answer = ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+        )
+        result.answer_when_committed(reply_to, answer, _not_written)
+        return result
+
+    def _leave_for_a_while(
+        self, group: ConsumerGroup, member: ConsumerGroupMember
+    ) -> CoordinatorResult:
+        """A static member stops, but owns its partitions until its session ends."""
+        gone = replace(
+            member,
+            member_epoch=STATIC_LEAVE_EPOCH,
+            assigned={
+                topic_id: dict.fromkeys(partitions, 0)
+                for topic_id, partitions in member.assigned.items()
+            },
+            pending_revocation=NOTHING_OWNED,
+        )
+        key = ConsumerTimer("rebalance", group.group_id, member.member_id)
+        return CoordinatorResult(
+            records=[current_assignment_record(group.group_id, gone)], timers=[CancelTimer(key)]
+        )
+
+    def _session(self, group: ConsumerGroup, member: ConsumerGroupMember) -> SetTimer:
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        else:
+            configs = self._context.metadata().configs
+            timeout_ms = self._settings.of_group(configs, group.group_id).session_timeout_ms
+        return SetTimer(ConsumerTimer("session", group.group_id, member.member_id), timeout_ms)
+
+    def replay(self, key: RecordKey, record: CoordinatorRecord) -> None:
+        # A classic group gives way to what was written behind its end: a simple one that offsets
+        # have kept, or one whose end compaction has removed. The end of a consumer group that has
+        # become classic again says nothing any more.
+        group = self._context.consumer_group(key.group_id)
         if group is None:
             if record.value is None:
                 return
             group = ConsumerGroup(key.group_id, self._topic_index, self._topic_id_of)
-            groups[key.group_id] = group
-        if record.value is None and type(key) is ConsumerGroupMetadataKey:
+            self._context.groups[key.group_id] = group
+        if record.value is None and isinstance(key, ConsumerGroupMetadataKey):
             group.forget_subscriptions()
-            del groups[key.group_id]
+            del self._context.groups[key.group_id]
         else:
             group.replay(record, is_live=self._is_live)
 
-    def loaded(self, now_ms: float) -> CoordinatorResult:
+    def loaded(self) -> CoordinatorResult:
         """The log has been replayed: every member gets a whole session."""
-        del now_ms
         self._is_live = True
         self._expressions.new_topics_offset = (
             self._context.metadata().provenance.last_contained_offset
         )
         result = CoordinatorResult()
-        for group in self._consumer_groups():
+        for group in self._context.groups.values():
+            if not isinstance(group, ConsumerGroup):
+                continue
             group.take_stock()
             for member in group.members.values():
-                result.timers.append(self._heartbeats.session(group, member))
+                result.timers.append(self._session(group, member))
                 if member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch >= 0:
                     kind = "join" if member.uses_classic_protocol else "rebalance"
                     key = ConsumerTimer(kind, group.group_id, member.member_id)
                     result.timers.append(SetTimer(key, max(0, member.rebalance_timeout_ms)))
         return result
 
-    def on_metadata_update(
-        self, delta: MetadataDelta, image: MetadataImage, now_ms: float
-    ) -> CoordinatorResult:
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Topics have changed: the groups subscribed to them see that with their next heartbeat."""
-        del now_ms
         topics = delta.topics_delta
         names = [change.name for change in topics.changed.values()]
         if any(change.created for change in topics.changed.values()):
@@ -224,8 +496,9 @@ class ConsumerGroups:
         for name in names:
             self._topic_hashes.forget(name)
             for group_id in self._topic_index.get(name, ()):
-                self._context.groups[group_id].request_metadata_refresh()
-        return CoordinatorResult()
+                group = self._context.groups[group_id]
+                assert isinstance(group, ConsumerGroup)
+                group.request_metadata_refresh()
 
     def regular_expressions_resolved(
         self,
@@ -234,8 +507,8 @@ class ConsumerGroups:
     ) -> CoordinatorResult:
         """The topics of a group's expressions have been looked up; None: that failed."""
         self._expressions.ended(command.group_id)
-        group = self._context.groups.get(command.group_id)
-        if group is None or group.kind != "consumer" or not resolved:
+        group = self._context.consumer_group(command.group_id)
+        if group is None or not resolved:
             return CoordinatorResult()
         records, names, has_changed = resolution_records(group, resolved)
         metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
@@ -247,17 +520,19 @@ class ConsumerGroups:
         return CoordinatorResult(records=records)
 
     def on_timer(self, key: ConsumerTimer, now_ms: float) -> CoordinatorResult:
-        """A session, or the time of a member for a step of a rebalance, is over."""
         if key.kind == "downgraded":
             return self._start_classic(key.group_id, now_ms)
-        group = self._context.groups.get(key.group_id)
-        if group is None or group.kind != "consumer":
-            return CoordinatorResult()
-        member = group.members.get(key.member_id)
-        if member is None:
-            return CoordinatorResult()
-        if key.kind == "rebalance" and (
-            member.state is not MemberState.UNREVOKED_PARTITIONS or member.member_epoch < 0
+        group = self._context.consumer_group(key.group_id)
+        member = None if group is None else group.members.get(key.member_id)
+        if (
+            group is None
+            or member is None
+            or (
+                key.kind == "rebalance"
+                and (
+                    member.state is not MemberState.UNREVOKED_PARTITIONS or member.member_epoch < 0
+                )
+            )
         ):
             return CoordinatorResult()
         return self._expel(key, group, member, now_ms)
@@ -322,9 +597,6 @@ class ConsumerGroups:
         topic = self._context.metadata().topics.topics_by_name.get(name)
         return None if topic is None else topic.topic_id
 
-    def _consumer_groups(self) -> list[ConsumerGroup]:
-        return [group for group in self._context.groups.values() if group.kind == "consumer"]
-
 
 def describe(group: ConsumerGroup, image: MetadataImage, default_assignor: str) -> DescribedGroup:
     """The group with all its members; deleted topics are left out."""
@@ -356,11 +628,13 @@ def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataIm
     )
 
 
-def _assignment(partitions: Mapping[UUID, Iterable[int]], image: MetadataImage) -> Assignment:
+def _assignment(
+    partitions: Mapping[UUID, Iterable[int]], image: MetadataImage
+) -> DescribedAssignment:
     topics = image.topics.topics_by_id
-    return Assignment(
+    return DescribedAssignment(
         topic_partitions=[
-            TopicPartitions(
+            DescribedPartitions(
                 topic_id=topic_id, topic_name=topics[topic_id].name, partitions=sorted(indexes)
             )
             for topic_id, indexes in sorted(partitions.items())

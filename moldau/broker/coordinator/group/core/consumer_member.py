@@ -1,23 +1,22 @@
-"""A member of a consumer group (KIP-848), as a value, and how it is read from the log's records.
+"""A member of a consumer group (KIP-848), as a value, and the records of consumer groups (types 3
+to 8 and 16 of `__consumer_offsets`).
 
-Invariant: no partition of a member is both assigned and pending revocation.
+Invariants: no partition of a member is both assigned and pending revocation; topics and partitions
+are written in order, so that equal states give equal bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from moldau.broker.coordinator.core.result import CoordinatorRecord
 from moldau.broker.coordinator.group.core.context import Refusal
-from moldau.protocol.coordinator_records.consumer_groups import (
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataValue,
-    TopicPartitions,
-)
+from moldau.protocol.coordinator_records import consumer_groups as kinds
 from moldau.protocol.errors import ErrorCode
 
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
@@ -53,10 +52,8 @@ _STATES: Final = {state.value: state for state in MemberState}
 
 
 class ClassicProtocols(NamedTuple):
-    """What a member of the classic protocol said in its JoinGroup.
-
-    Attributes:
-        protocols: names, in the order of preference, each with the member's subscription.
+    """What a member of the classic protocol said in its JoinGroup: names, in the order of
+    preference, each with the member's subscription.
     """
 
     session_timeout_ms: int
@@ -92,7 +89,6 @@ class ConsumerGroupMember:
         return self.classic is not None
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Whether it has all that the target assignment of that epoch gives it."""
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     @property
@@ -111,16 +107,9 @@ class ConsumerGroupMember:
             epoch = self.pending_revocation.get(topic_id, {}).get(partition)
         return epoch
 
-    def check_epoch(
-        self,
-        member_epoch: int,
-        owned: Mapping[UUID, frozenset[int]] | None,
-    ) -> None:
+    def check_epoch(self, member_epoch: int, owned: Mapping[UUID, frozenset[int]] | None) -> None:
         """Check that the member may send under `member_epoch`: its own one, or the one before if
-        the answer with the new one may have been lost.
-
-        Raises:
-            Refusal: FENCED_MEMBER_EPOCH.
+        the answer with the new one may have been lost. Raises: Refusal, FENCED_MEMBER_EPOCH.
         """
         if member_epoch in (JOIN_EPOCH, self.member_epoch):
             return
@@ -151,8 +140,7 @@ class ConsumerGroupMember:
             self, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH
         )
 
-    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
-        """The member with its metadata from a record."""
+    def with_metadata(self, value: kinds.ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
         classic = value.classic_member_metadata
         return replace(
             self,
@@ -173,9 +161,8 @@ class ConsumerGroupMember:
         )
 
     def with_current_assignment(
-        self, value: ConsumerGroupCurrentMemberAssignmentValue
+        self, value: kinds.ConsumerGroupCurrentMemberAssignmentValue
     ) -> ConsumerGroupMember:
-        """The member with its partitions from a record."""
         return replace(
             self,
             member_epoch=value.member_epoch,
@@ -186,7 +173,6 @@ class ConsumerGroupMember:
         )
 
     def without_assignment(self) -> ConsumerGroupMember:
-        """The member without any partition."""
         return replace(
             self,
             member_epoch=LEAVE_EPOCH,
@@ -196,7 +182,7 @@ class ConsumerGroupMember:
         )
 
 
-def _owned(topics: Iterable[TopicPartitions], member_epoch: int) -> OwnedPartitions:
+def _owned(topics: Iterable[kinds.TopicPartitions], member_epoch: int) -> OwnedPartitions:
     """A record's partitions; what was written without epochs counts as given in the member's."""
     owned: dict[UUID, dict[int, int]] = {}
     for topic in topics:
@@ -208,8 +194,130 @@ def _owned(topics: Iterable[TopicPartitions], member_epoch: int) -> OwnedPartiti
 
 
 def with_epoch(assignment: Assignment, assignment_epoch: int) -> OwnedPartitions:
-    """The partitions, all of them given in `assignment_epoch`."""
     return {
         topic_id: dict.fromkeys(partitions, assignment_epoch)
         for topic_id, partitions in assignment.items()
     }
+
+
+def group_epoch_record(group_id: str, group_epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    """The group's epoch, and a hash of the topics it is subscribed to (type 3)."""
+    return CoordinatorRecord(
+        kinds.ConsumerGroupMetadataKey(group_id=group_id),
+        kinds.ConsumerGroupMetadataValue(epoch=group_epoch, metadata_hash=metadata_hash),
+    )
+
+
+def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    """The metadata of a member (type 5)."""
+    classic = member.classic
+    return CoordinatorRecord(
+        kinds.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
+        kinds.ConsumerGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.subscribed_topic_names),
+            subscribed_topic_regex=member.subscribed_topic_regex,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            server_assignor=member.server_assignor,
+            classic_member_metadata=None
+            if classic is None
+            else kinds.ClassicMemberMetadata(
+                session_timeout_ms=classic.session_timeout_ms,
+                supported_protocols=[
+                    kinds.ClassicProtocol(name=name, metadata=metadata)
+                    for name, metadata in classic.protocols
+                ],
+            ),
+        ),
+    )
+
+
+def target_epoch_record(
+    group_id: str, assignment_epoch: int, timestamp_ms: int
+) -> CoordinatorRecord:
+    """The epoch of the target assignment, and when it was computed (type 6)."""
+    return CoordinatorRecord(
+        kinds.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        kinds.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=assignment_epoch, assignment_timestamp=timestamp_ms
+        ),
+    )
+
+
+def target_record(group_id: str, member_id: str, target: Assignment) -> CoordinatorRecord:
+    """What a member shall own (type 7)."""
+    return CoordinatorRecord(
+        kinds.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        kinds.ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                kinds.TopicPartition(topic_id=topic_id, partitions=sorted(target[topic_id]))
+                for topic_id in in_order(target)
+            ]
+        ),
+    )
+
+
+def current_assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    """What a member owns (type 8)."""
+    return CoordinatorRecord(
+        kinds.ConsumerGroupCurrentMemberAssignmentKey(
+            group_id=group_id, member_id=member.member_id
+        ),
+        kinds.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=member.member_epoch,
+            previous_member_epoch=member.previous_member_epoch,
+            state=member.state,
+            assigned_partitions=_topics(member.assigned),
+            partitions_pending_revocation=_topics(member.pending_revocation),
+        ),
+    )
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """The end of a member: of what it owns, of what it shall own, and of itself."""
+    return [
+        CoordinatorRecord(key(group_id=group_id, member_id=member_id), None)
+        for key in (
+            kinds.ConsumerGroupCurrentMemberAssignmentKey,
+            kinds.ConsumerGroupTargetAssignmentMemberKey,
+            kinds.ConsumerGroupMemberMetadataKey,
+        )
+    ]
+
+
+def regular_expression_record(
+    group_id: str,
+    expression: str,
+    topic_names: Collection[str],
+    metadata_offset: int,
+    timestamp_ms: int,
+) -> CoordinatorRecord:
+    """The topics that an expression stands for, as of a metadata offset (type 16)."""
+    return CoordinatorRecord(
+        kinds.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression),
+        kinds.ConsumerGroupRegularExpressionValue(
+            topics=sorted(topic_names), version=metadata_offset, timestamp=timestamp_ms
+        ),
+    )
+
+
+def in_order(topic_ids: Collection[UUID]) -> list[UUID]:
+    """Topic ids in the order in which everything here is written."""
+    return sorted(topic_ids) if len(topic_ids) > 1 else list(topic_ids)
+
+
+def _topics(owned: OwnedPartitions) -> list[kinds.TopicPartitions]:
+    topics = []
+    for topic_id in in_order(owned):
+        partitions = sorted(owned[topic_id])
+        topics.append(
+            kinds.TopicPartitions(
+                topic_id=topic_id,
+                partitions=partitions,
+                assignment_epochs=[owned[topic_id][index] for index in partitions],
+            )
+        )
+    return topics

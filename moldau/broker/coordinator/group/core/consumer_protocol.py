@@ -19,9 +19,7 @@ from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartition,
 )
-from moldau.protocol.messages.consumer_protocol import (
-    OwnedTopic as OwnedPartition,
-)
+from moldau.protocol.messages.consumer_protocol import OwnedTopic as OwnedPartition
 
 _VERSION: Final = Struct(">h")
 _NEWEST: Final = 3
@@ -37,20 +35,14 @@ def _version_of(data: bytes) -> int:
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """What a member is subscribed to, and what it claims to own.
-
-    Raises:
-        RemoteProtocolError: it cannot be read.
-    """
+    """What a member is subscribed to, and what it claims to own. Raises: RemoteProtocolError."""
     version = _version_of(metadata)
     return ConsumerProtocolSubscription.decode(metadata, version, _VERSION.size)[0]
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
-    """What the leader of a classic group gave a member; nothing without bytes.
-
-    Raises:
-        RemoteProtocolError: it cannot be read.
+    """What the leader of a classic group gave a member; nothing without bytes. Raises:
+    RemoteProtocolError.
     """
     if not assignment:
         return ConsumerProtocolAssignment(assigned_partitions=[])

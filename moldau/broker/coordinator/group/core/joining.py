@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.coordinator.core.result import CoordinatorResult, Reply, ReplyTo
+from moldau.broker.coordinator.core.result import CoordinatorResult, Reply
 from moldau.broker.coordinator.group.core.consumer_protocol import read_subscription
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse
 
 if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.replies import Answerable
     from moldau.broker.coordinator.group.core.context import ClientInfo
     from moldau.metadata.steps import Steps
-    from moldau.protocol.messages.consumer_protocol import (
-        ConsumerProtocolSubscription,
-    )
+    from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
 
 MAX_READ_AT_ONCE: Final = 100
@@ -34,7 +33,6 @@ Protocols = Sequence[tuple[str, bytes]]
 
 
 def join_error(error: ErrorCode, member_id: str, api_version: int) -> JoinGroupResponse:
-    """A refused JoinGroup."""
     return JoinGroupResponse(
         error_code=error,
         generation_id=NO_GENERATION,
@@ -53,7 +51,7 @@ class Joining:
     __slots__ = ("_read", "api_version", "client", "protocols", "reply_to", "request")
 
     def __init__(
-        self, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: ReplyTo
+        self, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: Answerable
     ) -> None:
         self.request = request
         self.protocols: list[tuple[str, bytes]] = []
@@ -65,7 +63,7 @@ class Joining:
 
     @classmethod
     def read(
-        cls, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: ReplyTo
+        cls, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: Answerable
     ) -> Steps[Joining]:
         """Read a request; a step for each protocol."""
         joining = cls(request, api_version, client, reply_to)
@@ -81,10 +79,7 @@ class Joining:
     @property
     def subscription(self) -> ConsumerProtocolSubscription:
         """What the member wants, by its first protocol. All of them have to be readable: the group
-        may become a classic one with any of them.
-
-        Raises:
-            RemoteProtocolError: one cannot be read.
+        may become a classic one with any of them. Raises: RemoteProtocolError.
         """
         if not self._read:
             for _, metadata in self.protocols:
@@ -106,14 +101,9 @@ class Joining:
             self._read.append(subscription)
 
     def refusal(self, error: ErrorCode, member_id: str | None = None) -> Reply:
-        """An answer with an error.
-
-        Args:
-            member_id: instead of the one in the request.
-        """
+        """An answer with an error; `member_id` is told instead of the one in the request."""
         told = self.request.member_id if member_id is None else member_id
         return Reply(self.reply_to, join_error(error, told, self.api_version))
 
     def refused(self, error: ErrorCode, member_id: str | None = None) -> CoordinatorResult:
-        """The result of a refused request."""
         return CoordinatorResult(replies=[self.refusal(error, member_id)])

@@ -6,13 +6,23 @@ ConsumerGroupHeartbeat and, in a group that is being migrated, JoinGroup. Must n
 (replay does), or answer. Invariants: the group's epoch grows with every change of subscriptions,
 topics or members; the target assignment is never ahead of it, and gives each partition to one
 member at most (asserted every time).
+
+`Reconciliation` is how a member gets from what it owns to what it shall own. It does not know other
+members; `is_released` tells whether another one still owns a partition. Invariants: a member gets a
+partition only when no other member owns it; it goes to the epoch of the target assignment only when
+it has nothing to give back. Transitions of a member's state:
+
+    STABLE, UNRELEASED_PARTITIONS -> UNREVOKED_PARTITIONS   it owns what it shall not
+    UNREVOKED_PARTITIONS -> (the next step, whatever it is) it has given back everything asked for
+    any -> UNRELEASED_PARTITIONS                            another member owns what it shall own
+    any -> STABLE                                           it has all of the target
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorRecord, SetTimer
@@ -24,28 +34,168 @@ from moldau.broker.coordinator.group.core.assignors import (
 )
 from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
+    GroupContext,
     ResolvedRegularExpression,
 )
 from moldau.broker.coordinator.group.core.consumer_member import (
+    NOTHING_OWNED,
     Assignment,
     ConsumerGroupMember,
     MemberState,
-)
-from moldau.broker.coordinator.group.core.consumer_records import (
+    OwnedPartitions,
     current_assignment_record,
     group_epoch_record,
     member_record,
     member_tombstones,
     target_epoch_record,
     target_record,
-    tombstone,
 )
-from moldau.broker.coordinator.group.core.context import ClientInfo, ConsumerTimer, GroupContext
+from moldau.broker.coordinator.group.core.context import ClientInfo, ConsumerTimer, Refusal
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
-from moldau.broker.coordinator.group.core.reconciliation import Reconciliation
-from moldau.broker.coordinator.group.core.regular_expressions import Change, RegularExpressions
+from moldau.broker.coordinator.group.core.regular_expressions import (
+    Change,
+    RegularExpressions,
+    ResolveRegularExpressions,
+)
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.coordinator_records import ConsumerGroupPartitionMetadataKey
+from moldau.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What the next step of a member depends on.
+
+    Attributes:
+        target_epoch: the epoch of the target assignment.
+        is_subscribed: whether the member is subscribed to a topic; it may own nothing of others,
+            whatever the target says (which may be of an older epoch).
+        has_subscription_changed: the member has just changed its subscription; it must give back
+            unsubscribed topics at once, without a new target assignment.
+        is_released: whether no other member owns a partition.
+        owned: what the member says it owns; None: it does not say, and may own everything that it
+            was given.
+    """
+
+    target_epoch: int
+    target: Assignment
+    is_subscribed: Callable[[UUID], bool]
+    has_subscription_changed: bool
+    is_released: Callable[[UUID, int], bool]
+    owned: Mapping[UUID, frozenset[int]] | None
+
+    def next_step(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
+        """The member after the step; the same object when there is nothing to do. Raises: Refusal,
+        FENCED_MEMBER_EPOCH: its state is not one this coordinator knows.
+        """
+        if member.state is MemberState.STABLE:
+            if member.member_epoch != self.target_epoch:
+                return self._toward_target(member, member.member_epoch)
+            if self.has_subscription_changed:
+                return self._without_unsubscribed(member)
+            return member
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            if self._still_has(member.pending_revocation):
+                return (
+                    self._without_unsubscribed(member) if self.has_subscription_changed else member
+                )
+            return self._toward_target(member, member.member_epoch)
+        if member.state is MemberState.UNRELEASED_PARTITIONS:
+            return self._toward_target(member, member.member_epoch)
+        if self.owned is None or any(self.owned.values()):
+            raise Refusal(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The member is in a state this coordinator does not know; it must give up all its "
+                "partitions and join again.",
+            )
+        return self._toward_target(member, self.target_epoch)
+
+    def _still_has(self, partitions: OwnedPartitions) -> bool:
+        """Whether the member, as far as known, still owns any of these."""
+        if self.owned is None:
+            return True
+        return any(
+            index in partitions[topic_id]
+            for topic_id, indexes in self.owned.items()
+            if topic_id in partitions
+            for index in indexes
+        )
+
+    def _without_unsubscribed(self, member: ConsumerGroupMember) -> ConsumerGroupMember:
+        """Ask the unsubscribed topics back, in the member's epoch."""
+        gone = {
+            topic_id: partitions
+            for topic_id, partitions in member.assigned.items()
+            if not self.is_subscribed(topic_id)
+        }
+        if not gone:
+            return member
+        kept = {
+            topic_id: partitions
+            for topic_id, partitions in member.assigned.items()
+            if topic_id not in gone
+        }
+        pending: dict[UUID, Mapping[int, int]] = dict(member.pending_revocation)
+        for topic_id, partitions in gone.items():
+            pending[topic_id] = {**pending.get(topic_id, {}), **partitions}
+        if not self._still_has(pending):
+            return _at(member, member.member_epoch, member.state, kept, member.pending_revocation)
+        return _at(member, member.member_epoch, MemberState.UNREVOKED_PARTITIONS, kept, pending)
+
+    def _toward_target(self, member: ConsumerGroupMember, epoch: int) -> ConsumerGroupMember:
+        """Compare with the target: first give partitions back, then take those that are free."""
+        assigned: dict[UUID, dict[int, int]] = {}
+        revoked: dict[UUID, dict[int, int]] = {}
+        wanted: dict[UUID, list[int]] = {}
+        is_unreleased = False
+        for topic_id in self.target.keys() | member.assigned.keys():
+            target = frozenset[int]()
+            if self.is_subscribed(topic_id):
+                target = self.target.get(topic_id, target)
+            has = member.assigned.get(topic_id, {})
+            kept = {index: since for index, since in has.items() if index in target}
+            given_back = {index: since for index, since in has.items() if index not in target}
+            new = [index for index in target if index not in has]
+            free = [index for index in new if self.is_released(topic_id, index)]
+            is_unreleased = is_unreleased or len(free) < len(new)
+            if kept:
+                assigned[topic_id] = kept
+            if given_back:
+                revoked[topic_id] = given_back
+            if free:
+                wanted[topic_id] = free
+        if revoked and self._still_has(revoked):
+            return _at(member, epoch, MemberState.UNREVOKED_PARTITIONS, assigned, revoked)
+        for topic_id, indexes in wanted.items():
+            assigned.setdefault(topic_id, {}).update(dict.fromkeys(indexes, self.target_epoch))
+        state = MemberState.UNRELEASED_PARTITIONS if is_unreleased else MemberState.STABLE
+        return _at(member, self.target_epoch, state, assigned, NOTHING_OWNED)
+
+
+def _at(
+    member: ConsumerGroupMember,
+    member_epoch: int,
+    state: MemberState,
+    assigned: OwnedPartitions,
+    pending_revocation: OwnedPartitions,
+) -> ConsumerGroupMember:
+    """The member in an epoch; a new epoch keeps the one before as the previous one."""
+    if (
+        member_epoch == member.member_epoch
+        and state is member.state
+        and assigned == member.assigned
+        and pending_revocation == member.pending_revocation
+    ):
+        return member
+    return replace(
+        member,
+        member_epoch=member_epoch,
+        previous_member_epoch=member.member_epoch,
+        state=state,
+        assigned=assigned,
+        pending_revocation=pending_revocation,
+    )
+
 
 FIRST_EPOCH: Final = 1
 """The epoch of a new group."""
@@ -72,7 +222,7 @@ class MemberUpdate:
     replaced_id: str | None = None
     records: list[CoordinatorRecord] = field(default_factory=list)
     timers: list[SetTimer | CancelTimer] = field(default_factory=list)
-    commands: list[Any] = field(default_factory=list)
+    commands: list[ResolveRegularExpressions] = field(default_factory=list)
     group_epoch: int = 0
     has_subscription_changed: bool = False
 
@@ -88,10 +238,8 @@ class MemberUpdates:
         self._expressions = expressions
 
     def tell(self, update: MemberUpdate) -> None:
-        """Write the member's metadata, and the group's new epoch if they mean one.
-
-        Raises:
-            Refusal: INVALID_REGULAR_EXPRESSION.
+        """Write the member's metadata, and the group's new epoch if they mean one. Raises: Refusal,
+        INVALID_REGULAR_EXPRESSION.
         """
         group, old, new = update.group, update.old, update.new
         is_known = old.member_id in group.members or update.replaced_id is not None
@@ -119,7 +267,7 @@ class MemberUpdates:
         group = update.group
         is_member = update.old.member_id in group.members
         old = update.old if is_member else group.members.get(update.replaced_id or "")
-        names = group.subscribed_after(old, update.new)
+        names = group.subscribed_without([] if old is None else [old], update.new)
         metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
         # A member without subscriptions is in a new group from its first epoch on; one with
         # subscriptions makes the next epoch, as in Apache Kafka 4.x.
@@ -133,9 +281,8 @@ class MemberUpdates:
             self._context.count("consumer-group-rebalance")
         group.metadata_refreshed(update.group_epoch)
         if group.has_partition_metadata_record:
-            update.records.append(
-                tombstone(ConsumerGroupPartitionMetadataKey(group_id=group.group_id))
-            )
+            key = ConsumerGroupPartitionMetadataKey(group_id=group.group_id)
+            update.records.append(CoordinatorRecord(key, None))
 
     def refresh_target(self, update: MemberUpdate) -> tuple[int, Assignment]:
         """The target assignment for the member and its epoch: a new one, if the group's epoch is
@@ -167,10 +314,8 @@ class MemberUpdates:
     def _compute_target(
         self, update: MemberUpdate, members: dict[str, ConsumerGroupMember], assignor_name: str
     ) -> dict[str, Assignment]:
-        """The target assignment of the group's new epoch; adds its records.
-
-        Args:
-            members: the members as they are with what is about to be written.
+        """The target assignment of the group's new epoch for `members`, as they are with what is
+        about to be written; adds its records.
         """
         group, image = update.group, self._context.metadata()
         subscriptions = _Subscriptions(image, group.resolved)
@@ -198,9 +343,7 @@ class MemberUpdates:
 
     def reconcile(self, update: MemberUpdate, target_epoch: int, target: Assignment) -> None:
         """Let the member take its next step toward the target; `update.new` is the member then.
-
-        Raises:
-            Refusal: FENCED_MEMBER_EPOCH.
+        Raises: Refusal, FENCED_MEMBER_EPOCH.
         """
         group, member = update.group, update.new
         if not update.has_subscription_changed and member.is_reconciled_to(target_epoch):
@@ -256,7 +399,6 @@ class _Subscriptions:
         self._shared: dict[frozenset[UUID], frozenset[UUID]] = {}
 
     def topic_ids(self, member: ConsumerGroupMember) -> frozenset[UUID]:
-        """The ids of a member's topics, those that exist."""
         subscription = (member.subscribed_topic_names, member.subscribed_topic_regex)
         found = self._known.get(subscription)
         if found is None:

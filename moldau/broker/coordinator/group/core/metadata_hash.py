@@ -2,7 +2,7 @@
 
 Owns the hash, the same number that Apache Kafka 4.3 computes (XXH3 of 64 bits, as hash4j feeds it:
 little-endian numbers; text as UTF-16 code units followed by their count). It goes into the log
-(ConsumerGroupMetadata.metadata_hash), so that a coordinator that takes over need not rebalance.
+(ConsumerGroupMetadata.metadata_hash), so that a coordinator that takes over does not rebalance.
 Must not know groups. Invariant: cached hashes are of topics as they are in the present image; every
 change of a topic is followed by `forget`.
 """
@@ -29,7 +29,6 @@ class TopicHashes:
         self._hashes: dict[str, int] = {}
 
     def forget(self, topic_name: str) -> None:
-        """The topic has changed."""
         self._hashes.pop(topic_name, None)
 
     def of_group(self, topic_names: Iterable[str], image: MetadataImage) -> int:

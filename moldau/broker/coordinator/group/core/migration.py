@@ -22,11 +22,16 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicGroup,
     ClassicGroupState,
 )
-from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, GroupContext
 from moldau.broker.coordinator.group.core.consumer_member import (
     ClassicProtocols,
     ConsumerGroupMember,
     MemberState,
+    current_assignment_record,
+    group_epoch_record,
+    member_record,
+    target_epoch_record,
+    target_record,
     with_epoch,
 )
 from moldau.broker.coordinator.group.core.consumer_protocol import (
@@ -35,18 +40,10 @@ from moldau.broker.coordinator.group.core.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from moldau.broker.coordinator.group.core.consumer_records import (
-    current_assignment_record,
-    group_epoch_record,
-    member_record,
-    target_epoch_record,
-    target_record,
-)
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
     MEMBER_TIMERS,
     ConsumerTimer,
-    GroupContext,
     Refusal,
 )
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
@@ -101,14 +98,12 @@ class Migration:
         self.let_go = begin_migration
 
     def upgrade(self, classic_group: ClassicGroup) -> Upgrade:
-        """Make a consumer group out of a classic one that has members.
+        """Make a consumer group out of a classic one that has members. Raises: Refusal,
+        GROUP_ID_NOT_FOUND: it may not or cannot change.
 
         Each member owns what it may still read: what the last assignment gave it, and what it
         claimed in its JoinGroup. It keeps that until it joins again; a member that waits for a
         rebalance is told to do so at once.
-
-        Raises:
-            Refusal: GROUP_ID_NOT_FOUND, it may not or cannot change.
         """
         group_id = classic_group.group_id
         self._check_upgrade(classic_group)
@@ -205,10 +200,8 @@ class Migration:
     def can_downgrade(
         self, group: ConsumerGroup, leaving: list[ConsumerGroupMember], *, joining: int = 0
     ) -> bool:
-        """Whether the group is to become classic when `leaving` have left.
-
-        Args:
-            joining: how many members of the classic protocol take their place.
+        """Whether the group is to become classic when `leaving` have left, and `joining` members of
+        the classic protocol have taken their place.
         """
         count = len(group.members) - len(leaving) + joining
         return (

@@ -8,7 +8,7 @@ nor a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.coordinator.core.result import (
     CancelTimer,
@@ -24,12 +24,13 @@ from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, Groups
+    from moldau.broker.coordinator.group.core.context import GroupSettings
     from moldau.broker.coordinator.group.core.offset_store import (
         OffsetStore,
         PartitionKey,
         StoredOffset,
     )
-    from moldau.broker.coordinator.group.core.settings import GroupSettings
 
 MAX_RECORDS_AT_ONCE: Final = 1000
 MAX_OFFSETS_AT_ONCE: Final = 5000
@@ -58,16 +59,11 @@ class _Deleted(NamedTuple):
 
 
 class OffsetRemoval:
-    """Removes offsets, and groups that have no offset and no member left.
-
-    Args:
-        discard: forgets a group of which the log knows nothing.
-        count: counts events for the metrics.
-    """
+    """Removes offsets, and groups that have no offset and no member left."""
 
     def __init__(
         self,
-        groups: dict[str, Any],
+        groups: Groups,
         offsets: OffsetStore,
         settings: GroupSettings,
         discard: Callable[[ClassicGroup], None],
@@ -84,10 +80,7 @@ class OffsetRemoval:
         """
         self._deleted: list[_Deleted] = []
 
-    # -- expiry ----------------------------------------------------------------------------------
-
     def loaded(self) -> CoordinatorResult:
-        """Begin the rounds of expiry."""
         return CoordinatorResult(timers=[self._next_round()])
 
     def on_timer(self, key: OffsetsTimer, now_ms: float) -> CoordinatorResult:
@@ -104,8 +97,7 @@ class OffsetRemoval:
             looked_at += 1 + self._expire(*self._left.pop(), portion, now_ms)
         timer = SetTimer(OffsetsTimer(), PAUSE_MS) if self._left else self._next_round()
 
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            del now_ms
+        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if not is_refused(error):
                 return CoordinatorResult()
             # What could not be written is found again in the next round.
@@ -158,7 +150,7 @@ class OffsetRemoval:
             self._remove_group(group, portion)
         return looked_at
 
-    def _remove_group(self, group: Any, portion: Portion) -> None:
+    def _remove_group(self, group: ClassicGroup | ConsumerGroup, portion: Portion) -> None:
         if not isinstance(group, ClassicGroup):
             portion.add(*group.tombstones())
         elif group.pending_members:
@@ -169,7 +161,12 @@ class OffsetRemoval:
             self._discard(group)
 
     def _has_expired(
-        self, group: Any, topic: str, partition: int, stored: StoredOffset, now_ms: float
+        self,
+        group: ClassicGroup | ConsumerGroup,
+        topic: str,
+        partition: int,
+        stored: StoredOffset,
+        now_ms: float,
     ) -> bool:
         if self._offsets.is_pending(group.group_id, topic, partition):
             return False
@@ -177,16 +174,12 @@ class OffsetRemoval:
         if base_ms is None:
             return False
         if stored.expire_timestamp_ms != NO_EXPIRY:
-            return bool(now_ms >= stored.expire_timestamp_ms)
-        return bool(now_ms - base_ms >= self._settings.offsets_retention_ms)
-
-    # -- deleted topics and groups ---------------------------------------------------------------
+            return now_ms >= stored.expire_timestamp_ms
+        return now_ms - base_ms >= self._settings.offsets_retention_ms
 
     def topics_deleted(self, topics: frozenset[str], end_offset: int) -> CoordinatorResult:
-        """Remove all offsets of deleted topics, in as many portions as that takes.
-
-        Args:
-            end_offset: where the log ends now.
+        """Remove all offsets of deleted topics, in as many portions as that takes; the log ends at
+        `end_offset` now.
         """
         self._deleted += [_Deleted(key, end_offset) for key in self._offsets.partitions_of(topics)]
         return self._remove_deleted()
@@ -214,8 +207,7 @@ class OffsetRemoval:
         if not portion.records:
             return CoordinatorResult(timers=self._deleted_again())
 
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            del now_ms
+        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if is_refused(error):
                 self._deleted += taken
                 return CoordinatorResult(timers=self._deleted_again())

@@ -11,15 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from moldau.broker.coordinator.core.result import (
-    CoordinatorRecord,
-    CoordinatorResult,
-    Producer,
-    ReplyTo,
-)
+from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult, Producer
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.context import (
     group_write_error,
@@ -40,6 +35,7 @@ from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -67,10 +63,13 @@ from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
+    from moldau.broker.coordinator.core.replies import Answerable
     from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
-    from moldau.broker.coordinator.group.core.settings import GroupSettings
+    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, Groups
+    from moldau.broker.coordinator.group.core.context import GroupSettings
 
 
+CommitResponse = TypeVar("CommitResponse", OffsetCommitResponse, TxnOffsetCommitResponse)
 _AskedPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 
 
@@ -81,18 +80,13 @@ class CommitLimits(NamedTuple):
     max_batch_bytes: int
 
 
-class PreparedCommit:
-    """The records of a commit, and the answer for when they are committed.
-
-    Args:
-        response: an empty OffsetCommitResponse or TxnOffsetCommitResponse.
-        limits: for what is to be prepared.
-    """
+class PreparedCommit(Generic[CommitResponse]):
+    """The records of a commit, and the answer for when they are committed."""
 
     __slots__ = ("_limits", "_size_bytes", "is_too_large", "records", "response")
 
-    def __init__(self, response: Any, limits: CommitLimits) -> None:
-        self.response = response
+    def __init__(self, response: CommitResponse, limits: CommitLimits) -> None:
+        self.response: CommitResponse = response
         self.records: list[CoordinatorRecord] = []
         self.is_too_large = False
         """Whether no batch can hold the records, which are dropped then."""
@@ -140,8 +134,7 @@ class PreparedCommit:
             self.is_too_large = True
             self.records.clear()
 
-    def refused(self, error: ErrorCode) -> Any:
-        """The answer, with the same error for every partition."""
+    def refused(self, error: ErrorCode) -> CommitResponse:
         for topic in self.response.topics:
             for told in topic.partitions:
                 told.error_code = error
@@ -150,7 +143,7 @@ class PreparedCommit:
 
 def prepare_commit(
     request: OffsetCommitRequest, limits: CommitLimits, now_ms: float
-) -> Steps[PreparedCommit]:
+) -> Steps[PreparedCommit[OffsetCommitResponse]]:
     """Prepare an OffsetCommit whose topics have names and, if known, ids; a step for each
     partition.
     """
@@ -174,7 +167,7 @@ def prepare_commit(
 
 def prepare_transactional(
     request: TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float
-) -> Steps[PreparedCommit]:
+) -> Steps[PreparedCommit[TxnOffsetCommitResponse]]:
     """Prepare a TxnOffsetCommit; a step for each partition."""
     prepared = PreparedCommit(TxnOffsetCommitResponse(topics=[]), limits)
     for topic in request.topics:
@@ -210,7 +203,7 @@ class OffsetRequests:
 
     def __init__(
         self,
-        groups: dict[str, Any],
+        groups: Groups,
         offsets: OffsetStore,
         classic: ClassicGroups,
         settings: GroupSettings,
@@ -222,14 +215,12 @@ class OffsetRequests:
         self._settings = settings
         self._count = count
 
-    # -- commit ----------------------------------------------------------------------------------
-
     def commit(
         self,
         request: OffsetCommitRequest,
-        prepared: PreparedCommit,
+        prepared: PreparedCommit[OffsetCommitResponse],
         api_version: int,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
     ) -> CoordinatorResult:
         """Store offsets of topics that exist; `request.topics` have names and, if known, ids."""
         result = self._store(prepared, self._commit_error(request, api_version), reply_to)
@@ -241,9 +232,9 @@ class OffsetRequests:
     def commit_transactional(
         self,
         request: TxnOffsetCommitRequest,
-        prepared: PreparedCommit,
+        prepared: PreparedCommit[TxnOffsetCommitResponse],
         api_version: int,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
     ) -> CoordinatorResult:
         """Store offsets that count when the producer's transaction commits."""
         producer = None
@@ -254,9 +245,9 @@ class OffsetRequests:
 
     def _store(
         self,
-        prepared: PreparedCommit,
+        prepared: PreparedCommit[CommitResponse],
         error: ErrorCode,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         producer: Producer | None = None,
     ) -> CoordinatorResult:
         if error is ErrorCode.NONE and prepared.is_too_large:
@@ -281,30 +272,7 @@ class OffsetRequests:
             if api_version >= FIRST_GROUP_NOT_FOUND_VERSION:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             return ErrorCode.ILLEGAL_GENERATION
-        error: ErrorCode = group.validate_offset_commit(
-            request.member_id,
-            request.group_instance_id,
-            epoch,
-            is_transactional=False,
-            api_version=api_version,
-        )
-        if error is not ErrorCode.NONE or isinstance(group, ClassicGroup):
-            return error
-        for topic in request.topics:
-            for asked in topic.partitions:
-                if is_metadata_too_large(asked, self._settings.max_metadata_bytes):
-                    continue  # not stored, whatever its epoch
-                error = group.partition_commit_error(
-                    request.member_id,
-                    epoch,
-                    topic.topic_id,
-                    topic.name,
-                    asked.partition_index,
-                    is_transactional=False,
-                )
-                if error is not ErrorCode.NONE:
-                    return error
-        return ErrorCode.NONE
+        return self._group_error(group, request, epoch, api_version)
 
     def _transactional_error(self, request: TxnOffsetCommitRequest, api_version: int) -> ErrorCode:
         if not request.group_id:
@@ -313,35 +281,48 @@ class OffsetRequests:
         generation = request.generation_id
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-        error: ErrorCode = group.validate_offset_commit(
-            request.member_id,
-            request.group_instance_id,
-            generation,
-            is_transactional=True,
-            api_version=api_version,
-        )
-        if error is ErrorCode.NONE and not isinstance(group, ClassicGroup):
-            for topic in request.topics:
-                for asked in topic.partitions:
-                    if is_metadata_too_large(asked, self._settings.max_metadata_bytes):
-                        continue
-                    error = error or group.partition_commit_error(
-                        request.member_id,
-                        generation,
-                        ZERO_UUID,
-                        topic.name,
-                        asked.partition_index,
-                        is_transactional=True,
-                    )
+        error = self._group_error(group, request, generation, api_version)
         # The clients of this API do not know STALE_MEMBER_EPOCH.
         return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
 
-    # -- fetch -----------------------------------------------------------------------------------
+    def _group_error(
+        self,
+        group: ClassicGroup | ConsumerGroup,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        generation_or_member_epoch: int,
+        api_version: int,
+    ) -> ErrorCode:
+        is_transactional = isinstance(request, TxnOffsetCommitRequest)
+        error = group.validate_offset_commit(
+            request.member_id,
+            request.group_instance_id,
+            generation_or_member_epoch,
+            is_transactional=is_transactional,
+            api_version=api_version,
+        )
+        if error is not ErrorCode.NONE or isinstance(group, ClassicGroup):
+            return error
+        for topic in request.topics:
+            topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
+            for asked in topic.partitions:
+                if is_metadata_too_large(asked, self._settings.max_metadata_bytes):
+                    continue  # not stored, whatever its epoch
+                error = group.partition_commit_error(
+                    request.member_id,
+                    generation_or_member_epoch,
+                    topic_id,
+                    topic.name,
+                    asked.partition_index,
+                    is_transactional=is_transactional,
+                )
+                if error is not ErrorCode.NONE:
+                    return error
+        return ErrorCode.NONE
 
     def fetch(
         self,
         request: OffsetFetchRequestGroup,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         *,
         require_stable: bool,
         is_confirmed: bool = True,
@@ -393,9 +374,7 @@ class OffsetRequests:
             lambda topic, index: (group_id, topic, index) in unstable,
         )
 
-    # -- delete ----------------------------------------------------------------------------------
-
-    def delete(self, request: OffsetDeleteRequest, reply_to: ReplyTo) -> CoordinatorResult:
+    def delete(self, request: OffsetDeleteRequest, reply_to: Answerable) -> CoordinatorResult:
         """Remove offsets of topics that no member is subscribed to (KIP-496)."""
         group = self._groups.get(request.group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND
@@ -449,7 +428,6 @@ Stored = Mapping[str, Mapping[int, StoredOffset]]
 def _asked(
     request: OffsetFetchRequestGroup, stored: Stored
 ) -> Iterator[tuple[str, UUID, Iterable[int]]]:
-    """The partitions of the answer, topic by topic."""
     if request.topics is None:
         return ((name, ZERO_UUID, list(found)) for name, found in stored.items())
     return ((each.name, each.topic_id, each.partition_indexes) for each in request.topics)
@@ -494,7 +472,6 @@ def _answer_steps(
 
 
 def no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
-    """The answer for a partition without a committed offset."""
     return OffsetFetchResponsePartitions(
         partition_index=partition,
         committed_offset=NO_OFFSET,
@@ -505,5 +482,4 @@ def no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchR
 
 
 def refused_fetch(request: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
-    """The error for the whole group."""
     return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error, topics=[])

@@ -62,15 +62,11 @@ class OffsetStore:
         """The producers that have an open transaction with an offset of that partition."""
         self._open_of_group: dict[str, int] = {}
 
-    # -- what is there ---------------------------------------------------------------------------
-
     @property
     def count(self) -> int:
-        """Committed offsets."""
         return self._count
 
     def get(self, group_id: str, topic: str, partition: int) -> StoredOffset | None:
-        """The committed offset."""
         topics = self._committed.get(group_id)
         if topics is None:
             return None
@@ -86,15 +82,12 @@ class OffsetStore:
         return group_id in self._committed or group_id in self._open_of_group
 
     def has_open_transactions(self, group_id: str) -> bool:
-        """Whether an open transaction has an offset of that group."""
         return group_id in self._open_of_group
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction will change this offset if it commits."""
         return (group_id, topic, partition) in self._open
 
     def pending_partitions(self, group_id: str) -> list[PartitionKey]:
-        """The partitions of a group that open transactions may change."""
         if group_id not in self._open_of_group:
             return []
         return [key for key in self._open if key.group_id == group_id]
@@ -112,7 +105,6 @@ class OffsetStore:
         return max((each.log_offset for each in stored), default=-1)
 
     def group_ids(self) -> list[str]:
-        """Groups with committed offsets."""
         return list(self._committed)
 
     def partitions_of(self, topics: frozenset[str]) -> Iterator[PartitionKey]:
@@ -127,8 +119,6 @@ class OffsetStore:
         for key in self._open:
             if key.topic in topics and key not in seen:
                 yield key
-
-    # -- replay ----------------------------------------------------------------------------------
 
     def put(self, key: PartitionKey, stored: StoredOffset, producer_id: int | None) -> None:
         """An offset was written, in the transaction of a producer or without one."""
@@ -233,7 +223,6 @@ def offset_record(where: PartitionKey, stored: StoredOffset) -> CoordinatorRecor
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """The end of a committed offset."""
     return CoordinatorRecord(
         OffsetCommitKey(group=group_id, topic=topic, partition=partition), None
     )

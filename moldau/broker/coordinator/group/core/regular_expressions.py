@@ -19,10 +19,9 @@ from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
     ResolvedRegularExpression,
 )
-from moldau.broker.coordinator.group.core.consumer_member import ConsumerGroupMember
-from moldau.broker.coordinator.group.core.consumer_records import (
+from moldau.broker.coordinator.group.core.consumer_member import (
+    ConsumerGroupMember,
     regular_expression_record,
-    tombstone,
 )
 from moldau.broker.coordinator.group.core.context import ClientInfo, Refusal
 from moldau.protocol.coordinator_records import ConsumerGroupRegularExpressionKey
@@ -80,11 +79,7 @@ class RegularExpressions:
         client: ClientInfo,
         now_ms: float,
     ) -> Plan:
-        """What a member's heartbeat leads to.
-
-        Raises:
-            Refusal: INVALID_REGULAR_EXPRESSION.
-        """
+        """What a member's heartbeat leads to. Raises: Refusal, INVALID_REGULAR_EXPRESSION."""
         before, after = old.subscribed_topic_regex or "", new.subscribed_topic_regex or ""
         records: list[CoordinatorRecord] = []
         change = Change.NONE
@@ -131,11 +126,9 @@ class RegularExpressions:
         return Plan(change, records, command)
 
     def started(self, group_id: str) -> None:
-        """A look-up begins."""
         self._running.add(group_id)
 
     def ended(self, group_id: str) -> None:
-        """A look-up has ended or failed."""
         self._running.discard(group_id)
 
 
@@ -190,6 +183,5 @@ def expression_tombstones(
 
 
 def _tombstone(group: ConsumerGroup, expression: str) -> CoordinatorRecord:
-    return tombstone(
-        ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=expression)
-    )
+    key = ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=expression)
+    return CoordinatorRecord(key, None)

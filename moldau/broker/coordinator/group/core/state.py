@@ -8,14 +8,13 @@ may see what. Invariant: a group that has stored offsets is in the table, of wha
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import (
     CoordinatorRecord,
     CoordinatorResult,
     Producer,
     Reply,
-    ReplyTo,
 )
 from moldau.broker.coordinator.group.core.classic_group import (
     ClassicGroup,
@@ -24,12 +23,14 @@ from moldau.broker.coordinator.group.core.classic_group import (
 )
 from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
 from moldau.broker.coordinator.group.core.classic_members import ClassicMembers
-from moldau.broker.coordinator.group.core.consumer_groups import ConsumerGroups
-from moldau.broker.coordinator.group.core.context import (
-    ConsumerTimer,
+from moldau.broker.coordinator.group.core.consumer_group import (
+    ConsumerGroup,
     GroupContext,
-    group_write_error,
+    Groups,
+    RecordKey,
 )
+from moldau.broker.coordinator.group.core.consumer_groups import ConsumerGroups
+from moldau.broker.coordinator.group.core.context import ConsumerTimer, group_write_error
 from moldau.broker.coordinator.group.core.joining import Joining
 from moldau.broker.coordinator.group.core.offset_removal import (
     MAX_RECORDS_AT_ONCE,
@@ -53,34 +54,27 @@ from moldau.protocol.coordinator_records.classic_groups import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import DescribedGroup, DescribedGroupMember
 from moldau.protocol.messages.p16_list_groups import ListedGroup
+from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings, GroupSettings
+    from moldau.broker.coordinator.core.replies import Answerable
+    from moldau.broker.coordinator.group.core.context import ConsumerGroupSettings, GroupSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage
-    from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
-    from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberResponse
-    from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
 
 FIRST_NOT_FOUND_VERSION: Final = 6
 """DescribeGroups calls a missing group an error from this version on; before, a dead one."""
 
 
-CONSUMER: Final = "consumer"
 _OFFSET_KEYS: Final = (OffsetCommitKey, LegacyOffsetCommitKey)
 
 
 class GroupState:
-    """Groups and offsets of one partition; a `CoordinatorState`.
-
-    Args:
-        metadata: the newest image of the cluster.
-        random_id: what makes member ids unique.
-        count: counts events for the metrics: a name, and how many.
-        deleted_topics: topics that were deleted while the partition was being loaded.
+    """Groups and offsets of one partition; a `CoordinatorState`. `deleted_topics` gives the topics
+    that were deleted while the partition was being loaded.
     """
 
     def __init__(
@@ -99,7 +93,7 @@ class GroupState:
         self._outlived: set[PartitionKey] = set()
         """Partitions with an offset of a topic that no longer exists, as the log is replayed."""
         self._deleted_topics = deleted_topics
-        self.groups: dict[str, Any] = {}
+        self.groups: Groups = {}
         self.offsets = OffsetStore()
         self._replayed_count = 0
         self._end_offset = 0
@@ -135,24 +129,18 @@ class GroupState:
             self.groups, self.offsets, settings, self.classic.discard, count
         )
 
-    # -- the classic protocol --------------------------------------------------------------------
-
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
-        """Answers JoinGroupResponse."""
         group = self.groups.get(joining.request.group_id)
-        is_consumer = group is not None and group.kind == CONSUMER
-        is_first = group is None or (is_consumer and group.is_empty)
+        is_first = group is None or (isinstance(group, ConsumerGroup) and group.is_empty)
         error = self.classic.join_error(joining.request, is_first=is_first)
         if error is not ErrorCode.NONE:
             return joining.refused(error)
-        if not is_consumer:
+        if not isinstance(group, ConsumerGroup):
             return self.classic.join_group(joining, now_ms)
         if not is_first:
             return self.consumer_groups.classic_members.join_group(joining, now_ms)
 
         # An empty consumer group makes room for a classic one (KIP-848); then the join begins.
-        assert group is not None
-
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if error is ErrorCode.NONE:
                 return self.join_group(joining, now_ms)
@@ -160,42 +148,15 @@ class GroupState:
 
         return CoordinatorResult(records=group.tombstones(), after=after)
 
-    def sync_group(
-        self, request: SyncGroupRequest, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
-        """Answers SyncGroupResponse."""
-        return self._for(request.group_id).sync_group(request, reply_to, now_ms)
-
-    def heartbeat(
-        self, request: HeartbeatRequest, reply_to: ReplyTo, now_ms: float
-    ) -> CoordinatorResult:
-        """Answers HeartbeatResponse."""
-        return self._for(request.group_id).heartbeat(request, reply_to, now_ms)
-
-    def leave_group(
-        self,
-        request: LeaveGroupRequest,
-        reply_to: ReplyTo,
-        now_ms: float,
-        answers: list[MemberResponse],
-    ) -> CoordinatorResult:
-        """Answers LeaveGroupResponse in the form of version 3 and later.
-
-        Args:
-            answers: one for each member of the request, which get their error codes here.
-        """
-        return self._for(request.group_id).leave_group(request, reply_to, now_ms, answers)
-
-    def _for(self, group_id: str) -> ClassicGroups | ClassicMembers:
-        group = self.groups.get(group_id)
-        if group is not None and group.kind == CONSUMER:
-            return self.consumer_groups.classic_members
-        return self.classic
+    def protocol_of(self, group_id: str) -> ClassicGroups | ClassicMembers:
+        """What serves SyncGroup, Heartbeat and LeaveGroup of that group."""
+        is_consumer = isinstance(self.groups.get(group_id), ConsumerGroup)
+        return self.consumer_groups.classic_members if is_consumer else self.classic
 
     # -- administration --------------------------------------------------------------------------
 
     def describe_group(
-        self, group_id: str, api_version: int, reply_to: ReplyTo
+        self, group_id: str, api_version: int, reply_to: Answerable
     ) -> CoordinatorResult:
         """Describe a classic group; answers DescribedGroup."""
         group = self.groups.get(group_id)
@@ -215,7 +176,7 @@ class GroupState:
         )
 
     def list_groups(
-        self, states: frozenset[str], types: frozenset[str], reply_to: ReplyTo
+        self, states: frozenset[str], types: frozenset[str], reply_to: Answerable
     ) -> CoordinatorResult:
         """List groups in any of these states and of any of these kinds, both in lower case; an
         empty set is every one. Answers a list of ListedGroup, or an ErrorCode.
@@ -234,7 +195,7 @@ class GroupState:
         return CoordinatorResult.reply_when_committed(reply_to, listed, on_error=group_write_error)
 
     def delete_group(
-        self, group_id: str, reply_to: ReplyTo, max_count: int = MAX_RECORDS_AT_ONCE
+        self, group_id: str, reply_to: Answerable, max_count: int = MAX_RECORDS_AT_ONCE
     ) -> CoordinatorResult:
         """Delete a group and its offsets, at most `max_count` at a time; answers an ErrorCode."""
         group = self.groups.get(group_id)
@@ -246,8 +207,7 @@ class GroupState:
         records = self.removal.next_tombstones(group_id, max_count)
         if records:
             # Offsets first, in portions; a commit in between keeps the group alive.
-            def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-                del now_ms
+            def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
                 if error is ErrorCode.NONE:
                     if group_id in self.groups:
                         return self.delete_group(group_id, reply_to, max_count)
@@ -290,11 +250,10 @@ class GroupState:
             self.classic.replay(key.group, value, is_live=self._is_live)
             if value is None and self.offsets.has_any(key.group):
                 self._keep(key.group)
-        else:
-            self.consumer_groups.replay(record)
-            group_id = key.group_id  # type: ignore[attr-defined]
-            if value is None and self.offsets.has_any(group_id):
-                self._keep(group_id)
+        elif isinstance(key, RecordKey):
+            self.consumer_groups.replay(key, record)
+            if value is None and self.offsets.has_any(key.group_id):
+                self._keep(key.group_id)
 
     def _put_offset(
         self,
@@ -311,8 +270,7 @@ class GroupState:
 
     def _is_of_deleted_topic(self, topic: str, topic_id: UUID) -> bool:
         """Whether an offset with a topic id has outlived that topic. Metadata are not behind the
-        log
-        here: the broker that wrote the offset knew the topic before this one began to lead.
+        log here: the broker that wrote the offset knew the topic before this one began to lead.
         """
         known = self._metadata().topics.topics_by_name.get(topic)
         return topic_id not in (ZERO_UUID, None if known is None else known.topic_id)
@@ -333,7 +291,6 @@ class GroupState:
             self.groups[group_id] = ClassicGroup(group_id, -1)
 
     def replay_end_marker(self, producer: Producer, *, is_commit: bool) -> None:
-        """A transaction has ended: its offsets count now, or are forgotten."""
         self._replayed_count += 1
         self.offsets.end_transaction(producer.producer_id, is_commit=is_commit)
 
@@ -344,7 +301,7 @@ class GroupState:
         self._is_live = True
         result = self.removal.loaded()
         result.merge(self.classic.loaded(now_ms))
-        result.merge(self.consumer_groups.loaded(now_ms))
+        result.merge(self.consumer_groups.loaded())
         deleted = self._deleted_topics()
         if deleted:
             result.merge(self.removal.topics_deleted(deleted, self._end_offset))
@@ -363,24 +320,20 @@ class GroupState:
     def unloaded(self) -> list[Reply]:
         return self.classic.unloaded()
 
-    # -- metadata --------------------------------------------------------------------------------
-
-    def on_metadata_update(
-        self, delta: MetadataDelta, image: MetadataImage, now_ms: float
-    ) -> CoordinatorResult:
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> CoordinatorResult:
         """The cluster has changed: tell consumer groups, and drop the offsets of deleted topics.
 
         A topic that was deleted and created again under its name loses its offsets too.
         """
-        result = self.consumer_groups.on_metadata_update(delta, image, now_ms)
+        self.consumer_groups.on_metadata_update(delta, image)
         deleted = frozenset(topic.name for topic in delta.topics_delta.deleted.values())
-        if deleted:
-            result.merge(self.removal.topics_deleted(deleted, self._end_offset))
+        if not deleted:
+            return CoordinatorResult()
+        result = self.removal.topics_deleted(deleted, self._end_offset)
         return result.whatever_happens(lambda: self._replayed_count)
 
 
-def _stored(value: Any) -> StoredOffset:
-    """The offset in a record."""
+def _stored(value: Message) -> StoredOffset:
     if isinstance(value, LegacyOffsetCommitValue):
         return StoredOffset(
             value.offset, metadata=value.metadata, commit_timestamp_ms=value.commit_timestamp

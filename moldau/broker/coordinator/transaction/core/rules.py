@@ -20,9 +20,9 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
@@ -36,6 +36,9 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from moldau.config import NodeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,7 @@ class TransactionSettings:
     expiry_interval_ms: int = 3_600_000
 
     @classmethod
-    def from_config(cls, values: Mapping[str, Any]) -> TransactionSettings:
-        """From a node's configuration."""
+    def from_config(cls, values: NodeConfig) -> TransactionSettings:
         return cls(
             max_timeout_ms=values["transaction.max.timeout.ms"],
             two_phase_commit_enabled=values["transaction.two.phase.commit.enable"],
@@ -410,7 +412,6 @@ def _end_without_bump(
 
 
 def _is_outcome(status: TransactionStatus, is_commit: bool) -> bool:
-    """Whether the last transaction ended in that way."""
     return status is (
         TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
     )

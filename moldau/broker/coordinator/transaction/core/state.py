@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from moldau.broker.coordinator.core.replies import Answerable
 from moldau.broker.coordinator.core.result import (
     CoordinatorRecord,
     CoordinatorResult,
     Portion,
     Producer,
     Reply,
-    ReplyTo,
     SetTimer,
 )
 from moldau.broker.coordinator.transaction.core import rules
@@ -43,10 +43,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     value_version,
 )
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
-from moldau.protocol.coordinator_records.transactions import (
-    TransactionLogKey,
-    TransactionLogValue,
-)
+from moldau.protocol.coordinator_records.transactions import TransactionLogKey, TransactionLogValue
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.types import TopicPartition
 
@@ -147,16 +144,11 @@ class SpareProducerIds(Protocol):
     def spare(self) -> int:
         """An id that no producer has, -1 without one."""
 
-    def use(self) -> None:
-        """A producer has got the spare one."""
+    def use(self) -> None: ...
 
 
 class TransactionState:
-    """Implements `CoordinatorState`.
-
-    Args:
-        transaction_version: the finalized `transaction.version` as it is now.
-    """
+    """Implements `CoordinatorState`."""
 
     def __init__(
         self,
@@ -179,21 +171,12 @@ class TransactionState:
         """Open transactions that this round has still to look at, from the end."""
         self._to_expire: list[str] = []
 
-    @property
-    def prepared_count(self) -> int:
-        """Transactions whose markers are being written."""
-        return len(self._sending)
-
     # -- the log ---------------------------------------------------------------------------------
 
     def replay(
         self, record: CoordinatorRecord, record_offset: int, producer: Producer | None
     ) -> None:
-        """See `CoordinatorState`.
-
-        Raises:
-            RemoteProtocolError: the record is none that this log may have.
-        """
+        """Raises: RemoteProtocolError, the record is none that this log may have."""
         del record_offset, producer
         key, value = record.key, record.value
         if not isinstance(key, TransactionLogKey):
@@ -242,9 +225,8 @@ class TransactionState:
     # -- requests --------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, request: InitProducerId, reply_to: ReplyTo, now_ms: float
+        self, request: InitProducerId, reply_to: Answerable, now_ms: float
     ) -> CoordinatorResult:
-        """Answer with an InitProducerIdAnswer."""
         transactional_id = request.transactional_id
         server_version = self._transaction_version()
         error = rules.initialization_refusal(request, self._settings, server_version)
@@ -284,15 +266,13 @@ class TransactionState:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         added: Collection[TopicPartition],
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         now_ms: float,
         *,
         client_version: int,
     ) -> CoordinatorResult:
-        """Answer an error, or NONE, by partition.
-
-        Args:
-            client_version: the transaction version of the request: 2 for AddPartitionsToTxn v4+.
+        """Answer an error, or NONE, by partition. `client_version` is 2 for AddPartitionsToTxn v4
+        and later.
         """
         failed = partial(dict.fromkeys, added)
 
@@ -314,7 +294,7 @@ class TransactionState:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         verified: Collection[TopicPartition],
-        reply_to: ReplyTo,
+        reply_to: Answerable,
     ) -> CoordinatorResult:
         """Answer NONE or an error by partition; nothing is written."""
         failed = partial(dict.fromkeys, verified)
@@ -328,17 +308,14 @@ class TransactionState:
         self,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         now_ms: float,
         *,
         is_commit: bool,
         client_version: int,
     ) -> CoordinatorResult:
         """Answer with an EndTransactionAnswer as soon as the outcome is committed; the markers
-        follow.
-
-        Args:
-            client_version: 2 for EndTxn v5, which has the epoch bumped; 0 below.
+        follow. `client_version` is 2 for EndTxn v5, which has the epoch bumped, and 0 below.
         """
         if not transactional_id:
             return CoordinatorResult.reply(
@@ -367,16 +344,14 @@ class TransactionState:
             then=lambda now_ms: self._send_markers([transactional_id], now_ms),
         )
 
-    def describe(self, transactional_id: str, reply_to: ReplyTo) -> CoordinatorResult:
-        """Answer with a DescribeAnswer."""
+    def describe(self, transactional_id: str, reply_to: Answerable) -> CoordinatorResult:
         transaction = self.transactions.get(transactional_id)
         error = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else ErrorCode.NONE
         return self._refuse(reply_to, DescribeAnswer(error, transaction), DescribeAnswer)
 
     def list_transactions(
-        self, wanted: Callable[[Transaction], bool], reply_to: ReplyTo
+        self, wanted: Callable[[Transaction], bool], reply_to: Answerable
     ) -> CoordinatorResult:
-        """Answer with a ListAnswer of all that are `wanted`."""
         found = [each for each in self.transactions.values() if wanted(each)]
         return self._refuse(
             reply_to, ListAnswer(ErrorCode.NONE, found), lambda error: ListAnswer(error, [])
@@ -387,10 +362,8 @@ class TransactionState:
     def markers_written(
         self, sent: SendMarkers, written: Iterable[TopicPartition], now_ms: float
     ) -> CoordinatorResult:
-        """The partitions' leaders have committed the markers, or the partitions are gone.
-
-        Args:
-            sent: the very object that is being sent.
+        """The partitions' leaders have committed the markers that `sent` (the very object) asked
+        for, or the partitions are gone.
         """
         if self._sending.get(sent.transactional_id) is not sent or not sent.written(written):
             return CoordinatorResult()
@@ -422,8 +395,7 @@ class TransactionState:
         transaction = self.transactions[transactional_id]
         result = CoordinatorResult(records=[self._record(transaction.completed(now_ms))])
 
-        def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
-            del now_ms
+        def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
             if self._sending.get(transactional_id) is not sent:
                 return CoordinatorResult()  # the record is in the log, committed or not
             return CoordinatorResult(
@@ -487,8 +459,7 @@ class TransactionState:
         def then(now_ms: float) -> CoordinatorResult:
             return self._send_markers(ids, now_ms)
 
-        def failed(error: ErrorCode) -> CoordinatorResult:
-            del error
+        def failed(_error: ErrorCode) -> CoordinatorResult:
             self._to_abort.clear()
             # Go on with those that are written. The next round writes the others.
             written = [each for each in ids if self.transactions[each].status.is_prepared]
@@ -516,8 +487,7 @@ class TransactionState:
         next_round = SetTimer(EXPIRY_TIMER, self._settings.expiry_interval_ms)
         again = SetTimer(EXPIRY_TIMER, 0) if self._to_expire else next_round
 
-        def failed(error: ErrorCode) -> CoordinatorResult:
-            del error
+        def failed(_error: ErrorCode) -> CoordinatorResult:
             self._to_expire.clear()
             return CoordinatorResult(timers=[next_round])
 
@@ -537,10 +507,7 @@ class TransactionState:
         )
 
     def _refuse(
-        self,
-        reply_to: ReplyTo,
-        answer: object,
-        failed: Callable[[ErrorCode], object],
+        self, reply_to: Answerable, answer: object, failed: Callable[[ErrorCode], object]
     ) -> CoordinatorResult:
         """An answer without a change; it waits for the commit of what it is about."""
         return CoordinatorResult.reply_when_committed(
@@ -550,7 +517,7 @@ class TransactionState:
     def _write(
         self,
         transaction: Transaction,
-        reply_to: ReplyTo,
+        reply_to: Answerable,
         answer: object,
         failed: Callable[[ErrorCode], object],
         then: Callable[[float], CoordinatorResult] | None = None,

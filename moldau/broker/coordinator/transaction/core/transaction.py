@@ -67,11 +67,7 @@ class TransactionStatus(IntEnum):
 
 _PREPARED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
 _AT_REST: Final = frozenset(
-    {
-        TransactionStatus.EMPTY,
-        TransactionStatus.COMPLETE_COMMIT,
-        TransactionStatus.COMPLETE_ABORT,
-    }
+    {TransactionStatus.EMPTY, TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT}
 )
 
 LEGAL_PREDECESSORS: Final[dict[TransactionStatus, frozenset[TransactionStatus]]] = {
@@ -90,7 +86,6 @@ STATUS_BY_WORDS: Final = {status.words: status for status in TransactionStatus}
 
 
 def is_legal(before: TransactionStatus, after: TransactionStatus) -> bool:
-    """Whether `after` may follow `before`."""
     return before in LEGAL_PREDECESSORS.get(after, frozenset())
 
 
@@ -202,10 +197,8 @@ class Transaction:
         return self.timeout_ms == NO_TIMEOUT_MS
 
     def is_timed_out(self, now_ms: float, open_ms: float) -> bool:
-        """Whether the open transaction has exceeded its timeout.
-
-        Args:
-            open_ms: for how long it has been seen open, by a clock that is never set.
+        """Whether the open transaction, seen open for `open_ms` by a clock that is never set, has
+        exceeded its timeout.
         """
         return (
             self.status is TransactionStatus.ONGOING
@@ -305,11 +298,7 @@ class Transaction:
         )
 
     def fenced(self, *, server_version: int, spare_producer_id: int, now_ms: float) -> Transaction:
-        """The open transaction is aborted, and its producer can write no more.
-
-        Args:
-            server_version: the finalized `transaction.version`.
-        """
+        """The open transaction is aborted, and its producer can write no more."""
         aborted = self.prepared(
             is_commit=False,
             client_version=EPOCH_BUMP_VERSION if self.is_kept else server_version,
@@ -351,7 +340,6 @@ _COMPLETE: Final = frozenset({TransactionStatus.COMPLETE_COMMIT, TransactionStat
 def new_transaction(
     transactional_id: str, producer_id: int, timeout_ms: int, now_ms: float
 ) -> Transaction:
-    """A new id with its first producer."""
     return Transaction(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -367,12 +355,10 @@ def new_transaction(
 
 
 def record_key(transactional_id: str) -> TransactionLogKey:
-    """The key of everything about an id."""
     return TransactionLogKey(transactional_id=transactional_id)
 
 
 def record_value(transaction: Transaction, version: int) -> TransactionLogValue:
-    """What the log says of an id, in that version."""
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(transaction.partitions):
         by_topic.setdefault(topic, []).append(index)
@@ -408,11 +394,7 @@ def value_version(transaction: Transaction, server_version: int) -> int:
 
 
 def from_record(key: TransactionLogKey, value: TransactionLogValue) -> Transaction:
-    """The id as the log says.
-
-    Raises:
-        RemoteProtocolError: an unknown state; the log cannot be understood then.
-    """
+    """The id as the log says. Raises: RemoteProtocolError, an unknown state."""
     try:
         status = TransactionStatus(value.transaction_status)
     except ValueError:

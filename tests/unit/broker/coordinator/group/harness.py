@@ -18,8 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import Producer, TransactionEnd
-from moldau.broker.coordinator.expressions.matcher import ExpressionMatcher
-from moldau.broker.coordinator.expressions.workers import ThreadWorker
+from moldau.broker.coordinator.expression_matcher import ExpressionMatcher, ThreadWorker
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
 from moldau.broker.coordinator.group.core.context import ClientInfo
 from moldau.broker.coordinator.group.core.joining import Joining
@@ -358,7 +357,10 @@ class Groups:
             for member_id, instance_id in members
         ]
         return self.call(
-            group_id, lambda state, to, now_ms: state.leave_group(request, to, now_ms, answers)
+            group_id,
+            lambda state, to, now_ms: state.protocol_of(group_id).leave_group(
+                request, to, now_ms, answers
+            ),
         )
 
 
@@ -444,7 +446,8 @@ class Member:
             ],
         )
         self.syncing = self.groups.call(
-            self.group_id, lambda state, to, now_ms: state.sync_group(request, to, now_ms)
+            self.group_id,
+            lambda state, to, _now_ms: state.protocol_of(self.group_id).sync_group(request, to),
         )
         return self.syncing
 
@@ -456,7 +459,10 @@ class Member:
             group_instance_id=changes.get("instance_id", self.instance_id),
         )
         caller = self.groups.call(
-            self.group_id, lambda state, to, now_ms: state.heartbeat(request, to, now_ms)
+            self.group_id,
+            lambda state, to, now_ms: state.protocol_of(self.group_id).heartbeat(
+                request, to, now_ms
+            ),
         )
         return error_of(caller)
 

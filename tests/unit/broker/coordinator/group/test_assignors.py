@@ -1,4 +1,4 @@
-"""The assignors: nobody gets too much, nothing is left over, nothing moves that need not."""
+"""The assignors: no member gets too much, no partition is left over or moves without need."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.coordinator.expressions.matcher import REST_PER_COMPILATION
+from moldau.broker.coordinator.expression_matcher import REST_PER_COMPILATION
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

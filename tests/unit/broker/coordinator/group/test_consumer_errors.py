@@ -215,7 +215,7 @@ def test_a_transaction_commits_nothing_of_another_member() -> None:
 
     assert commit_transactional("events", own) is ErrorCode.NONE
     assert commit_transactional("events", lost) is ErrorCode.ILLEGAL_GENERATION
-    # What nobody has, and what the group does not consume, is anybody's.
+    # Every member may commit for what no member has, or the group does not consume.
     assert commit_transactional("elsewhere", 0) is ErrorCode.NONE
     second.leave(-1)
     assert commit_transactional("events", lost) is ErrorCode.NONE

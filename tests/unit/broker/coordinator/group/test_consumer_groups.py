@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from moldau.broker.coordinator.group.core.consumer_member import MemberState
-from moldau.broker.coordinator.group.core.consumer_records import current_assignment_record
+from moldau.broker.coordinator.group.core.consumer_member import (
+    MemberState,
+    current_assignment_record,
+)
 from moldau.protocol.errors import ErrorCode
 from tests.unit.broker.coordinator.group.consumer_harness import (
     INTERVAL_MS,

@@ -4,11 +4,11 @@ Members of both protocols join, leave, die, come back, are slow to give partitio
 appear, grow and vanish; answers wait for commits; leadership moves, with and without loss of what
 was not committed. After every step:
 
-- nobody that is in the group reads a partition that somebody else in it reads,
+- no member of the group reads a partition that another member reads,
 - a target assignment gives each partition to one member,
 - every partition of the coordinator's books has the owner that the members say.
 
-In the end everybody does what they are told, and each wanted partition has exactly one reader.
+In the end all members do what they are told, and each wanted partition has exactly one reader.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class ClassicClient:
             group_id="team", generation_id=self.member.generation, member_id=self.member_id
         )
         caller = self.groups.call(
-            "team", lambda state, to, now_ms: state.heartbeat(request, to, now_ms)
+            "team",
+            lambda state, to, now_ms: state.protocol_of("team").heartbeat(request, to, now_ms),
         )
         return _code(caller)
 

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from moldau.broker.coordinator.replica_partitions import ReplicaPartition
-from moldau.broker.coordinator.settings import RuntimeSettings
+from moldau.broker.coordinator.coordinators import ReplicaPartition
+from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest

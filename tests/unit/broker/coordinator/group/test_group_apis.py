@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.coordinator.replica_partitions import ReplicaPartition
+from moldau.broker.coordinator.coordinators import ReplicaPartition
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (

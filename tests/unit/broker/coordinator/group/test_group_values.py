@@ -118,7 +118,8 @@ def test_a_consumer_groups_counts_are_those_of_its_members(seed: int) -> None:
             members.pop(new.member_id, None)
         else:
             then = [each for each in members.values() if each is not old] + [new]
-            assert group.subscribed_after(old, new) == subscribed(then, group)
+            before = [] if old is None else [old]
+            assert group.subscribed_without(before, new) == subscribed(then, group)
             assert group.preferred_assignor(old, new) == preferred(then)
             group.update_member(new)
             members[new.member_id] = new

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from moldau.broker.coordinator.core.result import CoordinatorResult
-from moldau.broker.coordinator.group.core.consumer_member import ClassicProtocols
-from moldau.broker.coordinator.group.core.consumer_records import member_record
+from moldau.broker.coordinator.group.core.consumer_member import ClassicProtocols, member_record
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from tests.unit.broker.coordinator.group.consumer_harness import ConsumerShard
@@ -39,7 +38,7 @@ def test_the_first_member_of_the_new_protocol_takes_the_group_along() -> None:
     assert group.group_epoch == generation + 1
     assert set(group.members) == {first.member_id, second.member_id, newcomer.member_id}
     assert newcomer.owned == {}
-    # Nothing has been taken from anybody yet.
+    # No member has lost a partition yet.
     old = group.members[first.member_id]
     assert [sorted(partitions) for partitions in old.assigned.values()] == [[0, 1]]
     assert {member.member_type for member in groups.described().members} == {0, 1}
@@ -246,7 +245,7 @@ def owners(groups: ConsumerShard) -> dict[int, str]:
 
 
 def rejoined(groups: ConsumerShard, members: list[Member]) -> None:
-    """Have all of them answer the rebalance that has begun: nobody has synced afterwards."""
+    """Have all of them answer the rebalance that has begun: no member has synced afterwards."""
     for member in members:
         member.join()
     for member in members:
@@ -507,7 +506,9 @@ def test_a_classic_member_that_waits_for_its_answer_is_not_silent() -> None:
     beat = HeartbeatRequest(
         group_id="team", generation_id=member.generation, member_id=member.member_id
     )
-    caller = groups.call("team", lambda state, to, now_ms: state.heartbeat(beat, to, now_ms))
+    caller = groups.call(
+        "team", lambda state, to, now_ms: state.protocol_of("team").heartbeat(beat, to, now_ms)
+    )
     groups.advance(2 * SESSION_MS)
     assert not caller.is_answered
     assert member.member_id in groups.consumer_group().members

@@ -13,7 +13,7 @@ from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
     ResolvedRegularExpression,
 )
-from moldau.broker.coordinator.group.core.consumer_heartbeats import (
+from moldau.broker.coordinator.group.core.consumer_groups import (
     check_request,
     is_full,
     owned_partitions,
@@ -28,6 +28,8 @@ from moldau.broker.coordinator.group.core.consumer_member import (
 from moldau.broker.coordinator.group.core.consumer_protocol import write_assignment
 from moldau.broker.coordinator.group.core.context import (
     ClientInfo,
+    ConsumerGroupSettings,
+    Limits,
     Refusal,
     group_write_error,
     offset_read_error,
@@ -40,7 +42,6 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
     expression_tombstones,
     resolution_records,
 )
-from moldau.broker.coordinator.group.core.settings import ConsumerGroupSettings, Limits
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolAssignment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ import pytest
 from moldau.broker.coordinator.transaction import marker_sender as module
 from moldau.broker.coordinator.transaction.core.state import SendMarkers
 from moldau.broker.coordinator.transaction.core.transaction import Transaction, TransactionStatus
-from moldau.broker.coordinator.transaction.marker_sender import RETRY_MS, MarkerPorts, MarkerSender
+from moldau.broker.coordinator.transaction.marker_sender import RETRY_MS, MarkerSender
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p27_write_txn_markers import (
@@ -137,20 +138,20 @@ class Sender:
         self.tasks: list[asyncio.Task[None]] = []
         FakeLink.made = []
         self.sender = MarkerSender(
-            MarkerPorts(
+            SimpleNamespace(  # type: ignore[arg-type]
                 broker_id=BROKER,
-                listener_name="PLAINTEXT",
-                image=lambda: self.image,
-                coordinator_epoch=lambda index: self.coordinator_epochs.get(index, -1),
-                write_here=lambda request, done: self.here.append((request, done)),
-                written=self._written,
+                inter_broker_listener_name="PLAINTEXT",
+                metadata=self,
                 start=self._start,
                 timers=self.timers,
                 clock=self.clock,
                 registry=Registry(self.clock.monotonic_ms),
                 network=None,
-                request_timeout_ms=1_000,
-            )
+                node_config={"request.timeout.ms": 1_000},
+            ),
+            coordinator_epoch=lambda index: self.coordinator_epochs.get(index, -1),
+            write_here=lambda request, done: self.here.append((request, done)),
+            written=self._written,
         )
         self.replay(
             *[

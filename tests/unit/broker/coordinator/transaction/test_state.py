@@ -413,7 +413,7 @@ def test_a_transaction_that_has_had_its_time_is_aborted_and_its_producer_fenced(
     assert bench.add("t", producer, [P0], client_version).answer == {P0: ErrorCode.PRODUCER_FENCED}
     committed = bench.end("t", producer, is_commit=True, client_version=client_version).answer
     assert committed.error in (ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED)
-    # It may come back, as long as nobody else has come (KIP-588).
+    # It may come back, as long as no other producer has come (KIP-588).
     if version == 2:
         assert bench.init(expected=producer).answer.producer == (FIRST, 1)
 

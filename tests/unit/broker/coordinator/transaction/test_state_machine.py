@@ -175,7 +175,7 @@ class TransactionalId(RuleBasedStateMachine):
             if expected is None:
                 assert answer.producer not in self.granted, "a pair was given twice"
                 for other in self.sessions:
-                    # Those who were answered before; who has not been is nobody yet.
+                    # Producers that were answered before; the others have no pair yet.
                     other.is_fenced = other.is_fenced or other.pair is not None
             if self.granted and answer.producer not in self.granted:
                 assert answer.producer > max(self.granted), "epochs go back"
@@ -255,7 +255,7 @@ class TransactionalId(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from(SESSIONS), keeps=st.booleans())
     def replace(self, number: int, keeps: bool) -> None:
-        """A process starts, and asks until it is somebody."""
+        """A process starts, and asks until it has a pair."""
         for _ in range(3):
             if keeps:
                 self.take_over(number)
@@ -269,7 +269,7 @@ class TransactionalId(RuleBasedStateMachine):
         act=st.sampled_from(["come back", "add", "commit", "abort"]),
     )
     def act_at_once(self, number: int, act: str) -> None:
-        """Whoever it is, fenced or not."""
+        """Any producer, fenced or not."""
         if act == "come back":
             self.come(number, comes_back=True, is_two_phase=False)
         elif act == "add":

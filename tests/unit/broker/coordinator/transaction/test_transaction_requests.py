@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.coordinator.expressions.matcher import REST_PER_COMPILATION
+from moldau.broker.coordinator.expression_matcher import REST_PER_COMPILATION
 from moldau.metadata.features import TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode

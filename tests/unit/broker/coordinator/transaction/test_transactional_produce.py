@@ -244,7 +244,7 @@ async def test_a_marker_between_question_and_append_is_noticed(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
     """The coordinator said yes, but aborted before the answer was here: an append now would leave
-    a transaction open that nobody ends."""
+    a transaction open that no coordinator ends."""
     coordinator.reply = None
     request = send(broker, transactional(), api_version=11)
     assert end(broker, is_commit=False, producer_epoch=4, version=0) is ErrorCode.NONE
@@ -306,7 +306,7 @@ async def test_a_later_batch_does_not_overtake_one_that_was_turned_away(
 async def test_a_stranger_leaves_nothing_behind(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
-    """Somebody claims the id of another's producer; its owner goes on undisturbed."""
+    """A client claims the id of another client's producer; its owner goes on undisturbed."""
     coordinator.reply = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert errors(send(broker, transactional(0), api_version=11)) == [
         ErrorCode.INVALID_PRODUCER_ID_MAPPING

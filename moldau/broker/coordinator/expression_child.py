@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from moldau.broker.coordinator.core.expressions import compile_expression
-from moldau.broker.coordinator.expressions.workers import take_slice
+from moldau.broker.coordinator.expression_matcher import take_slice
 from moldau.runtime.child_serving import serve
 from moldau.runtime.clock import SystemClock
 
@@ -25,7 +25,6 @@ SLICE_MS: Final = 10.0
 
 
 def answer(line: bytes) -> Iterator[bytes]:
-    """Take one slice."""
     expression, names = orjson.loads(line)
     pattern = compile_expression(expression)
     tried = take_slice(pattern, names, SystemClock().monotonic_ms, SLICE_MS)
@@ -33,7 +32,6 @@ def answer(line: bytes) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Serve until the input ends."""
     with contextlib.suppress(OSError):  # Some sandboxes forbid it: then it is as urgent as others.
         os.nice(NICENESS)
     serve(answer)

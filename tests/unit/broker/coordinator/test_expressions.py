@@ -11,8 +11,8 @@ from moldau.broker.coordinator.core.expressions import (
     MAX_REPETITIONS,
     MAX_UNICODE_CLASSES,
     InvalidExpression,
-    compile_anew,
     compile_expression,
+    compile_once_more,
 )
 
 
@@ -83,8 +83,10 @@ def test_what_is_compiled_anew_was_not_remembered_by_re2_either(
         return make(*args)
 
     monkeypatch.setattr(re2._re2, "RE2", counted)
-    for count, compile_it in enumerate((compile_expression, compile_anew, compile_anew), 1):
-        compile_it("compiled anew")
+    for count, compile_it in enumerate(
+        (compile_expression, compile_once_more, compile_once_more), 1
+    ):
+        compile_it("compiled once more")
         assert compiled_count == count
-    compile_expression("compiled anew")
+    compile_expression("compiled once more")
     assert compiled_count == 3

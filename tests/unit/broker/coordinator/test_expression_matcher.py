@@ -11,7 +11,7 @@ import pytest
 import re2
 
 from moldau.broker.coordinator.core.expressions import compile_expression
-from moldau.broker.coordinator.expressions.matcher import (
+from moldau.broker.coordinator.expression_matcher import (
     FREE_COMPILATION_MS,
     MAX_NS_ON_THE_LOOP,
     MOST_REST_MS,
@@ -19,11 +19,9 @@ from moldau.broker.coordinator.expressions.matcher import (
     NS_PER_STEP,
     PIECE_CHARACTERS,
     REST_PER_COMPILATION,
+    THREAD_SLICE_MS,
     TIMED_TWICE_MS,
     ExpressionMatcher,
-)
-from moldau.broker.coordinator.expressions.workers import (
-    THREAD_SLICE_MS,
     ThreadWorker,
     Tried,
     take_slice,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+PartT = TypeVar("PartT")
 
 
 class Answerable(Protocol):
-    """What a `Reply` goes to; a request's context is one."""
+    """What a `Reply` goes to, exactly once; a request's context is one. State machines do not look
+    into it.
+    """
 
-    def respond(self, message: Any) -> None:
-        """Take the answer; it comes exactly once."""
+    def respond(self, message: Any) -> None: ...
 
 
 class CallbackReply:
@@ -26,7 +29,7 @@ class CallbackReply:
 _MISSING: Final = object()
 
 
-class Collector:
+class Collector(Generic[PartT]):
     """Joins the answers for several groups or partitions: make all parts with `part`, then call
     `all_asked`. A part may be answered at any time.
 
@@ -36,13 +39,13 @@ class Collector:
 
     __slots__ = ("_done", "_is_complete", "_missing_count", "_parts")
 
-    def __init__(self, done: Callable[[list[Any]], None]) -> None:
+    def __init__(self, done: Callable[[list[PartT]], None]) -> None:
         self._done = done
         self._parts: list[Any] = []
         self._missing_count = 0
         self._is_complete = False
 
-    def part(self, made: Callable[[Any], Any] | None = None) -> CallbackReply:
+    def part(self, made: Callable[[Any], PartT] | None = None) -> CallbackReply:
         """The reply of one more part.
 
         Args:
@@ -57,7 +60,7 @@ class Collector:
         self._is_complete = True
         self._end_if_complete()
 
-    def _take(self, index: int, made: Callable[[Any], Any] | None, message: Any) -> None:
+    def _take(self, index: int, made: Callable[[object], PartT] | None, message: object) -> None:
         assert self._parts[index] is _MISSING, "a part is answered once"
         self._parts[index] = message if made is None else made(message)
         self._missing_count -= 1

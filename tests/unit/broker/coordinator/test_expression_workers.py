@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from moldau.broker.coordinator import expression_matcher
 from moldau.broker.coordinator.core.expressions import compile_expression
-from moldau.broker.coordinator.expressions import workers
-from moldau.broker.coordinator.expressions.child import NICENESS
-from moldau.broker.coordinator.expressions.workers import (
+from moldau.broker.coordinator.expression_child import NICENESS
+from moldau.broker.coordinator.expression_matcher import (
     IDLE_MS,
     ProcessWorker,
     ThreadWorker,
@@ -114,7 +114,7 @@ async def test_a_child_that_does_not_answer_is_replaced(
     first = bench.pid
     os.kill(first, signal.SIGSTOP)
     with monkeypatch.context() as patched:
-        patched.setattr(workers, "ANSWER_S", 0.01)
+        patched.setattr(expression_matcher, "ANSWER_S", 0.01)
         assert await bench.matching(NAMES) == MATCHING
     assert bench.threads.count == 1
     assert "did not answer within 0.01 s" in caplog.text

@@ -1,1 +1,0 @@
-"""Regular expressions that clients send: which are taken, and what matches them."""
