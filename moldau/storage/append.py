@@ -228,7 +228,6 @@ class RoomlessProducers(dict[int, float]):
             self.pop(header.producer_id, None)
 
     def has_recent(self, producer_id: int, now_ms: float) -> bool:
-        """Whether a batch of the producer was refused within `ROOMLESS_MS`."""
         refused_ms = self.get(producer_id)
         return refused_ms is not None and now_ms - refused_ms < ROOMLESS_MS
 

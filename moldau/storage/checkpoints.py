@@ -236,7 +236,6 @@ class OffsetCheckpoint:
         self.path = path
 
     def loaded(self, contents: Offsets) -> None:
-        """The file was read and holds `contents`."""
         self._newest = contents
 
     def prepare(self, offsets: Offsets) -> Callable[[], None] | None:

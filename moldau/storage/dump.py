@@ -73,7 +73,6 @@ def bytes_to_json(value: bytes | memoryview | None) -> JsonValue:
 
 
 def struct_to_json(value: Struct) -> dict[str, JsonValue]:
-    """A message's fields under Kafka's JSON names."""
     fields = type(value).spec().fields
     return {_camel_case(field.name): _to_json(getattr(value, field.name)) for field in fields}
 
@@ -96,7 +95,6 @@ def _camel_case(name: str) -> str:
 
 
 def control_record_to_json(record: Record) -> dict[str, JsonValue]:
-    """Type and contents of a control record."""
     try:
         key = decode_control_key(record.key)
         if key.type in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
@@ -132,7 +130,6 @@ def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> JsonV
 
 
 def metadata_record_to_json(record: Record) -> dict[str, JsonValue]:
-    """Type, version and fields of a record of `__cluster_metadata`."""
     from moldau.protocol.metadata_records import decode_record
 
     if record.value is None:
@@ -149,7 +146,6 @@ def metadata_record_to_json(record: Record) -> dict[str, JsonValue]:
 
 
 def coordinator_record_to_json(topic: str, record: Record) -> dict[str, JsonValue]:
-    """Key and value of a record of `__consumer_offsets` or `__transaction_state`."""
     from moldau.protocol.coordinator_records.frame import CONSUMER_OFFSETS, TRANSACTION_STATE
 
     log = CONSUMER_OFFSETS if topic == CONSUMER_OFFSETS.topic else TRANSACTION_STATE
@@ -195,7 +191,6 @@ class DumpOptions:
 
     @property
     def wants_records(self) -> bool:
-        """Whether a row per record is shown."""
         return self.deep or self.print_data
 
 

@@ -57,8 +57,6 @@ class FoundPartitions:
         self.twins.discard(topic_partition)
         self._twin_places.pop(topic_partition, None)
 
-    # -- start -----------------------------------------------------------------------------------
-
     def previous_broker_epoch(self, found: Iterable[DirectoryContents]) -> int:
         """The broker epoch with which all directories were cleanly shut down, else -1 (KIP-966).
 
@@ -133,8 +131,6 @@ class FoundPartitions:
             self._twin_places[topic_partition] = places
             self._put_offline(places[0], topic_partition, reason)
         return wanted
-
-    # -- once the metadata is known --------------------------------------------------------------
 
     async def settle(self, place_of: Callable[[TopicPartition], tuple[UUID, UUID] | None]) -> None:
         """Put aside logs that are no replica of this broker, and decide between twins.

@@ -74,11 +74,9 @@ class SparseIndex:
             self.entry_count = size // self.ENTRY.size
 
     def exists(self) -> bool:
-        """Whether there is a file."""
         return self._filesystem.exists(self.path)
 
     def has_whole_entries(self) -> bool:
-        """Whether the file's length is a multiple of an entry's."""
         return self._filesystem.size_bytes(self.path) % self.ENTRY.size == 0
 
     def trim(self) -> None:
@@ -110,11 +108,8 @@ class SparseIndex:
         if mapped is not None:
             mapped.close()
 
-    # -- entries ---------------------------------------------------------------------------------
-
     @property
     def is_full(self) -> bool:
-        """Whether the segment must roll before the next entry."""
         return 0 < self.capacity <= self.entry_count
 
     def _map(self) -> MappedFile:
@@ -126,11 +121,9 @@ class SparseIndex:
         return mapped
 
     def entry(self, index: int) -> tuple[Any, ...]:
-        """The raw entry number `index`."""
         return self.ENTRY.unpack_from(self._map().buffer, index * self.ENTRY.size)
 
     def last_raw(self) -> tuple[Any, ...] | None:
-        """The raw last entry, or None."""
         self.load()
         return self.entry(self.entry_count - 1) if self.entry_count else None
 
@@ -335,7 +328,6 @@ class AbortedTransaction(NamedTuple):
 
 
 def encode_entries(entries: Iterable[AbortedTransaction]) -> bytes:
-    """The contents of a `.txnindex` with these entries."""
     return b"".join(TXN_ENTRY.pack(_TXN_VERSION, *entry) for entry in entries)
 
 

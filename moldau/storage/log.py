@@ -160,7 +160,6 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments' log files."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property

@@ -104,7 +104,6 @@ class LogConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether retention by time and size applies."""
         return "delete" in self.cleanup_policy
 
     @property
@@ -184,7 +183,6 @@ class CleanerSettings:
 
     @property
     def map_bytes(self) -> int:
-        """Memory of one cleaner's key table."""
         return max(self.dedupe_buffer_bytes // max(self.thread_count, 1), MIN_MAP_BYTES)
 
     @property
@@ -199,7 +197,6 @@ class CleanerSettings:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> CleanerSettings:
-        """Build from Kafka's node keys (typed values)."""
         return cls(
             enabled=values["log.cleaner.enable"],
             thread_count=values["log.cleaner.threads"],

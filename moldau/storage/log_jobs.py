@@ -67,7 +67,6 @@ class DelayedRemoval:
         return len(self._heap)
 
     def add(self, delay_ms: float, paths: list[str]) -> None:
-        """Remove the files and directories at `paths` in `delay_ms`."""
         deadline_ms = self._clock.monotonic_ms() + delay_ms
         for path in paths:
             self._sequence += 1
@@ -178,10 +177,7 @@ class LogJobs:
         while self._flushes:
             await asyncio.wait(list(self._flushes.values()))
 
-    # -- flush -----------------------------------------------------------------------------------
-
     async def flush(self, log: Log) -> bool:
-        """See LogManager.flush."""
         goal = log.log_end_offset
         flushes = self._flushes
         key = log.topic_partition
@@ -240,7 +236,6 @@ class LogJobs:
                 workers.create_task(work())
 
     async def flush_all(self) -> None:
-        """Flush every log, a few at a time."""
         await self._flush_all(list(self._manager.logs()))
 
     def flush_soon(self, log: Log) -> None:
@@ -283,8 +278,6 @@ class LogJobs:
                 self.directory_error(manager.directory_at(parent), "a new partition", error)
             if postponed:
                 return  # A flush of such a partition, or the next new one, retries.
-
-    # -- retention and expiry --------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
         await self._visit("retention", self.retain)
@@ -348,8 +341,6 @@ class LogJobs:
             self._troubled.discard(key)  # another log raised
             raise
         self._troubled.discard(key)
-
-    # -- checkpoints -----------------------------------------------------------------------------
 
     async def _checkpoint_recovery_points(self) -> None:
         table = self._manager.table

@@ -214,7 +214,6 @@ class LogManager:
         return report
 
     async def load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
-        """Open one partition, recovering it if need be."""
         log, reason, topic_id = await self.filesystem.offload(
             _load_partition,
             self.filesystem,
@@ -265,7 +264,6 @@ class LogManager:
     # -- lookup ----------------------------------------------------------------------------------
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
-        """The partition's log; None when it is offline or not here."""
         return self.table.logs.get(topic_partition)
 
     def offline_reason(self, topic_partition: TopicPartition) -> str | None:
@@ -282,7 +280,6 @@ class LogManager:
         return self.table.offline.keys()
 
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
-        """The log directory the partition is in."""
         return self.table.holder(topic_partition)
 
     def topic_id_of(self, topic_partition: TopicPartition) -> UUID:
@@ -294,7 +291,6 @@ class LogManager:
         return ZERO_UUID if offline is None else offline.topic_id
 
     def directory_at(self, path: str) -> LogDirectory:
-        """The log directory with this path."""
         return next(each for each in self.directories if each.path == path)
 
     def directory_with_id(self, directory_id: UUID) -> LogDirectory | None:
@@ -310,11 +306,9 @@ class LogManager:
         )
 
     def online_directories(self) -> list[LogDirectory]:
-        """The log directories that have not failed."""
         return [each for each in self.directories if each.is_online]
 
     def update_producer_expiration(self, producer_expiration_ms: int) -> None:
-        """Apply a changed `producer.id.expiration.ms` to present and future logs."""
         self.settings = replace(self.settings, producer_expiration_ms=producer_expiration_ms)
         for log in self.table.logs.values():
             log.producer_state.expiration_ms = producer_expiration_ms

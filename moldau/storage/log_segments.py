@@ -172,12 +172,9 @@ class LogSegments(Sequence[LogSegment]):
         return max(bisect_right(self._base_offsets, record_offset) - 1, 0)
 
     def end_offset_of(self, index: int, log_end_offset: int) -> int:
-        """Where the offsets of segment number `index` end (exclusive)."""
         if index + 1 < len(self._segments):
             return self._base_offsets[index + 1]
         return log_end_offset
-
-    # -- files -----------------------------------------------------------------------------------
 
     def make(self, base_offset: int, size_bytes: int = 0) -> LogSegment:
         """A segment of this directory; no file is touched."""
@@ -311,8 +308,6 @@ class LogSegments(Sequence[LogSegment]):
             excess_bytes -= segment.size_bytes
             count += 1
         return count
-
-    # -- reading ---------------------------------------------------------------------------------
 
     def read(
         self,

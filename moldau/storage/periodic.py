@@ -44,7 +44,6 @@ class PeriodicJob:
 
     @property
     def is_running(self) -> bool:
-        """Whether a run has begun and not ended."""
         return self._task is not None
 
     def start(self, delay_ms: int | None = None) -> None:
@@ -71,7 +70,6 @@ class PeriodicJob:
         self._cancel_timer()
 
     async def stop(self) -> None:
-        """No further runs; waits for a running one."""
         self._stopped = True
         self._cancel_timer()
         task = self._task

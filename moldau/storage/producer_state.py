@@ -315,11 +315,9 @@ class ProducerState:
     # -- snapshots -------------------------------------------------------------------------------
 
     def path_at(self, offset: int) -> str:
-        """The snapshot file at `offset`."""
         return os.path.join(self._directory, f"{offset:020d}{SNAPSHOT_SUFFIX}")
 
     def list_snapshots(self) -> None:
-        """Learn from the directory which snapshots there are. Raises: OSError."""
         self.snapshot_offsets = [
             int(name[:20])
             for name in self._filesystem.listdir(self._directory)

@@ -75,7 +75,6 @@ class VerifiedRanges:
         self._ends: list[int] = []
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of [start, end) may be sent."""
         end = min(end, self.trusted_from)
         if start >= end:
             return True
@@ -134,7 +133,6 @@ class OpenSegments:
         self._entries.pop(id(entry), None)
 
     def close_all(self) -> None:
-        """Close everything that is open."""
         while self._entries:
             _, entry = self._entries.popitem(last=False)
             entry.close_descriptors()
@@ -278,7 +276,6 @@ class LogSegment:
         self._open_segments = open_segments
 
     def paths(self) -> list[str]:
-        """The segment's files that exist."""
         candidates = (
             self.path,
             self.offset_index.path,

@@ -372,7 +372,6 @@ class Verification:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether flushed bytes are wrong or missing anywhere."""
         return self.counts[Severity.DAMAGE] > 0
 
     def findings(self, path: str) -> Iterator[Finding]:
@@ -401,8 +400,6 @@ class Verification:
         for finding in findings:
             self.counts[finding.severity] += 1
             yield finding
-
-    # -- the log directory -----------------------------------------------------------------------
 
     def _log_directory(self, path: str) -> Iterator[Finding]:
         yield from self._directory_files(path)
@@ -461,8 +458,6 @@ class Verification:
             return read_offset_checkpoint(self.filesystem, file).keys()
         except (CorruptFile, OSError):
             return frozenset()
-
-    # -- a partition -----------------------------------------------------------------------------
 
     def _partition(
         self,

@@ -66,6 +66,5 @@ class ReplicationContext:
         )
 
     def brokers_left(self, image: MetadataImage) -> None:
-        """Forget the last fetches of brokers that are not registered any more."""
         for broker_id in self.last_fetch_ms.keys() - image.cluster.brokers.keys():
             del self.last_fetch_ms[broker_id]

@@ -238,7 +238,6 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
         self._waiting = {**batch, **self._waiting}
 
     def _log_problem(self, problem: str) -> None:
-        """Log a problem when it is a new one, and that it is over."""
         if problem == self._problem:
             return
         if problem:

@@ -57,7 +57,6 @@ class DeferredAppends:
 
     @property
     def is_line_empty(self) -> bool:
-        """Whether an append may go straight to the log."""
         return not self._queue
 
     def enqueue(

@@ -57,7 +57,6 @@ class DelayedDeleteRecords(DelayedOperation):
             self._waits.setdefault(partition, []).append(_Wait(required_offset, slot))
 
     def start(self, timeout_ms: int) -> None:
-        """Answer, or wait for the followers."""
         if self._waits and timeout_ms > 0:
             for partition in self._waits:
                 partition.low_watermark_waits[self._partition_changed] = None
@@ -93,7 +92,6 @@ class DelayedDeleteRecords(DelayedOperation):
         self._context.respond_nothing()
 
     def _settle(self, partition: Partition, wait: _Wait) -> bool:
-        """Fill the slot if the partition's part is decided."""
         low_watermark = partition.low_watermark
         if not partition.is_leader:
             wait.slot.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

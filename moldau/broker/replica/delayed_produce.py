@@ -70,10 +70,7 @@ class ProduceOperation(DelayedOperation):
         self._is_linked = False
         self._is_started = False
 
-    # -- filling the response --------------------------------------------------------------------
-
     def fail(self, slot: PartitionProduceResponse, error: ErrorCode, message: str | None) -> None:
-        """A partition's append is refused."""
         self._has_failed = True
         slot.error_code = error
         slot.error_message = message
@@ -194,10 +191,7 @@ class ProduceOperation(DelayedOperation):
             self.fail(wait.slot, error, None)
         self._settle()
 
-    # -- waiting ---------------------------------------------------------------------------------
-
     def start_waiting(self, timeout_ms: int) -> None:
-        """All partitions have been looked at: answer, or wait for what is outstanding."""
         self._timeout_ms = max(0, timeout_ms)
         self._is_started = True
         if not self._outstanding_count:
@@ -243,8 +237,6 @@ class ProduceOperation(DelayedOperation):
             if error is not None:
                 self.fail(wait.slot, error, None)
                 wait.slot.base_offset = NO_OFFSET
-
-    # -- answering -------------------------------------------------------------------------------
 
     def _answer(self) -> None:
         context = self.context

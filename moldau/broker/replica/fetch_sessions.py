@@ -81,14 +81,12 @@ class FetchPartition:
         return (self.topic_id, self.partition_index)
 
     def watch(self, partition: Partition) -> None:
-        """Tell the owner of the changes of `partition` from now on."""
         if self.partition is not partition:
             self.unwatch()
             self.partition = partition
             partition.fetch_watchers[self] = None
 
     def unwatch(self) -> None:
-        """Tell the owner nothing more."""
         if self.partition is not None:
             self.partition.fetch_watchers.pop(self, None)
             self.partition = None
@@ -167,7 +165,6 @@ class FetchSession:
                     self.dirty.pop(gone, None)
 
     def close(self) -> None:
-        """Stop watching everything."""
         for fetched in self.partitions.values():
             fetched.unwatch()
         self.partitions.clear()
@@ -175,7 +172,6 @@ class FetchSession:
 
 
 def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[FetchPartition]:
-    """The partitions a request lists, in its order."""
     for topic in request.topics:
         for asked in topic.partitions:
             yield FetchPartition(
@@ -214,11 +210,9 @@ class FetchSessionCache:
 
     @property
     def partition_count(self) -> int:
-        """Partitions in all sessions."""
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def register_gauges(self, registry: Registry) -> None:
-        """Show the cache under Kafka's metric names."""
         prefix = "kafka.server:type=FetchSessionCache,name="
         registry.gauge(prefix + "NumIncrementalFetchSessions", lambda: float(len(self)))
         registry.gauge(
@@ -276,13 +270,11 @@ class FetchSessionCache:
         return session
 
     def end(self, session_id: int) -> None:
-        """Forget a session; unknown ids are fine."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
 
     def clear(self) -> None:
-        """Forget all sessions (shutdown)."""
         for session_id in list(self._sessions):
             self.end(session_id)
 

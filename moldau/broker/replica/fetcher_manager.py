@@ -102,8 +102,6 @@ class FetcherManager:
         self._bytes_in = registry.meter(TOPIC_METRIC_PREFIX + "ReplicationBytesInPerSec")
         self._register_gauges()
 
-    # -- use -------------------------------------------------------------------------------------
-
     def follow(self, partition: Partition, leader_id: int, endpoint: Endpoint | None) -> None:
         """Fetch the partition from that broker, or go on with it, because its state has changed.
 
@@ -124,14 +122,12 @@ class FetcherManager:
         self._place(assignment)
 
     def unfollow(self, partition: Partition) -> None:
-        """Stop fetching the partition; unknown ones are fine."""
         assignment = self._assignments.get(partition.topic_partition)
         if assignment is not None and assignment.partition is partition:
             del self._assignments[partition.topic_partition]
             self._release(assignment)
 
     def resize(self, num_replica_fetchers: int) -> None:
-        """`num.replica.fetchers` was changed: partitions move between fetchers."""
         if num_replica_fetchers == self._fetcher_count:
             return
         self._fetcher_count = num_replica_fetchers
@@ -150,10 +146,7 @@ class FetcherManager:
 
     @property
     def fetchers(self) -> list[ReplicaFetcher]:
-        """The fetchers that have partitions."""
         return list(self._fetchers.values())
-
-    # -- inner workings --------------------------------------------------------------------------
 
     def _place(self, assignment: _Assignment) -> None:
         if assignment.endpoint is None:
@@ -210,8 +203,6 @@ class FetcherManager:
             self._dead_count += 1
             logger.error("a replica fetcher has died", exc_info=error)
             self._on_fault(error)
-
-    # -- figures ---------------------------------------------------------------------------------
 
     def _meter(self, name: str, client_id: str, leader_id: int) -> Meter:
         return self._registry.meter(

@@ -335,12 +335,10 @@ class FollowedPartitions:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to ask the leader for."""
         return self.session.is_idle and not self.asking
 
     @property
     def max_lag(self) -> int:
-        """The largest lag of a partition, in records."""
         return max((followed.lag for followed in self._lagging), default=0)
 
     @property
@@ -350,11 +348,9 @@ class FollowedPartitions:
 
     @property
     def waiting_count(self) -> int:
-        """Partitions that are put off for now."""
         return len(self._delayed) + len(self._throttled) + len(self.asking)
 
     def get(self, key: PartitionKey) -> FollowedPartition | None:
-        """The partition with that key, if it is followed."""
         return self._followed.get(key)
 
     # -- what comes from outside -----------------------------------------------------------------
@@ -372,7 +368,6 @@ class FollowedPartitions:
         self._on_work()
 
     def unfollow(self, partition: Partition) -> None:
-        """Stop fetching the partition; unknown ones are fine."""
         key = (partition.topic_id, partition.topic_partition.partition)
         followed = self._followed.get(key)
         if followed is not None and followed.partition is partition:
@@ -380,7 +375,6 @@ class FollowedPartitions:
             self._on_work()
 
     def close(self) -> None:
-        """Let go of everything."""
         for followed in list(self._followed.values()):
             self._forget(followed)
         for timer in (self._delay_timer, self._throttle_timer):
@@ -409,7 +403,6 @@ class FollowedPartitions:
             self._hold(followed, step, answer.requested)
 
     def look_again(self, key: PartitionKey) -> None:
-        """Stop the partition if its log has failed."""
         followed = self._followed.get(key)
         if followed is not None and followed.position() is None:
             self._hold(followed, FollowerStep.STOP, None)
@@ -420,7 +413,6 @@ class FollowedPartitions:
         return asking
 
     def asked(self, followed: FollowedPartition, step: FollowerStep) -> None:
-        """Go by the step that the leader's offsets led to."""
         if self._followed.get(followed.key) is not followed:
             return
         if step is FollowerStep.FETCH_ON:

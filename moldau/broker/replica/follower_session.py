@@ -105,7 +105,6 @@ class FollowerSession:
         self._forgotten: dict[PartitionKey, None] = {}
 
     def __len__(self) -> int:
-        """Partitions that are wanted."""
         return len(self._wanted)
 
     @property
@@ -119,7 +118,6 @@ class FollowerSession:
         return not self._wanted and not (self._known and self.is_open)
 
     def want(self, position: FollowerPosition) -> None:
-        """Fetch the partition from that position on."""
         key = (position.topic_id, position.topic_partition.partition)
         self._forgotten.pop(key, None)
         known = self._known.get(key)

@@ -203,8 +203,6 @@ class LogOpener:
             raise LogOffline(name, reason)
         return directory
 
-    # -- damaged logs ----------------------------------------------------------------------------
-
     def damage(self, partition: Partition) -> str | None:
         """Why the partition's log cannot be used although its directory can; None otherwise."""
         directory = self._log_manager.directory_of(partition.topic_partition)
@@ -251,8 +249,6 @@ class LogOpener:
         partition.log = None
         self._retry_open(partition, directory.directory_id, is_believed=False)
         return partition.log is not None
-
-    # -- the end of a log ------------------------------------------------------------------------
 
     def remove(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """Delete the log, unless it is already that of a later topic of the same name."""

@@ -160,7 +160,6 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads the partition."""
         return self.core.is_leader
 
     @property
@@ -177,7 +176,6 @@ class Partition:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether this broker leads and fewer replicas are in sync than acks=all requires."""
         return self.core.is_leader and self.core.is_under_min_isr(self.min_insync_replicas)
 
     @property
@@ -250,7 +248,6 @@ class Partition:
         self.apply_state(state)
 
     def resign(self) -> None:
-        """The replica leaves this broker; waiting requests are told."""
         self.is_deleted = True
         self.core.resign()
         self.guards.void_all()
@@ -398,7 +395,6 @@ class Partition:
         return self.core.low_watermark(log.log_start_offset)
 
     def replica_figures(self) -> list[ReplicaFigures]:
-        """How every replica stands, the leader first; empty where this broker does not lead."""
         log = self.log
         return self.core.replica_figures(NO_OFFSET if log is None else log.log_start_offset)
 
@@ -546,14 +542,12 @@ class Partition:
         return result
 
     def wait_for_commit(self, wait: ProduceWait) -> ErrorCode | None:
-        """Start to wait for a high watermark, or return what is already decided."""
         error = self.core.is_committed(wait.required_offset, self.min_insync_replicas)
         if error is None:
             self.produce_waits[wait] = None
         return error
 
     def high_watermark_moved(self, log: Log) -> None:
-        """Take the core's new high watermark to the log and to the waiting requests."""
         log.update_high_watermark(self.core.high_watermark)
         for fetched in self.fetch_watchers:
             fetched.owner.high_watermark_moved(fetched)

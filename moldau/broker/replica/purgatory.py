@@ -78,7 +78,6 @@ class Purgatory:
         return len(self._operations)
 
     def size(self) -> float:
-        """How many wait, as a gauge."""
         return float(len(self._operations))
 
     def add(self, operation: DelayedOperation, timeout_ms: int) -> bool:

@@ -87,7 +87,6 @@ class FetcherSettings:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> FetcherSettings:
-        """From the node's typed configuration under Kafka's keys."""
         return cls(
             num_fetchers=values["num.replica.fetchers"],
             wait_max_ms=values["replica.fetch.wait.max.ms"],
@@ -166,10 +165,7 @@ class ReplicaFetcher:
         self._problem = ""
         self.task: asyncio.Task[None] | None = None
 
-    # -- life ------------------------------------------------------------------------------------
-
     def start(self) -> asyncio.Task[None]:
-        """Begin to fetch."""
         assert self.task is None
         self.task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
         return self.task
@@ -189,17 +185,13 @@ class ReplicaFetcher:
         self._hurry.set()
 
     def unfollow(self, partition: Partition) -> None:
-        """Stop fetching the partition."""
         self.partitions.unfollow(partition)
 
     def move_to(self, endpoint: Endpoint) -> None:
-        """The leader listens elsewhere now."""
         if endpoint != self.endpoint:
             self.endpoint = endpoint
             self._disconnect()
             self._hurry.set()
-
-    # -- the loop --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while not self._is_closed:
@@ -326,8 +318,6 @@ class ReplicaFetcher:
         if self._owes_notice:
             self._owes_notice = False
             self._share.on_applied()
-
-    # -- the connection --------------------------------------------------------------------------
 
     async def _connected(self) -> Connection:
         connection = self._connection

@@ -91,11 +91,9 @@ class TopicSettings:
         return effective_topic_config(self._broker_values, overrides)
 
     def log_config(self, topic: str) -> LogConfig:
-        """The settings of the topic's logs."""
         return LogConfig.from_topic_config(self._values(topic))
 
     def min_insync_replicas(self, topic: str) -> int:
-        """`min.insync.replicas` of the topic."""
         return int(self._values(topic)["min.insync.replicas"])
 
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> tuple[set[str], bool]:
@@ -229,15 +227,12 @@ class ReplicaManager:
     # -- lookup ----------------------------------------------------------------------------------
 
     def get(self, topic: str, partition_index: int) -> Partition | None:
-        """The partition of that name, if it is on this broker."""
         return self._partitions.get((topic, partition_index))
 
     def topic_by_id(self, topic_id: UUID) -> Mapping[int, Partition]:
-        """The partitions of a topic on this broker, by index."""
         return self._by_topic_id.get(topic_id, NO_PARTITIONS)
 
     def partitions(self) -> Iterator[Partition]:
-        """All partitions of this broker."""
         yield from list(self._partitions.values())
 
     def __len__(self) -> int:
@@ -253,14 +248,12 @@ class ReplicaManager:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def missing_error_by_id(self, topic_id: UUID, partition_index: int) -> ErrorCode:
-        """The error for a partition that `topic_by_id` does not have."""
         known = self.image.topics.topics_by_id.get(topic_id)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         return self.missing_error(known.name, partition_index)
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        """The name that belongs to a topic id."""
         known = self.image.topics.topics_by_id.get(topic_id)
         return None if known is None else known.name
 
@@ -387,7 +380,6 @@ class ReplicaManager:
         self._opener.remove(topic_partition, topic_id)
 
     def _apply_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Changed topic settings reach their logs; a broker default may change any topic."""
         topics, is_default_changed = self._settings.apply(delta, image)
         if is_default_changed:
             topics.update(topic for topic, _ in self._partitions)

@@ -129,8 +129,6 @@ class Replication:
         )
         self._next_check = timers.call_later(self._check_interval_ms, self._begin_check)
 
-    # -- metadata --------------------------------------------------------------------------------
-
     def partition_changed(self, partition: Partition, registration: PartitionRegistration) -> None:
         """The metadata says something new about the partition, or its log was opened or failed."""
         leader_id = registration.leader
@@ -147,7 +145,6 @@ class Replication:
         return (endpoint.host, endpoint.port) if endpoint else None
 
     def partition_gone(self, partition: Partition) -> None:
-        """The replica has left this broker."""
         self.fetchers.unfollow(partition)
         self.directories.settled(partition.topic_id, partition.topic_partition.partition)
 
@@ -172,10 +169,7 @@ class Replication:
                 partition.check_isr()
 
     def update_settings(self, values: Mapping[str, Any]) -> None:
-        """Take over the settings that may change while the node runs."""
         self.fetchers.resize(values["num.replica.fetchers"])
-
-    # -- directories -----------------------------------------------------------------------------
 
     def _tell_directory(self, partition: Partition, registration: PartitionRegistration) -> None:
         """Correct the metadata when it names another directory than the replica's."""
@@ -211,8 +205,6 @@ class Replication:
         registration = self._image().cluster.brokers.get(self._broker_id)
         return () if registration is None else registration.directories
 
-    # -- checks ----------------------------------------------------------------------------------
-
     @property
     def _check_interval_ms(self) -> float:
         return self.context.max_lag_ms / 2
@@ -234,8 +226,6 @@ class Replication:
                 self._next_check = self._timers.call_later(
                     self._check_interval_ms, self._begin_check
                 )
-
-    # -- end -------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop fetching, proposing and reporting; idempotent."""

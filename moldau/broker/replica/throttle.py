@@ -63,11 +63,9 @@ class WindowedRate:
 
     @property
     def span_ms(self) -> float:
-        """How far back bytes are remembered."""
         return self.sample_count * self.window_ms
 
     def record(self, size_bytes: int, now_ms: float) -> None:
-        """Note bytes that were copied."""
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self.window_ms:
             samples.append(_Sample(now_ms, now_ms))
@@ -76,7 +74,6 @@ class WindowedRate:
         sample.last_event_ms = now_ms
 
     def bytes_per_second(self, now_ms: float) -> float:
-        """The rate now; 0 without samples."""
         self._forget(now_ms)
         samples = self._samples
         if not samples:
@@ -155,8 +152,6 @@ class ReplicationQuota:
             lambda: self._rate.bytes_per_second(clock.monotonic_ms()),
         )
 
-    # -- configuration ---------------------------------------------------------------------------
-
     def set_limit(self, bytes_per_second: int) -> None:
         """Take over a new rate; 0 stops throttled replicas that are not in sync altogether."""
         if bytes_per_second == self.limit:
@@ -197,10 +192,7 @@ class ReplicationQuota:
             int(partition) for partition, _, broker in pairs if int(broker) == self._broker_id
         )
 
-    # -- use -------------------------------------------------------------------------------------
-
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether this broker's replica of the partition is subject to the quota."""
         topics = self._topics
         if not topics or topic_partition.topic not in topics:
             return False
@@ -209,7 +201,6 @@ class ReplicationQuota:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether throttled replicas have to wait."""
         limit = self.limit
         if limit == UNLIMITED:
             return False
@@ -293,7 +284,6 @@ class ReplicationThrottles:
         self._set_limits(node_values)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over the rates and lists that changed."""
         changes = delta.configs_delta.changes
         if any(resource in changes for resource in self._broker_resources):
             defaults, own = (image.configs.get(*each) for each in self._broker_resources)

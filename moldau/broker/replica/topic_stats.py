@@ -63,7 +63,6 @@ class BrokerTopicStats:
         self.keyless_records = registry.meter(METRIC_PREFIX + "NoKeyCompactedTopicRecordsPerSec")
 
     def of(self, topic: str) -> TopicStats:
-        """The meters of one hosted topic, made when new."""
         stats = self._topics.get(topic)
         if stats is None:
             stats = self._topics[topic] = TopicStats(self._registry, topic)

@@ -90,7 +90,6 @@ class VerificationGuards:
         return self._count
 
     def has_waiting(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether requests of a producer wait for the coordinator's answer."""
         return (producer_id, producer_epoch) in self._waiting
 
     def begin_waiting(
@@ -134,7 +133,6 @@ class VerificationGuards:
         return guard
 
     def drop_up_to(self, producer_id: int, producer_epoch: int) -> None:
-        """Make the guards of a producer's epochs up to `producer_epoch` void."""
         guards = self._guards.get(producer_id)
         if guards is not None:
             for guard in [each for epoch, each in guards.items() if epoch <= producer_epoch]:

@@ -93,7 +93,6 @@ class TransactionWalk:
         return False
 
     def take_index_entries(self) -> list[AbortedTransaction]:
-        """The index entries collected since the last call."""
         entries, self.index_entries = self.index_entries, []
         return entries
 

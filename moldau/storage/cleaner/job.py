@@ -56,7 +56,6 @@ class CleaningJob:
 
     @property
     def end_offset(self) -> int:
-        """The first offset that may not be touched."""
         return self.segments[-1].end_offset
 
 
@@ -91,7 +90,6 @@ class SegmentCleaned:
 
     @property
     def base_offset(self) -> int:
-        """Where the new segment begins: where the first of its sources does."""
         return self.source_bases[0]
 
 
@@ -127,7 +125,6 @@ class CleaningAborted(CleaningFailed):
 
 
 def encode_job(job: CleaningJob) -> bytes:
-    """One line."""
     values = {each.name: getattr(job, each.name) for each in fields(job)}
     return _line(values)
 
@@ -142,7 +139,6 @@ def decode_job(line: bytes) -> CleaningJob:
 
 
 def encode_event(event: CleaningEvent | CleaningFailed) -> bytes:
-    """One line."""
     if isinstance(event, SegmentCleaned):
         return _line({"cleaned": event.source_bases, "size_bytes": event.size_bytes})
     if isinstance(event, CleaningDone):

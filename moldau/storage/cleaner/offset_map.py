@@ -97,8 +97,6 @@ class OffsetMap:
         noted: int = self._words[self._slot(key) + 2]
         return noted - 1
 
-    # -- plain Python ----------------------------------------------------------------------------
-
     def _slot(self, key: bytes | memoryview) -> int:
         """Index of the first word of the key's slot, or of the free one where it belongs."""
         high: int

@@ -133,7 +133,6 @@ class InSyncSet:
         self._update_maximal()
 
     def propose(self, change: IsrChange) -> None:
-        """Note that a proposal leaves for the controller."""
         assert self.pending is None, "one proposal at a time"
         self.pending = change
         self._update_maximal()

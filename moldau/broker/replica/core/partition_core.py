@@ -166,7 +166,6 @@ class ReplicaProgress:
         return self.log_end_offset >= leader_end or now_ms - self.caught_up_ms <= max_lag_ms
 
     def figures(self, leader_end: int, now_ms: float, *, is_in_sync: bool) -> ReplicaFigures:
-        """The replica's standing as numbers, for metrics and descriptions."""
         is_known = self.log_end_offset != UNKNOWN_OFFSET
         age_ms = -1.0 if self.caught_up_ms == NEVER_MS else max(0.0, now_ms - self.caught_up_ms)
         return ReplicaFigures(
@@ -179,7 +178,6 @@ class ReplicaProgress:
         )
 
     def describe(self, leader_end: int, now_ms: float) -> str:
-        """The replica's standing in words, for the log."""
         figures = self.figures(leader_end, now_ms, is_in_sync=False)
         behind = f"{figures.lag} records behind" if figures.lag >= 0 else "not heard of yet"
         since = f"for {figures.caught_up_age_ms:.0f} ms" if figures.caught_up_age_ms >= 0 else "yet"
@@ -239,12 +237,10 @@ class PartitionCore:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads the partition."""
         return self.role is ReplicaRole.LEADER
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this broker leads and an assigned replica is out of sync."""
         return self.is_leader and len(self.isr) < len(self.replicas)
 
     @property
@@ -374,7 +370,6 @@ class PartitionCore:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def check_leader(self, current_leader_epoch: int) -> ErrorCode:
-        """`check_leader_epoch`, and whether this broker leads."""
         if current_leader_epoch not in (UNKNOWN_LEADER_EPOCH, self.leader_epoch):
             return self.check_leader_epoch(current_leader_epoch)
         if self.role is ReplicaRole.LEADER:
