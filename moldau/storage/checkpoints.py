@@ -65,8 +65,8 @@ def read_offset_checkpoint(filesystem: Filesystem, path: str) -> Offsets:
     """
     offsets: Offsets = {}
     for number, fields in _read_lines(filesystem, path, field_count=3):
-        partition = _number(path, number, "partition", fields[1], 0, _MAX_INT)
-        offset = _number(path, number, "offset", fields[2], 0, _MAX_OFFSET)
+        partition = _number(path, number, "partition", fields[1], _MAX_INT)
+        offset = _number(path, number, "offset", fields[2], _MAX_OFFSET)
         topic_partition = TopicPartition(fields[0], partition)
         if topic_partition in offsets:
             raise CorruptFile(path, f"line {number} names {topic_partition} a second time")
@@ -93,8 +93,8 @@ def read_leader_epoch_checkpoint(filesystem: Filesystem, path: str) -> list[Epoc
     """
     entries: list[EpochStartOffset] = []
     for number, fields in _read_lines(filesystem, path, field_count=2):
-        leader_epoch = _number(path, number, "leader epoch", fields[0], 0, _MAX_INT)
-        start_offset = _number(path, number, "start offset", fields[1], 0, _MAX_OFFSET)
+        leader_epoch = _number(path, number, "leader epoch", fields[0], _MAX_INT)
+        start_offset = _number(path, number, "start offset", fields[1], _MAX_OFFSET)
         if entries and leader_epoch <= entries[-1].leader_epoch:
             raise CorruptFile(path, f"line {number}: leader epoch {leader_epoch} does not ascend")
         if entries and start_offset < entries[-1].start_offset:
@@ -196,10 +196,10 @@ def _read_lines(
     lines = text.splitlines()
     if len(lines) < 2:
         raise CorruptFile(path, f"{len(data)} bytes hold no version and entry count")
-    version = _number(path, 1, "version", lines[0], 0, _MAX_INT)
+    version = _number(path, 1, "version", lines[0], _MAX_INT)
     if version != _VERSION:
         raise CorruptFile(path, f"version {version} is unknown, {_VERSION} is expected")
-    expected_count = _number(path, 2, "entry count", lines[1], 0, _MAX_INT)
+    expected_count = _number(path, 2, "entry count", lines[1], _MAX_INT)
     entries = lines[2:]
     if len(entries) != expected_count:
         raise CorruptFile(
@@ -214,9 +214,9 @@ def _read_lines(
     return result
 
 
-def _number(path: str, line: int, what: str, text: str, low: int, high: int) -> int:
+def _number(path: str, line: int, what: str, text: str, most: int) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and low <= int(digits) <= high):
+    if not (digits.isascii() and digits.isdigit() and int(digits) <= most):
         raise CorruptFile(path, f"line {line}: {what} {text[:40]!r} is not a number that fits")
     return int(digits)
 
@@ -226,11 +226,10 @@ class OffsetCheckpoint:
 
     __slots__ = ("_filesystem", "_lock", "_newest", "_newest_number", "_written_number", "path")
 
-    def __init__(self, filesystem: Filesystem, path: str, contents: Offsets | None = None) -> None:
-        """`contents`: what the file is known to hold."""
+    def __init__(self, filesystem: Filesystem, path: str) -> None:
         self._filesystem = filesystem
         self._lock = threading.Lock()
-        self._newest = contents
+        self._newest: Offsets | None = None
         self._newest_number = 0
         self._written_number = 0
         self.path = path

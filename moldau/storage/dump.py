@@ -55,13 +55,10 @@ from moldau.storage.meta_properties import META_PROPERTIES
 from moldau.storage.partition_metadata import PARTITION_METADATA
 from moldau.storage.producer_state import decode_snapshot
 
-JsonValue = Any
-"""None, bool, int, float, str, list or dict of them."""
-
 _INT16 = struct.Struct(">h")
 
 
-def bytes_to_json(value: bytes | memoryview | None) -> JsonValue:
+def bytes_to_json(value: bytes | memoryview | None) -> object:
     """Text where the bytes are UTF-8 text, else `{"base64": ...}`; None stays None."""
     if value is None:
         return None
@@ -72,12 +69,12 @@ def bytes_to_json(value: bytes | memoryview | None) -> JsonValue:
         return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def struct_to_json(value: Struct) -> dict[str, JsonValue]:
+def struct_to_json(value: Struct) -> dict[str, object]:
     fields = type(value).spec().fields
     return {_camel_case(field.name): _to_json(getattr(value, field.name)) for field in fields}
 
 
-def _to_json(value: object) -> JsonValue:
+def _to_json(value: object) -> object:
     if isinstance(value, Struct):
         return struct_to_json(value)
     if isinstance(value, UUID):
@@ -94,7 +91,7 @@ def _camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def control_record_to_json(record: Record) -> dict[str, JsonValue]:
+def control_record_to_json(record: Record) -> dict[str, object]:
     try:
         key = decode_control_key(record.key)
         if key.type in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
@@ -110,7 +107,7 @@ def control_record_to_json(record: Record) -> dict[str, JsonValue]:
         return {"controlType": None, "undecodable": str(error)}
 
 
-def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> JsonValue:
+def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> object:
     """Raises: RemoteProtocolError."""
     from moldau.protocol.messages import quorum_records
 
@@ -129,7 +126,7 @@ def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> JsonV
     return struct_to_json(message)
 
 
-def metadata_record_to_json(record: Record) -> dict[str, JsonValue]:
+def metadata_record_to_json(record: Record) -> dict[str, object]:
     from moldau.protocol.metadata_records import decode_record
 
     if record.value is None:
@@ -145,7 +142,7 @@ def metadata_record_to_json(record: Record) -> dict[str, JsonValue]:
     }
 
 
-def coordinator_record_to_json(topic: str, record: Record) -> dict[str, JsonValue]:
+def coordinator_record_to_json(topic: str, record: Record) -> dict[str, object]:
     from moldau.protocol.coordinator_records.frame import CONSUMER_OFFSETS, TRANSACTION_STATE
 
     log = CONSUMER_OFFSETS if topic == CONSUMER_OFFSETS.topic else TRANSACTION_STATE
@@ -167,6 +164,7 @@ def coordinator_record_to_json(topic: str, record: Record) -> dict[str, JsonValu
 
 
 Row = dict[str, Any]
+"""Values are JSON's."""
 
 MAX_DECODED_BYTES = 256 * 1024 * 1024
 _PIECE_BYTES = 4 * 1024 * 1024
@@ -311,9 +309,7 @@ def _record_rows(
         yield row
 
 
-def _contents(
-    record: Record, header: BatchHeader, topic: str, options: DumpOptions
-) -> dict[str, Any]:
+def _contents(record: Record, header: BatchHeader, topic: str, options: DumpOptions) -> Row:
     if header.is_control:
         return control_record_to_json(record)
     if not options.print_data:

@@ -97,7 +97,7 @@ class FoundPartitions:
         """Whether the start has read every directory that this broker has or had.
 
         These: `directory_ids` of the last registration, those of the last stop, and the configured
-        ones. Any of them that was not read may have held any partition whose directory the metadata
+        ones. One of them that was not read may have held any partition whose directory the metadata
         does not name.
         """
         self._note_unread(directory_ids)

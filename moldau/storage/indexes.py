@@ -10,8 +10,9 @@ exactly as long as its entries. Source: Kafka's log segment format, KIP-33, KIP-
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from moldau.runtime.filesystem import Filesystem, MappedFile
 from moldau.storage.faults import is_out_of_room
@@ -23,6 +24,7 @@ MIN_ENTRY_COUNT = 2
 """Entries an index has room for however small `segment.index.bytes` is."""
 
 
+@dataclass(slots=True, eq=False)
 class SparseIndex:
     """A file of fixed-width sorted entries, mapped on demand.
 
@@ -32,26 +34,15 @@ class SparseIndex:
 
     ENTRY: ClassVar[Struct]
 
-    __slots__ = (
-        "_filesystem",
-        "_mapped",
-        "_populated_bytes",
-        "base_offset",
-        "capacity",
-        "entry_count",
-        "path",
-    )
-
-    def __init__(self, filesystem: Filesystem, path: str, base_offset: int) -> None:
-        self._filesystem = filesystem
-        self._mapped: MappedFile | None = None
-        self._populated_bytes = 0
-        self.path = path
-        self.base_offset = base_offset
-        self.capacity = 0
-        """How many entries fit; 0 while the index is not open for appending."""
-        self.entry_count = -1
-        """Valid entries; -1 before the first look at the file."""
+    _filesystem: Filesystem
+    path: str
+    base_offset: int
+    capacity: int = 0
+    """How many entries fit; 0 while the index is not open for appending."""
+    entry_count: int = -1
+    """Valid entries; -1 before the first look at the file."""
+    _mapped: MappedFile | None = None
+    _populated_bytes: int = 0
 
     def open_for_append(self, max_size_bytes: int) -> None:
         """Map the file at its full preallocated size, keeping its entries.
@@ -120,10 +111,10 @@ class SparseIndex:
             mapped = self._mapped = self._filesystem.map(self.path, size)
         return mapped
 
-    def entry(self, index: int) -> tuple[Any, ...]:
+    def entry(self, index: int) -> tuple[int, int]:
         return self.ENTRY.unpack_from(self._map().buffer, index * self.ENTRY.size)
 
-    def last_raw(self) -> tuple[Any, ...] | None:
+    def last_raw(self) -> tuple[int, int] | None:
         self.load()
         return self.entry(self.entry_count - 1) if self.entry_count else None
 

@@ -180,10 +180,6 @@ class Log:
         """`(leader epoch, end offset)` of the largest epoch <= the given; (-1, -1) if unknown."""
         return self.leader_epoch_cache.end_offset_for(leader_epoch, self.log_end_offset)
 
-    def assign_leader_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """A leader was elected: its epoch begins at `start_offset`."""
-        self.leader_epoch_cache.assign(leader_epoch, start_offset)
-
     def end_offset_of(self, index: int) -> int:
         """Where the offsets of segment number `index` end (exclusive)."""
         return self.segments.end_offset_of(index, self.log_end_offset)

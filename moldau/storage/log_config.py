@@ -19,6 +19,9 @@ NEVER_MS: Final = 2**62
 MIN_MAP_BYTES = 1024 * 1024
 """The least memory for a cleaner's key table."""
 
+ConfigValues = Mapping[str, Any]
+"""A node's or topic's settings under Kafka's keys, each of its key's own type."""
+
 _MANAGER_KEYS: Final = {
     "retention_check_interval_ms": "log.retention.check.interval.ms",
     "flush_check_interval_ms": "log.flush.scheduler.interval.ms",
@@ -196,7 +199,7 @@ class CleanerSettings:
         return self.io_max_bytes_per_second / max(self.thread_count, 1)
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> CleanerSettings:
+    def from_values(cls, values: ConfigValues) -> CleanerSettings:
         return cls(
             enabled=values["log.cleaner.enable"],
             thread_count=values["log.cleaner.threads"],

@@ -275,10 +275,6 @@ class LogManager:
         """All logs that are online (a live view: copy it before awaiting or deleting)."""
         return self.table.logs.values()
 
-    def offline_partitions(self) -> Collection[TopicPartition]:
-        """All partitions that are here and not served (a live view)."""
-        return self.table.offline.keys()
-
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
         return self.table.holder(topic_partition)
 
@@ -312,12 +308,6 @@ class LogManager:
         self.settings = replace(self.settings, producer_expiration_ms=producer_expiration_ms)
         for log in self.table.logs.values():
             log.producer_state.expiration_ms = producer_expiration_ms
-
-    def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """The topic's settings changed."""
-        for log in self.table.logs.values():
-            if log.topic_partition.topic == topic:
-                log.update_config(config)
 
     # -- create and delete -----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import overload
 
 from moldau.protocol.errors import ErrorCode
@@ -104,43 +104,23 @@ class RegionVerification:
             self.failure = error
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LogSegments(Sequence[LogSegment]):
     """A read-only sequence; `replace` changes it. Belongs to the log's loop."""
 
-    __slots__ = (
-        "_base_offsets",
-        "_segments",
-        "active",
-        "clock",
-        "directory",
-        "filesystem",
-        "open_segments",
-        "producer_state",
-        "replacement_count",
-        "schedule_deletion",
-    )
-
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        clock: Clock,
-        directory: str,
-        producer_state: ProducerState,
-        open_segments: OpenSegments,
-    ) -> None:
-        """`producer_state`: of the same log; its snapshot files come and go with the segments."""
-        self.filesystem = filesystem
-        self.clock = clock
-        self.directory = directory
-        self.open_segments = open_segments
-        self._segments: list[LogSegment] = []
-        self._base_offsets: list[int] = []
-        self.active: LogSegment
-        self.producer_state = producer_state
-        self.replacement_count = 0
-        """Grows when compaction put one segment in the place of others."""
-        self.schedule_deletion: Callable[[int, list[str]], None] | None = None
-        """Called with (delay_ms, paths) to unlink renamed files later; None unlinks at once."""
+    filesystem: Filesystem
+    clock: Clock
+    directory: str
+    producer_state: ProducerState
+    """Of the same log: its snapshot files come and go with the segments."""
+    open_segments: OpenSegments
+    active: LogSegment = field(init=False)
+    _segments: list[LogSegment] = field(default_factory=list)
+    _base_offsets: list[int] = field(default_factory=list)
+    replacement_count: int = 0
+    """Grows when compaction put one segment in the place of others."""
+    schedule_deletion: Callable[[int, list[str]], None] | None = None
+    """Called with (delay_ms, paths) to unlink renamed files later; None unlinks at once."""
 
     def __len__(self) -> int:
         return len(self._segments)

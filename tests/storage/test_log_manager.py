@@ -177,7 +177,7 @@ async def test_offline_partition_leaves_its_neighbours_alone() -> None:
     assert read_clean_shutdown_marker(node.filesystem, "/data") is None
     assert node.offsets("recovery-point-offset-checkpoint")[tp("b-0")] == 20
     manager = await node.start()
-    assert list(manager.offline_partitions()) == [tp("b-0")]
+    assert list(manager.table.offline) == [tp("b-0")]
     assert manager.delete(tp("b-0"))
     manager.get_or_create(tp("b-0"), topic_id(77))
 
@@ -237,7 +237,7 @@ async def test_damage_found_after_a_clean_shutdown_makes_it_unclean() -> None:
     assert node.stopped_under() == 7
     node.filesystem.put("/data/a-0/partition.metadata", b"garbage")
     manager = await node.start()
-    assert list(manager.offline_partitions()) == [tp("a-0")]
+    assert list(manager.table.offline) == [tp("a-0")]
     assert node.report.previous_broker_epoch == -1
 
 

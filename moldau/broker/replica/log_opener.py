@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
@@ -23,7 +23,7 @@ from moldau.storage.log_manager import InconsistentTopicId
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.partition import Partition, StartWork
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.timers import TimerWheel
     from moldau.storage.log import Log
@@ -49,7 +49,6 @@ class LogOpener:
     """Opens logs for partitions.
 
     Args:
-        log_config: the settings of a topic's logs.
         start: runs work that takes turns with the loop's own.
         on_opened: called for each partition whose log was not opened by `open` itself but later.
     """
@@ -60,7 +59,7 @@ class LogOpener:
         *,
         log_config: Callable[[str], LogConfig],
         timers: TimerWheel,
-        start: Callable[[Coroutine[Any, Any, None]], None],
+        start: StartWork,
         on_opened: Callable[[Partition], None],
     ) -> None:
         self._log_manager = log_manager

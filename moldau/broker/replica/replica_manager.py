@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moldau.broker.replica.context import METRIC_PREFIX
 from moldau.broker.replica.core.in_sync_set import PartitionState
@@ -29,7 +29,7 @@ from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTO
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.server.quotas import Quotas, UnlimitedQuotas
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import ConfigValues, LogConfig
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -74,19 +74,15 @@ class LedPartition(NamedTuple):
 
 
 class TopicSettings:
-    """The effective settings of topics: topic, broker and cluster level over the node's own.
+    """The effective settings of topics: topic, broker and cluster level over the node's own."""
 
-    Args:
-        node_values: the node's static configuration, typed.
-    """
-
-    def __init__(self, broker_id: int, node_values: Mapping[str, Any]) -> None:
+    def __init__(self, broker_id: int, node_values: ConfigValues) -> None:
         self._broker_name = str(broker_id)
         self._static_values = node_values
         self._broker_values = node_values
         self._image = MetadataImage.EMPTY
 
-    def _values(self, topic: str) -> dict[str, Any]:
+    def _values(self, topic: str) -> ConfigValues:
         overrides = self._image.configs.get(ConfigResourceType.TOPIC, topic)
         return effective_topic_config(self._broker_values, overrides)
 
@@ -127,12 +123,8 @@ class ReplicaManager:
     """The broker's replicas. Belongs to the data loop.
 
     Args:
-        broker_id: of this node.
-        node_values: the node's static configuration, typed.
-        log_manager: opens and removes the logs.
+        node_values: the node's static configuration.
         timers: the data loop's wheel, for requests that wait.
-        registry: where the metrics go.
-        ports: the ways to the controller and to other brokers.
         quotas: the throttle hook; no client is throttled without one.
         on_fault: told of an unexpected exception in work off the loop.
     """
@@ -141,7 +133,7 @@ class ReplicaManager:
         self,
         *,
         broker_id: int,
-        node_values: Mapping[str, Any],
+        node_values: ConfigValues,
         log_manager: LogManager,
         clock: Clock,
         filesystem: Filesystem,
@@ -481,7 +473,7 @@ class ReplicaManager:
         self._is_completion_due = False
         self.complete_ready()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[object, None, None]) -> None:
         """Run work that has to leave the loop (recompression, verification); `close` waits for it.
         There is at most one of a kind per partition.
         """
@@ -500,7 +492,7 @@ class ReplicaManager:
         if self._on_fault is not None:
             self._on_fault(error)
 
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, work: Coroutine[object, None, None]) -> None:
         await work
         self.complete_ready()
 

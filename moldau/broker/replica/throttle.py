@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.config import effective_broker_config
 from moldau.metadata.image.configs import ConfigResource, ConfigResourceType
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
+    from moldau.storage.log_config import ConfigValues
 
 logger = logging.getLogger("moldau.broker.replica.replication")
 
@@ -113,19 +114,6 @@ class ReplicationQuota:
         sample_count: replication.quota.window.num.
         window_ms: replication.quota.window.size.seconds.
     """
-
-    __slots__ = (
-        "_broker_id",
-        "_clock",
-        "_debt_at_ms",
-        "_debt_bytes",
-        "_is_standstill_said",
-        "_rate",
-        "_topics",
-        "limit",
-        "rate_key",
-        "replicas_key",
-    )
 
     def __init__(
         self,
@@ -253,16 +241,10 @@ class ReplicationQuota:
 
 
 class ReplicationThrottles:
-    """Both directions' quotas, kept at what the newest image says. A metadata publisher.
-
-    Args:
-        node_values: the node's static configuration, typed.
-    """
-
-    __slots__ = ("_broker_id", "_broker_resources", "_static_values", "follower", "leader")
+    """Both directions' quotas, kept at what the newest image says. A metadata publisher."""
 
     def __init__(
-        self, *, broker_id: int, node_values: Mapping[str, Any], clock: Clock, registry: Registry
+        self, *, broker_id: int, node_values: ConfigValues, clock: Clock, registry: Registry
     ) -> None:
         self._broker_id = broker_id
         self._static_values = node_values
@@ -294,7 +276,7 @@ class ReplicationThrottles:
         self.leader.say_standstill()
         self.follower.say_standstill()
 
-    def _set_limits(self, values: Mapping[str, Any]) -> None:
+    def _set_limits(self, values: ConfigValues) -> None:
         for quota in (self.leader, self.follower):
             quota.set_limit(values[quota.rate_key])
 

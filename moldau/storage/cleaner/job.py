@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 NO_OFFSET = -1
 NO_TIME = -1
@@ -125,13 +126,12 @@ class CleaningAborted(CleaningFailed):
 
 
 def encode_job(job: CleaningJob) -> bytes:
-    values = {each.name: getattr(job, each.name) for each in fields(job)}
-    return _line(values)
+    return _line({each.name: getattr(job, each.name) for each in fields(job)})
 
 
 def decode_job(line: bytes) -> CleaningJob:
     """Raises: ValueError, TypeError or KeyError on what `encode_job` did not write."""
-    values: dict[str, Any] = json.loads(line)
+    values = json.loads(line)
     values["segments"] = tuple(SourceSegment(*each) for each in values["segments"])
     values["producers"] = tuple(ProducerTail(*each) for each in values["producers"])
     values["index_bases"] = tuple(values["index_bases"])
@@ -148,7 +148,7 @@ def encode_event(event: CleaningEvent | CleaningFailed) -> bytes:
 
 def decode_event(line: bytes) -> CleaningEvent:
     """Raises: CleaningFailed when that is what it says; ValueError, TypeError or KeyError."""
-    values: dict[str, Any] = json.loads(line)
+    values = json.loads(line)
     if "failed" in values:
         raise CleaningFailed(values["failed"], is_out_of_room=values["is_out_of_room"])
     if "cleaned" in values:
@@ -156,5 +156,5 @@ def decode_event(line: bytes) -> CleaningEvent:
     return CleaningDone(values["end_offset"], CleaningStats(**values["stats"]))
 
 
-def _line(values: dict[str, Any]) -> bytes:
+def _line(values: Mapping[str, object]) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"

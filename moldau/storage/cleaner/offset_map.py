@@ -13,7 +13,6 @@ from hashlib import blake2b
 from itertools import pairwise
 from math import ceil, isqrt
 from struct import Struct
-from typing import Any
 
 from moldau.protocol.records import RecordColumns
 from moldau.protocol.records import _implementation as implementation
@@ -49,9 +48,8 @@ class OffsetMap:
         # Zeroed lazily by the system: what is never touched costs nothing.
         self._table = bytearray(SLOT_BYTES * self.slot_count)
         self._words = memoryview(self._table).cast("Q")
-        self._native: Any = implementation.native
-        if self._native is not None and not hasattr(self._native, "put_keys"):
-            self._native = None
+        native = implementation.native
+        self._native = native if hasattr(native, "put_keys") else None
 
     def put(self, columns: RecordColumns, first_offset: int) -> int:
         """Note the rows from `first_offset` on; rows without a key are passed over.

@@ -13,7 +13,7 @@ under min.insync.replicas).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -187,48 +187,30 @@ class ReplicaProgress:
         self.caught_up_ms = max(self.caught_up_ms, moment_ms)
 
 
+@dataclass(slots=True, eq=False)
 class PartitionCore:
     """One replica's state; `apply_state` moves it along LEGAL_TRANSITIONS.
 
     A leader also keeps what it knows of every other replica in `followers`.
     """
 
-    __slots__ = (
-        "_level",
-        "_log_end_offset",
-        "adding_replicas",
-        "cluster",
-        "followers",
-        "high_watermark",
-        "in_sync",
-        "leader_epoch",
-        "leader_epoch_start_offset",
-        "leader_id",
-        "leader_recovery_state",
-        "local_broker_id",
-        "partition_epoch",
-        "removing_replicas",
-        "replicas",
-        "role",
-    )
-
-    def __init__(self, local_broker_id: int, cluster: ClusterView) -> None:
-        self.local_broker_id = local_broker_id
-        self.cluster = cluster
-        self.role = ReplicaRole.NONE
-        self.leader_id = NO_LEADER
-        self.leader_epoch = UNKNOWN_LEADER_EPOCH
-        self.partition_epoch = -1
-        self.replicas: tuple[int, ...] = ()
-        self.adding_replicas: tuple[int, ...] = ()
-        self.removing_replicas: tuple[int, ...] = ()
-        self.leader_recovery_state = RECOVERED
-        self.in_sync = InSyncSet()
-        self.high_watermark = 0
-        self.leader_epoch_start_offset = 0
-        self.followers: dict[int, ReplicaProgress] = {}
-        self._level: dict[int, ReplicaProgress] = {}
-        self._log_end_offset = 0
+    local_broker_id: int
+    cluster: ClusterView
+    role: ReplicaRole = ReplicaRole.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int = UNKNOWN_LEADER_EPOCH
+    partition_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+    in_sync: InSyncSet = field(default_factory=InSyncSet)
+    high_watermark: int = 0
+    leader_epoch_start_offset: int = 0
+    followers: dict[int, ReplicaProgress] = field(default_factory=dict)
+    _level: dict[int, ReplicaProgress] = field(default_factory=dict)
+    """Those followers that have everything the leader has."""
+    _log_end_offset: int = 0
 
     @property
     def isr(self) -> frozenset[int]:
