@@ -45,6 +45,7 @@ from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
     OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
 )
@@ -52,7 +53,6 @@ from moldau.storage.faults import CorruptFile, describe
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import marked_partition, parse_partition_directory
 from moldau.storage.meta_properties import META_PROPERTIES
-from moldau.storage.partition_metadata import PARTITION_METADATA
 from moldau.storage.producer_state import decode_snapshot
 
 _INT16 = struct.Struct(">h")

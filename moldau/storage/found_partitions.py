@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
-from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, UNKNOWN_BROKER_EPOCH
+from moldau.storage.checkpoints import (
+    RECOVERY_POINT_CHECKPOINT,
+    UNKNOWN_BROKER_EPOCH,
+    read_partition_metadata,
+)
 from moldau.storage.faults import CorruptFile, LogOffline, describe
 from moldau.storage.log_directory import STRAY_SUFFIX, DirectoryContents, LogDirectory
-from moldau.storage.partition_metadata import read_partition_metadata
 
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
@@ -133,10 +136,8 @@ class FoundPartitions:
         return wanted
 
     async def settle(self, place_of: Callable[[TopicPartition], tuple[UUID, UUID] | None]) -> None:
-        """Put aside logs that are no replica of this broker, and decide between twins.
-
-        Args:
-            place_of: topic id and log directory of this broker's replica, None when it has none.
+        """Put aside logs that are no replica of this broker, and decide between twins. `place_of`
+        gives topic id and log directory of this broker's replica, None when it has none.
         """
         for log in list(self._manager.logs()):
             place = place_of(log.topic_partition)

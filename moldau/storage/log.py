@@ -33,12 +33,11 @@ from moldau.storage.faults import (
     LogOffline,
     is_out_of_room,
 )
-from moldau.storage.flush_job import FlushJob
 from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_recovery import LogRecovery
-from moldau.storage.log_segments import LogSegments, ReadResult
+from moldau.storage.log_segments import FlushJob, LogSegments, ReadResult
 from moldau.storage.producer_entry import ProducerBatch, ProducerEntry, ProducerUpdate, Verification
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import MAX_RELATIVE_OFFSET, LogSegment, OpenSegments

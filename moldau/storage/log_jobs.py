@@ -27,12 +27,12 @@ from moldau.storage.checkpoints import (
     LOG_START_OFFSET_CHECKPOINT,
     OFFSET_CHECKPOINTS,
     RECOVERY_POINT_CHECKPOINT,
+    sync_partition_metadata,
 )
 from moldau.storage.faults import DiskFull, LogOffline, describe, is_out_of_room
 from moldau.storage.log import Log
 from moldau.storage.log_config import NEVER_MS
 from moldau.storage.log_directory import LogDirectory
-from moldau.storage.partition_metadata import sync_partition_metadata
 from moldau.storage.periodic import PeriodicJob
 
 if TYPE_CHECKING:

@@ -35,7 +35,9 @@ from moldau.storage.checkpoints import (
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
     OffsetCheckpoint,
+    read_partition_metadata,
     write_clean_shutdown_marker,
+    write_partition_metadata_unsynced,
 )
 from moldau.storage.cleaner.log_cleaner import LogCleaner
 from moldau.storage.cleaner.workers import CleanerWorker, InlineWorker
@@ -55,10 +57,6 @@ from moldau.storage.log_directory import (
 from moldau.storage.log_jobs import MAX_LOGS_PER_VISIT, LogJobs
 from moldau.storage.log_table import LogTable
 from moldau.storage.meta_properties import META_PROPERTIES
-from moldau.storage.partition_metadata import (
-    read_partition_metadata,
-    write_partition_metadata_unsynced,
-)
 from moldau.storage.segment import OpenSegments
 
 PROGRESS_INTERVAL_MS = 5_000

@@ -34,10 +34,12 @@ from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     read_clean_shutdown_marker,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
+    read_partition_metadata,
 )
 from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc
 from moldau.storage.faults import CorruptFile, describe
@@ -50,7 +52,6 @@ from moldau.storage.log_directory import (
     parse_partition_directory,
 )
 from moldau.storage.meta_properties import META_PROPERTIES, read_meta_properties
-from moldau.storage.partition_metadata import PARTITION_METADATA, read_partition_metadata
 from moldau.storage.producer_state import SNAPSHOT_SUFFIX, decode_snapshot
 
 

@@ -11,12 +11,15 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.restarts import FIRST_PAUSE_MS
-from moldau.storage.checkpoints import read_clean_shutdown_marker, read_offset_checkpoint
+from moldau.storage.checkpoints import (
+    read_clean_shutdown_marker,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_manager import InconsistentTopicId, LogManager, describe_log_dirs
-from moldau.storage.partition_metadata import read_partition_metadata
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.storage_fixtures import (
     START_MS,

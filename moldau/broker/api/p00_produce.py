@@ -23,7 +23,6 @@ from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS
 from moldau.broker.coordinator.transaction.verification import TransactionalProduce
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
-from moldau.broker.replica.transactions import transactional_producer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     LeaderIdAndEpoch,
@@ -33,6 +32,7 @@ from moldau.protocol.messages.p00_produce import (
 )
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
 from moldau.server.authorizer import Operation, ResourceType
+from moldau.storage.append import transactional_producer
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.broker.replica.transactions import (
     NO_SEQUENCE,
-    BatchProducer,
     VerificationGuard,
     begin_verification,
     end_verification,
@@ -36,6 +35,7 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
+from moldau.storage.append import BatchProducer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,15 +24,10 @@ METRIC_PREFIX: Final = "kafka.server:type=ReplicaManager,name="
 class ReplicationContext:
     """The cluster around the partitions of one broker (a `ClusterView`). Belongs to the data loop.
 
-    Args:
-        max_lag_ms: `replica.lag.time.max.ms`.
-        broker_epoch: of this broker, -1 before it registered.
-        image: the newest metadata.
-        submit_isr_change: takes a proposal to the controller; `Partition.isr_change_answered` gets
-            the answer.
-
-    `last_fetch_ms` is written when a follower's Fetch arrives; it has at most one entry for each
-    registered broker.
+    `max_lag_ms` is `replica.lag.time.max.ms`; `broker_epoch` is -1 before this broker registered;
+    `submit_isr_change` takes a proposal to the controller, and `Partition.isr_change_answered` gets
+    the answer. `last_fetch_ms` is written when a follower's Fetch arrives; it has at most one entry
+    for each registered broker.
     """
 
     def __init__(

@@ -31,10 +31,8 @@ class _Wait(NamedTuple):
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """States: filled by `wait_for` → `start` → answered.
-
-    Args:
-        response: holds the slots, and those of the partitions that are not waited for.
+    """States: filled by `wait_for` → `start` → answered. The response has a slot for every
+    partition, waited for or not.
     """
 
     __slots__ = ("_context", "_is_linked", "_manager", "_response", "_waits")

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 
 class ProduceOperation(DelayedOperation):
-    """States: appending (until `start_waiting`) -> waiting -> answered.
-
-    Args:
-        required_acks: the request's `acks`.
-    """
+    """States: appending (until `start_waiting`) -> waiting -> answered."""
 
     __slots__ = (
         "_commit_waits",
@@ -120,10 +116,8 @@ class ProduceOperation(DelayedOperation):
         slot: PartitionProduceResponse,
         guard: VerificationGuard | None = None,
     ) -> None:
-        """Append a batch, now or in turn behind a recompression.
-
-        Args:
-            guard: for a transactional batch: under which its transaction was verified.
+        """Append a batch, now or in turn behind a recompression; a transactional one under the
+        guard with which its transaction was verified.
         """
         if not partition.must_queue(records):
             result = partition.append(records, self.required_acks, guard=guard)

@@ -227,9 +227,8 @@ class FetchSessionCache:
     ) -> tuple[ErrorCode, FetchSession | None]:
         """Find the session of an incremental fetch and apply the request to it.
 
-        Returns:
-            The error to answer with, or the session; a session that became empty has ended: it is
-            returned closed, and its id is free.
+        Returns the error to answer with, or the session; a session that became empty has ended: it
+        is returned closed, and its id is free.
         """
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -255,10 +254,8 @@ class FetchSessionCache:
         uses_topic_ids: bool,
         is_privileged: bool = False,
     ) -> FetchSession | None:
-        """Found a session for the `count` partitions of a full fetch, if there is room for it.
-
-        Args:
-            is_privileged: for a follower.
+        """Found a session for the `count` partitions of a full fetch, if there is room for it; a
+        follower's is privileged.
         """
         if not self._make_room(count, is_privileged):
             return None

@@ -300,11 +300,8 @@ class FollowedPartition:
 class FollowedPartitions:
     """The partitions that one fetcher follows, in its session and its waits.
 
-    Args:
-        partition_max_bytes: `replica.fetch.max.bytes`.
-        backoff_ms: `replica.fetch.backoff.ms`.
-        throttle: `follower.replication.throttled.*` (KIP-73); None for no limit.
-        on_work: called when there may be something to fetch or to ask again.
+    A `throttle` of None (`follower.replication.throttled.*`, KIP-73) limits nothing. `on_work` is
+    called when there may be something to fetch or to ask again.
     """
 
     def __init__(

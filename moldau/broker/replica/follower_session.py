@@ -81,9 +81,6 @@ class FollowerSession:
     """States: none (the next fetch is full) -> open (fetches are incremental) -> none, when the
     leader or the connection has lost it. One request is under way at a time: `build`, then `take`
     or `lose`.
-
-    Args:
-        partition_max_bytes: `replica.fetch.max.bytes`.
     """
 
     partition_max_bytes: int
@@ -146,10 +143,8 @@ class FollowerSession:
         return request
 
     def take(self, response: FetchResponse) -> tuple[ErrorCode, list[FollowerAnswer]]:
-        """Take the answer to the request built last.
-
-        Returns:
-            The error of the whole answer, or NONE and the answers about requested partitions.
+        """Take the answer to the request built last. Returns the error of the whole answer, or NONE
+        and the answers about requested partitions.
         """
         error = ErrorCode.of(response.error_code)
         if error is not ErrorCode.NONE:
@@ -178,11 +173,8 @@ class FollowerSession:
         return ErrorCode.NONE, answers
 
     def lose(self, *, is_gone: bool = False) -> None:
-        """The answer is lost, or makes no sense: start over with a full fetch.
-
-        Args:
-            is_gone: the leader does not have the session any more; otherwise the next fetch ends it
-                there.
+        """The answer is lost, or makes no sense: start over with a full fetch, which ends the
+        session at the leader unless it is gone there.
         """
         if is_gone:
             self.session_id = NO_SESSION_ID

@@ -48,9 +48,8 @@ needs an operator."""
 class LogOpener:
     """Opens logs for partitions.
 
-    Args:
-        start: runs work that takes turns with the loop's own.
-        on_opened: called for each partition whose log was not opened by `open` itself but later.
+    `start` runs work that takes turns with the loop's own; `on_opened` is called for each partition
+    whose log was not opened by `open` itself but later.
     """
 
     def __init__(
@@ -210,13 +209,11 @@ class LogOpener:
         return self._log_manager.offline_reason(partition.topic_partition)
 
     def replace_damaged(self, partition: Partition) -> bool:
-        """Put the damaged log aside and begin an empty one, to be filled from the leader.
+        """Put the damaged log aside and begin an empty one, to be filled from the leader; returns
+        whether the partition has a log now.
 
         Only for a replica that is neither in sync nor eligible. One that two directories hold is
         left to an operator.
-
-        Returns:
-            Whether the partition has a log now.
         """
         topic_partition = partition.topic_partition
         reason = self.damage(partition)

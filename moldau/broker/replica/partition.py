@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from moldau.broker.replica.core.in_sync_set import RECOVERING, IsrAnswer, IsrChange, PartitionState
 from moldau.broker.replica.core.partition_core import FollowerFetch, PartitionCore, ReplicaFigures
-from moldau.broker.replica.transactions import (
-    NOT_REQUIRED,
-    BatchProducer,
-    VerificationGuard,
-    VerificationGuards,
-    transactional_producer,
-)
+from moldau.broker.replica.transactions import NOT_REQUIRED, VerificationGuard, VerificationGuards
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
-from moldau.storage.append import AppendOrigin, AppendResult, prepare
+from moldau.storage.append import (
+    AppendOrigin,
+    AppendResult,
+    BatchProducer,
+    prepare,
+    transactional_producer,
+)
 from moldau.storage.faults import AppendRejected, LogOffline
 from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
 
@@ -373,10 +373,8 @@ class Partition:
 
     def follower_fetched(self, fetch: FollowerFetch) -> ErrorCode:
         """Note how far a follower's log reaches, after its fetch found that log in line with this
-        one. Call it once for a request, however often the request is looked at again.
-
-        Returns:
-            Why the fetch does not count, or NONE.
+        one. Call it once for a request, however often the request is looked at again. Returns why
+        the fetch does not count, or NONE.
         """
         core = self.core
         error = core.check_follower(fetch.replica_id, fetch.broker_epoch, -1)

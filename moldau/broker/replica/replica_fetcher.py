@@ -139,8 +139,7 @@ class FetcherShare:
 class ReplicaFetcher:
     """States: made -> `start` -> running -> `close` -> ended.
 
-    Args:
-        name: of the connections and log lines.
+    `name` is that of the connections, and stands in log lines.
     """
 
     def __init__(

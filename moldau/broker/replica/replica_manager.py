@@ -93,11 +93,8 @@ class TopicSettings:
         return int(self._values(topic)["min.insync.replicas"])
 
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> tuple[set[str], bool]:
-        """Take over the new image.
-
-        Returns:
-            The topics whose own settings changed, and whether a broker default has, which may
-            change any topic.
+        """Take over the new image. Returns the topics whose own settings changed, and whether a
+        broker default has, which may change any topic.
         """
         self._image = image
         topics: set[str] = set()
@@ -122,11 +119,8 @@ class TopicSettings:
 class ReplicaManager:
     """The broker's replicas. Belongs to the data loop.
 
-    Args:
-        node_values: the node's static configuration.
-        timers: the data loop's wheel, for requests that wait.
-        quotas: the throttle hook; no client is throttled without one.
-        on_fault: told of an unexpected exception in work off the loop.
+    `node_values` is the node's static configuration. No client is throttled without `quotas`.
+    `on_fault` is told of an unexpected exception in work off the loop.
     """
 
     def __init__(

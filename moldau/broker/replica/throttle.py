@@ -108,11 +108,8 @@ class WindowedRate:
 class ReplicationQuota:
     """One direction's quota: which replicas here are throttled, how fast they may go.
 
-    Args:
-        side: "leader" or "follower", as in the names of the keys.
-        broker_id: of this broker: the second half of the pairs that concern it.
-        sample_count: replication.quota.window.num.
-        window_ms: replication.quota.window.size.seconds.
+    `side` is "leader" or "follower", as in the names of the keys; `sample_count` and `window_ms`
+    are replication.quota.window.num and .size.seconds.
     """
 
     def __init__(
