@@ -75,8 +75,8 @@ class Purgatory:
         return float(len(self._operations))
 
     def add(self, operation: DelayedOperation, timeout_ms: int) -> bool:
-        """Let an operation wait for at most `timeout_ms`; False when the purgatory is full or closed:
-        the caller ends the operation now.
+        """Let an operation wait for at most `timeout_ms`; False when the purgatory is full or
+        closed: the caller ends the operation now.
         """
         assert not operation.is_ended
         if self._is_closed or len(self._operations) >= self._max_operations:
