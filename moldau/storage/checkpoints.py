@@ -295,8 +295,6 @@ def _field(path: str, lines: list[str], index: int, name: str) -> str:
 class OffsetCheckpoint:
     """One checkpoint file. Call `prepare` on the loop, its result in any thread."""
 
-    __slots__ = ("_filesystem", "_lock", "_newest", "_newest_number", "_written_number", "path")
-
     def __init__(self, filesystem: Filesystem, path: str) -> None:
         self._filesystem = filesystem
         self._lock = threading.Lock()

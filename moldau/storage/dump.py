@@ -253,7 +253,7 @@ def batch_crc(file: File, position: int, header: BatchHeader) -> int:
 
 def batch_row(header: BatchHeader, position: int, is_valid: bool) -> Row:
     """The line of a batch header, in the order of Kafka's dump tool."""
-    row: Row = {
+    return {
         "row": "batch",
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
@@ -274,7 +274,6 @@ def batch_row(header: BatchHeader, position: int, is_valid: bool) -> Row:
         "crc": header.crc,
         "isvalid": is_valid,
     }
-    return row
 
 
 def _timestamp_name(header: BatchHeader) -> str:
@@ -332,9 +331,6 @@ MAX_SMALL_FILE_BYTES: Final = 64 * 1024 * 1024
 """Larger indexes, snapshots and checkpoints are refused: there are none in practice."""
 
 _NAME = re.compile(r"(\d{20})(-\d{10})?(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?")
-_PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
-_JSON_FILES = (CLEAN_SHUTDOWN_MARKER, "quorum-state")
-_BOOTSTRAP = "bootstrap.checkpoint"
 
 
 def dump_path(
@@ -382,18 +378,8 @@ Reader = Callable[[Filesystem, str, DumpOptions], Iterator[Row]]
 
 
 def _reader_for(name: str) -> Reader | None:
-    if name in OFFSET_CHECKPOINTS:
-        return _offset_checkpoint_rows
-    if name == LEADER_EPOCH_CHECKPOINT:
-        return _leader_epoch_rows
-    if name in _PROPERTY_FILES:
-        return _property_rows
-    if name in _JSON_FILES:
-        return _text_rows
-    if name == _BOOTSTRAP:
-        return _log_rows
     match = _NAME.fullmatch(name)
-    return None if match is None else _READERS.get(match[3])
+    return _READERS_BY_NAME.get(name) if match is None else _READERS_BY_SUFFIX.get(match[3])
 
 
 def _topic_of(path: str) -> str:
@@ -510,7 +496,17 @@ _INDEXES: Final[dict[str, tuple[struct.Struct, str, tuple[str, ...]]]] = {
     ),
 }
 
-_READERS: Final[dict[str, Reader]] = {
+_READERS_BY_NAME: Final[dict[str, Reader]] = {
+    **dict.fromkeys(OFFSET_CHECKPOINTS, _offset_checkpoint_rows),
+    LEADER_EPOCH_CHECKPOINT: _leader_epoch_rows,
+    META_PROPERTIES: _property_rows,
+    PARTITION_METADATA: _property_rows,
+    CLEAN_SHUTDOWN_MARKER: _text_rows,
+    "quorum-state": _text_rows,
+    "bootstrap.checkpoint": _log_rows,
+}
+
+_READERS_BY_SUFFIX: Final[dict[str, Reader]] = {
     ".log": _log_rows,
     ".checkpoint": _log_rows,
     ".index": _index_rows,

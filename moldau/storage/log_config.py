@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from moldau.protocol.records import Codec, TimestampType
+from moldau.protocol.records import Codec
 
 MAX_INT64 = 2**63 - 1
 NEVER_MS: Final = 2**62
@@ -41,11 +41,6 @@ _CODEC_BY_NAME = {
     "snappy": Codec.SNAPPY,
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
-}
-
-_TIMESTAMP_TYPE_BY_NAME = {
-    "CreateTime": TimestampType.CREATE_TIME,
-    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
 
 
@@ -94,10 +89,8 @@ class LogConfig:
     def __post_init__(self) -> None:
         if self.compression_type != "producer":
             object.__setattr__(self, "target_codec", _CODEC_BY_NAME[self.compression_type])
-        timestamp_type = _TIMESTAMP_TYPE_BY_NAME[self.message_timestamp_type]
-        object.__setattr__(
-            self, "uses_log_append_time", timestamp_type is TimestampType.LOG_APPEND_TIME
-        )
+        uses_log_append_time = self.message_timestamp_type == "LogAppendTime"
+        object.__setattr__(self, "uses_log_append_time", uses_log_append_time)
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
         object.__setattr__(self, "looks_at_records", self.compacts or self.target_codec is not None)
         max_segment_ms = self.segment_ms

@@ -194,8 +194,6 @@ class FetchSessionCache:
     the session they name; an incremental fetch must carry the epoch that follows the last one.
     """
 
-    __slots__ = ("_clock", "_max_sessions", "_random", "_sessions", "evicted_count")
-
     def __init__(
         self, clock: Clock, random: Random, *, max_sessions: int = DEFAULT_MAX_SESSIONS
     ) -> None:

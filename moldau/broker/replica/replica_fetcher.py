@@ -192,9 +192,6 @@ class ReplicaFetcher:
         # Something is new about the leader: it may be worth trying again.
         self._hurry.set()
 
-    def unfollow(self, partition: Partition) -> None:
-        self.partitions.unfollow(partition)
-
     def move_to(self, endpoint: Endpoint) -> None:
         if endpoint != self.endpoint:
             self.endpoint = endpoint
@@ -554,7 +551,7 @@ class FetcherManager:
         fetcher, assignment.fetcher = assignment.fetcher, None
         if fetcher is None:
             return
-        fetcher.unfollow(assignment.partition)
+        fetcher.partitions.unfollow(assignment.partition)
         if not len(fetcher.partitions) and not self._sweeps:
             # Not at once: the same metadata change may bring the fetcher other partitions.
             self._sweeps = True

@@ -54,8 +54,6 @@ class TopicStats:
 class BrokerTopicStats:
     """Finds the meters of a topic; `all_topics` is the sum."""
 
-    __slots__ = ("_registry", "_topics", "all_topics", "keyless_records")
-
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._topics: dict[str, TopicStats] = {}

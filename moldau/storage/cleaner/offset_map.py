@@ -30,8 +30,6 @@ _DIGEST = Struct("=QQ")
 class OffsetMap:
     """See the module. Offsets are put in ascending order: what comes later is newer."""
 
-    __slots__ = ("_native", "_seed", "_table", "_words", "count", "limit", "slot_count")
-
     def __init__(self, max_bytes: int, key_count: int, load_factor: float, seed: bytes) -> None:
         """Room for `key_count` keys, or as many as `max_bytes` hold; `seed`: SEED_BYTES random
         bytes.
