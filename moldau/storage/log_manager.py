@@ -19,7 +19,8 @@ import os
 import random as random_module
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
@@ -79,8 +80,7 @@ class InconsistentTopicId(Exception):
         )
 
 
-@dataclass(slots=True)
-class LoadReport:
+class LoadReport(NamedTuple):
     """What `LogManager.start` found."""
 
     loaded_count: int
@@ -93,8 +93,7 @@ class LoadReport:
 UNKNOWN_BYTES = -1
 
 
-@dataclass(slots=True)
-class PartitionDescription:
+class PartitionDescription(NamedTuple):
     """One replica for DescribeLogDirs."""
 
     topic_partition: TopicPartition
@@ -103,8 +102,7 @@ class PartitionDescription:
     is_future: bool = False
 
 
-@dataclass(slots=True)
-class LogDirDescription:
+class LogDirDescription(NamedTuple):
     """One directory for DescribeLogDirs (KIP-113, KIP-827); unknown sizes of the volume are -1."""
 
     directory: str

@@ -15,7 +15,7 @@ import logging
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.replica.followed_partitions import (
     FollowedPartition,
@@ -105,8 +105,7 @@ class FetcherSettings:
         )
 
 
-@dataclass(slots=True)
-class FetcherMeters:
+class FetcherMeters(NamedTuple):
     """What one fetcher counts."""
 
     requests: Meter

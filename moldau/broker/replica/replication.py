@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.replica.context import ReplicationContext
 from moldau.broker.replica.controller_reports import AlterPartitionSender, DirectoryAssignments
@@ -39,8 +38,7 @@ CHECKS_PER_TURN: Final = 500
 """Partitions checked before the loop serves other tasks again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationPorts:
+class ReplicationPorts(NamedTuple):
     """What replication needs beyond this broker.
 
     `broker_epoch` is -1 before registration; `is_confirmed` is BrokerLifecycle's; `listener_name`
