@@ -195,13 +195,7 @@ class DeferredAppends:
             try:
                 records = await log.filesystem.offload(prepare, records, log.config)
             except AppendRejected as rejected:
-                return AppendResult(
-                    rejected.error,
-                    rejected.message,
-                    log_start_offset=log.log_start_offset,
-                    record_errors=rejected.record_errors,
-                    keyless_count=rejected.keyless_count,
-                )
+                return log.rejected(rejected)
             if log.config.target_codec is not None:
                 partition.stats.message_conversions.count += 1
         return partition.append(records, queued.required_acks, guard=queued.guard)

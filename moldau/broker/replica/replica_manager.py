@@ -276,7 +276,7 @@ class ReplicaManager:
         )
         return False
 
-    def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Make, change and drop partitions as `delta` says; `image` is what it leads to."""
         self.image = image
         self._opener.begin_change()
@@ -296,8 +296,6 @@ class ReplicaManager:
             self._log_manager.found.replicas_known()
         self.replication.apply_metadata(delta, image)
         self.complete_ready()
-
-    on_metadata_update = apply_metadata
 
     def _assign(
         self,
