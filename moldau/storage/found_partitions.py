@@ -161,7 +161,7 @@ class FoundPartitions:
                     await self._keep_twin(topic_partition, right, places)
 
     def _topic_ids(self, topic_partition: TopicPartition) -> list[UUID | None]:
-        """Of all copies of the partition; None: it cannot be read."""
+        """The topic id of each copy of the partition, None where it cannot be read."""
         found: list[UUID | None] = []
         for contents in self._twin_places[topic_partition]:
             path = contents.directory.join(str(topic_partition))
@@ -172,17 +172,17 @@ class FoundPartitions:
         return found
 
     def _is_of_others(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
-        """Whether no copy can belong to this topic; None: to any present topic."""
+        """Whether no copy belongs to the topic of this id (None: to any present topic)."""
         return not {None, ZERO_UUID, topic_id}.intersection(self._topic_ids(topic_partition))
 
     def _put_twins_aside(self, topic_partition: TopicPartition) -> None:
-        """A directory that cannot be written fails and keeps its copy."""
+        """Put every copy aside; a directory that cannot be written fails and keeps its copy."""
         for contents in self._twin_places[topic_partition]:
             self._put_copy_aside(contents.directory, topic_partition)
         self._forget(topic_partition)
 
     def _put_copy_aside(self, directory: LogDirectory, topic_partition: TopicPartition) -> bool:
-        """Whether it succeeded; otherwise the directory has failed."""
+        """Returns whether the copy was renamed; otherwise the directory has failed."""
         try:
             self._manager.rename_aside(directory, topic_partition, STRAY_SUFFIX)
         except FileNotFoundError:

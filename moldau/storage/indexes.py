@@ -338,7 +338,7 @@ class TransactionIndex:
         self.path = path
 
     def entries(self) -> list[AbortedTransaction]:
-        """In file order. Raises: OSError; ValueError when the file is damaged."""
+        """The entries in file order. Raises: OSError; ValueError when the file is damaged."""
         if self._entries is None:
             self._entries = self._read()
         return self._entries
@@ -372,7 +372,7 @@ class TransactionIndex:
         return True
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add one at the end. Raises: OSError with the file as it was."""
+        """Add an entry at the end. Raises: OSError with the file as it was."""
         entries = self.entries()
         if self._rebuilding:
             entries.append(aborted)

@@ -474,11 +474,11 @@ class LogManager:
     # -- checkpoints -----------------------------------------------------------------------------
 
     def _checkpoint_lowered_recovery_point(self, log: Log) -> None:
-        """Before bytes are cut off: durable when this returns. Raises: OSError."""
+        """Write the lowered recovery point durably, before bytes are cut off. Raises: OSError."""
         self._write_checkpoint_of(log, RECOVERY_POINT_CHECKPOINT)
 
     def _checkpoint_first_dirty(self, log: Log) -> None:
-        """How far compaction has seen the log is durable when this returns. Raises: OSError."""
+        """Write durably how far compaction has seen the log. Raises: OSError."""
         self._write_checkpoint_of(log, CLEANER_CHECKPOINT)
 
     def _write_checkpoint_of(self, log: Log, name: str) -> None:
@@ -515,7 +515,7 @@ class LogManager:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def write_recovery_points(self) -> None:
-        """Durable when this returns, except in a directory that fails or is full."""
+        """Write all recovery points, durably except in a directory that fails or is full."""
         for directory in self.online_directories():
             try:
                 self._write_checkpoint(directory, RECOVERY_POINT_CHECKPOINT)
@@ -524,7 +524,7 @@ class LogManager:
                 self.jobs.directory_error(directory, path, error)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """All files hold the present offsets when this returns. Raises: OSError."""
+        """Write the present offsets into all checkpoint files. Raises: OSError."""
         for name in OFFSET_CHECKPOINTS:
             self._write_checkpoint(directory, name)
 

@@ -441,7 +441,9 @@ class Verification:
             yield from found
 
     def _recovery_points(self, path: str) -> dict[TopicPartition, int] | None:
-        """By partition; None without a checkpoint, or after a clean stop (all was flushed)."""
+        """Recovery points by partition; None without a checkpoint, or after a clean stop (all was
+        flushed).
+        """
         try:
             if read_clean_shutdown_marker(self.filesystem, path) is not None:
                 return None

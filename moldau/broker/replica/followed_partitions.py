@@ -420,7 +420,7 @@ class FollowedPartitions:
     # -- waits -----------------------------------------------------------------------------------
 
     def _fetch(self, followed: FollowedPartition) -> None:
-        """Into the session, from the log end; or into the wait for the throttle."""
+        """Put the partition into the session, from its log end, or into the throttle's wait."""
         position = followed.position()
         if position is None:
             self._hold(followed, FollowerStep.STOP, None)
@@ -466,7 +466,7 @@ class FollowedPartitions:
     def _hold(
         self, followed: FollowedPartition, step: FollowerStep, requested: FollowerPosition | None
     ) -> None:
-        """Out of the session, and into the wait that `step` means."""
+        """Take the partition out of the session and put it into the wait that `step` means."""
         self._leave_waits(followed)
         self.session.drop(followed.key)
         if step is FollowerStep.ASK_OFFSETS and requested is not None:

@@ -201,7 +201,7 @@ class Replication:
         )
 
     def _own_directories(self) -> tuple[UUID, ...]:
-        """The registered ones; none where the metadata.version knows no directories."""
+        """This broker's registered directories; none where metadata.version knows none."""
         registration = self._image().cluster.brokers.get(self._broker_id)
         return () if registration is None else registration.directories
 

@@ -149,7 +149,7 @@ class _Cleaning:
         )
 
     def _aborted_transactions(self) -> list[AbortedTransaction]:
-        """Those with records below the job's end, wherever their markers are."""
+        """Aborted transactions with records below the job's end, wherever their markers are."""
         found = []
         for base_offset in self._job.index_bases:
             path = self._path(base_offset, TXN_INDEX_SUFFIX)

@@ -412,7 +412,7 @@ class LogCleaner:
         return event
 
     async def _note_first_dirty(self, log: Log, offset: int) -> None:
-        """Durable on return. Raises: CleaningFailed."""
+        """Record durably how far compaction has seen the log. Raises: CleaningFailed."""
         log.first_dirty_offset = offset
         if not await self._manager.jobs.checkpoint_first_dirty(log):
             raise CleaningFailed("its checkpoint cannot be written now", is_out_of_room=True)
