@@ -161,8 +161,9 @@ class LogJobs:
 
     async def stop(self) -> None:
         """No job runs any more when this returns; requested flushes are finished too."""
-        for job in (*self._jobs, self.removal):
+        for job in self._jobs:
             await job.stop()
+        await self.removal.stop()
         while self._flushes:
             await asyncio.wait(list(self._flushes.values()))
 
