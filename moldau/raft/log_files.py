@@ -37,10 +37,10 @@ from moldau.raft.state_files import (
 from moldau.raft.values import METADATA_DIRECTORY, METADATA_TOPIC, MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import FileRegion, Filesystem
+from moldau.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from moldau.storage.faults import CorruptFile, DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
-from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata
 
 logger = logging.getLogger("moldau.raft")
 

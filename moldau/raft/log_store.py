@@ -32,7 +32,7 @@ from moldau.raft.values import MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.faults import DiskFull, LogOffline
-from moldau.storage.flush_job import FlushJob
+from moldau.storage.log_segments import FlushJob
 from moldau.storage.segment import LogSegment
 
 logger = logging.getLogger("moldau.raft")

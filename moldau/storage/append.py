@@ -43,6 +43,11 @@ offsets."""
 _MAX_CODEC = 4
 _CODEC_MASK = 0x07
 _LENGTH = Struct(">i")
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_AT: Final = 22
+_TRANSACTIONAL_BIT: Final = 0x10
+_PRODUCER: Final = Struct(">qhi")
+_PRODUCER_AT: Final = 43
 MAX_INLINE_KEY_CHECKS = 5_000
 """Records of an uncompressed batch whose keys are read on the loop (native codec: 0.1 ms)."""
 
@@ -88,6 +93,26 @@ class AppendResult:
     record_count: int = 0
     size_bytes: int = 0
     keyless_count: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class BatchProducer:
+    """The producer of a transactional batch, as its header says."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+def transactional_producer(records: bytearray | memoryview) -> BatchProducer | None:
+    """The producer of a transactional batch of magic 2; None for anything else."""
+    if (
+        len(records) < BATCH_HEADER_SIZE
+        or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL_BIT
+        or records[_MAGIC_AT] != 2
+    ):
+        return None
+    return BatchProducer(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
 
 
 def rejected(invalid: InvalidBatch) -> AppendRejected:
@@ -228,7 +253,6 @@ class RoomlessProducers(dict[int, float]):
             self.pop(header.producer_id, None)
 
     def has_recent(self, producer_id: int, now_ms: float) -> bool:
-        """Whether a batch of the producer was refused within `ROOMLESS_MS`."""
         refused_ms = self.get(producer_id)
         return refused_ms is not None and now_ms - refused_ms < ROOMLESS_MS
 

@@ -1,9 +1,9 @@
-"""Kafka's small text files of offsets, and the clean-shutdown marker.
+"""Kafka's small text files: offsets, a partition's topic id (KIP-516), the clean-shutdown marker.
 
 Owns: the text format shared by `recovery-point-offset-checkpoint`, `replication-offset-checkpoint`,
 `log-start-offset-checkpoint` (lines of topic, partition, offset) and `leader-epoch-checkpoint`
-(lines of leader epoch, start offset), the JSON of `.kafka_cleanshutdown`, and which contents of an
-offset file are the newest, across the loop and the disk threads.
+(lines of leader epoch, start offset), `partition.metadata`, the JSON of `.kafka_cleanshutdown`, and
+which contents of an offset file are the newest, across the loop and the disk threads.
 Must not: decide which offsets belong into a file, or what they are used for.
 Invariant: a file is replaced as a whole (temporary file, fsync, rename, fsync of the directory); a
 reader sees the old contents or the new ones. Anything that is not exactly the format is reported as
@@ -21,7 +21,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.protocol.types import TopicPartition, uuid_from_base64, uuid_to_base64
+from moldau.protocol.types import (
+    ZERO_UUID,
+    TopicId,
+    TopicPartition,
+    uuid_from_base64,
+    uuid_to_base64,
+)
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import CorruptFile
 
@@ -31,6 +37,7 @@ LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 CLEAN_SHUTDOWN_MARKER: Final = ".kafka_cleanshutdown"
+PARTITION_METADATA: Final = "partition.metadata"
 
 OFFSET_CHECKPOINTS: Final = (
     LOG_START_OFFSET_CHECKPOINT,
@@ -59,14 +66,12 @@ class EpochStartOffset(NamedTuple):
 def read_offset_checkpoint(filesystem: Filesystem, path: str) -> Offsets:
     """The offsets in a checkpoint file; empty when there is no such file.
 
-    Raises:
-        CorruptFile: the file is not in the format, or names a partition twice.
-        OSError: it cannot be read.
+    Raises: OSError; CorruptFile when it is not in the format, or names a partition twice.
     """
     offsets: Offsets = {}
     for number, fields in _read_lines(filesystem, path, field_count=3):
-        partition = _number(path, number, "partition", fields[1], 0, _MAX_INT)
-        offset = _number(path, number, "offset", fields[2], 0, _MAX_OFFSET)
+        partition = _number(path, number, "partition", fields[1], _MAX_INT)
+        offset = _number(path, number, "offset", fields[2], _MAX_OFFSET)
         topic_partition = TopicPartition(fields[0], partition)
         if topic_partition in offsets:
             raise CorruptFile(path, f"line {number} names {topic_partition} a second time")
@@ -87,14 +92,12 @@ def write_offset_checkpoint(
 def read_leader_epoch_checkpoint(filesystem: Filesystem, path: str) -> list[EpochStartOffset]:
     """The leader epochs of a log with their start offsets, ascending; empty without the file.
 
-    Raises:
-        CorruptFile: the file is not in the format, or the epochs or offsets do not ascend.
-        OSError: it cannot be read.
+    Raises: OSError; CorruptFile when it is not in the format, or does not ascend.
     """
     entries: list[EpochStartOffset] = []
     for number, fields in _read_lines(filesystem, path, field_count=2):
-        leader_epoch = _number(path, number, "leader epoch", fields[0], 0, _MAX_INT)
-        start_offset = _number(path, number, "start offset", fields[1], 0, _MAX_OFFSET)
+        leader_epoch = _number(path, number, "leader epoch", fields[0], _MAX_INT)
+        start_offset = _number(path, number, "start offset", fields[1], _MAX_OFFSET)
         if entries and leader_epoch <= entries[-1].leader_epoch:
             raise CorruptFile(path, f"line {number}: leader epoch {leader_epoch} does not ascend")
         if entries and start_offset < entries[-1].start_offset:
@@ -124,11 +127,7 @@ class CleanShutdown(NamedTuple):
 
 
 def read_clean_shutdown_marker(filesystem: Filesystem, directory: str) -> CleanShutdown | None:
-    """The directory's clean-shutdown marker; None when there is none.
-
-    Raises:
-        OSError: the marker is there and cannot be read.
-    """
+    """The directory's clean-shutdown marker; None when there is none. Raises: OSError."""
     try:
         data = filesystem.read_bytes(os.path.join(directory, CLEAN_SHUTDOWN_MARKER))
     except FileNotFoundError:
@@ -196,10 +195,10 @@ def _read_lines(
     lines = text.splitlines()
     if len(lines) < 2:
         raise CorruptFile(path, f"{len(data)} bytes hold no version and entry count")
-    version = _number(path, 1, "version", lines[0], 0, _MAX_INT)
+    version = _number(path, 1, "version", lines[0], _MAX_INT)
     if version != _VERSION:
         raise CorruptFile(path, f"version {version} is unknown, {_VERSION} is expected")
-    expected_count = _number(path, 2, "entry count", lines[1], 0, _MAX_INT)
+    expected_count = _number(path, 2, "entry count", lines[1], _MAX_INT)
     entries = lines[2:]
     if len(entries) != expected_count:
         raise CorruptFile(
@@ -214,29 +213,97 @@ def _read_lines(
     return result
 
 
-def _number(path: str, line: int, what: str, text: str, low: int, high: int) -> int:
+def _number(path: str, line: int, what: str, text: str, most: int) -> int:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and low <= int(digits) <= high):
+    if not (digits.isascii() and digits.isdigit() and int(digits) <= most):
         raise CorruptFile(path, f"line {line}: {what} {text[:40]!r} is not a number that fits")
     return int(digits)
+
+
+def read_partition_metadata(filesystem: Filesystem, directory: str) -> TopicId | None:
+    """The topic id recorded in a partition's directory, for good; None without the file.
+
+    Raises: OSError; CorruptFile when it is not in the format.
+    """
+    path = os.path.join(directory, PARTITION_METADATA)
+    try:
+        data = filesystem.read_bytes(path)
+    except FileNotFoundError:
+        return None
+    try:
+        lines = data.decode("ascii").splitlines()
+    except UnicodeDecodeError as error:
+        raise CorruptFile(path, f"byte {error.start} is not ASCII text") from None
+    version = _field(path, lines, 0, "version")
+    if version != str(_VERSION):
+        raise CorruptFile(path, f"version {version!r} is unknown, {_VERSION} is expected")
+    text = _field(path, lines, 1, "topic_id")
+    try:
+        topic_id = uuid_from_base64(text)
+    except ValueError as error:
+        raise CorruptFile(path, str(error)) from None
+    if topic_id == ZERO_UUID:
+        raise CorruptFile(path, "the topic id is zero")
+    return TopicId(topic_id)
+
+
+def write_partition_metadata(filesystem: Filesystem, directory: str, topic_id: UUID) -> None:
+    """Record the topic id durably. Raises OSError."""
+    filesystem.write_atomically(os.path.join(directory, PARTITION_METADATA), _encode(topic_id))
+
+
+def write_partition_metadata_unsynced(
+    filesystem: Filesystem, directory: str, topic_id: UUID
+) -> None:
+    """Record the topic id, safe against a kill but not yet against a power loss. Raises OSError."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    file = filesystem.open(path + ".tmp", create=True)
+    try:
+        file.truncate(0)
+        file.append(_encode(topic_id))
+    finally:
+        file.close()
+    filesystem.rename(path + ".tmp", path)
+
+
+def sync_partition_metadata(filesystem: Filesystem, directory: str) -> None:
+    """Make the file and the names in the directory durable. Raises OSError."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    if filesystem.exists(path):
+        file = filesystem.open(path)
+        try:
+            file.fsync()
+        finally:
+            file.close()
+    filesystem.fsync_directory(directory)
+
+
+def _encode(topic_id: UUID) -> bytes:
+    assert topic_id != ZERO_UUID, "a partition without a topic id has no partition.metadata"
+    return f"version: {_VERSION}\ntopic_id: {uuid_to_base64(topic_id)}".encode()
+
+
+def _field(path: str, lines: list[str], index: int, name: str) -> str:
+    if index >= len(lines):
+        raise CorruptFile(path, f"the line with {name} is missing")
+    key, separator, value = lines[index].partition(":")
+    if not separator or key.strip() != name:
+        raise CorruptFile(path, f"line {index + 1} is {lines[index][:40]!r}, not {name!r}")
+    return value.strip()
 
 
 class OffsetCheckpoint:
     """One checkpoint file. Call `prepare` on the loop, its result in any thread."""
 
-    __slots__ = ("_filesystem", "_lock", "_newest", "_newest_number", "_written_number", "path")
-
-    def __init__(self, filesystem: Filesystem, path: str, contents: Offsets | None = None) -> None:
-        """`contents`: what the file is known to hold."""
+    def __init__(self, filesystem: Filesystem, path: str) -> None:
         self._filesystem = filesystem
         self._lock = threading.Lock()
-        self._newest = contents
+        self._newest: Offsets | None = None
         self._newest_number = 0
         self._written_number = 0
         self.path = path
 
     def loaded(self, contents: Offsets) -> None:
-        """The file was read and holds `contents`."""
         self._newest = contents
 
     def prepare(self, offsets: Offsets) -> Callable[[], None] | None:

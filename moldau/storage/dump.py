@@ -45,6 +45,7 @@ from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
     OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
 )
@@ -52,16 +53,12 @@ from moldau.storage.faults import CorruptFile, describe
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import marked_partition, parse_partition_directory
 from moldau.storage.meta_properties import META_PROPERTIES
-from moldau.storage.partition_metadata import PARTITION_METADATA
 from moldau.storage.producer_state import decode_snapshot
-
-JsonValue = Any
-"""None, bool, int, float, str, list or dict of them."""
 
 _INT16 = struct.Struct(">h")
 
 
-def bytes_to_json(value: bytes | memoryview | None) -> JsonValue:
+def bytes_to_json(value: bytes | memoryview | None) -> object:
     """Text where the bytes are UTF-8 text, else `{"base64": ...}`; None stays None."""
     if value is None:
         return None
@@ -72,13 +69,12 @@ def bytes_to_json(value: bytes | memoryview | None) -> JsonValue:
         return {"base64": base64.b64encode(data).decode("ascii")}
 
 
-def struct_to_json(value: Struct) -> dict[str, JsonValue]:
-    """A message's fields under Kafka's JSON names."""
+def struct_to_json(value: Struct) -> dict[str, object]:
     fields = type(value).spec().fields
     return {_camel_case(field.name): _to_json(getattr(value, field.name)) for field in fields}
 
 
-def _to_json(value: object) -> JsonValue:
+def _to_json(value: object) -> object:
     if isinstance(value, Struct):
         return struct_to_json(value)
     if isinstance(value, UUID):
@@ -95,8 +91,7 @@ def _camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def control_record_to_json(record: Record) -> dict[str, JsonValue]:
-    """Type and contents of a control record."""
+def control_record_to_json(record: Record) -> dict[str, object]:
     try:
         key = decode_control_key(record.key)
         if key.type in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
@@ -112,7 +107,7 @@ def control_record_to_json(record: Record) -> dict[str, JsonValue]:
         return {"controlType": None, "undecodable": str(error)}
 
 
-def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> JsonValue:
+def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> object:
     """Raises: RemoteProtocolError."""
     from moldau.protocol.messages import quorum_records
 
@@ -131,8 +126,7 @@ def _quorum_record(record_type: ControlRecordType, value: bytes | None) -> JsonV
     return struct_to_json(message)
 
 
-def metadata_record_to_json(record: Record) -> dict[str, JsonValue]:
-    """Type, version and fields of a record of `__cluster_metadata`."""
+def metadata_record_to_json(record: Record) -> dict[str, object]:
     from moldau.protocol.metadata_records import decode_record
 
     if record.value is None:
@@ -148,8 +142,7 @@ def metadata_record_to_json(record: Record) -> dict[str, JsonValue]:
     }
 
 
-def coordinator_record_to_json(topic: str, record: Record) -> dict[str, JsonValue]:
-    """Key and value of a record of `__consumer_offsets` or `__transaction_state`."""
+def coordinator_record_to_json(topic: str, record: Record) -> dict[str, object]:
     from moldau.protocol.coordinator_records.frame import CONSUMER_OFFSETS, TRANSACTION_STATE
 
     log = CONSUMER_OFFSETS if topic == CONSUMER_OFFSETS.topic else TRANSACTION_STATE
@@ -171,6 +164,7 @@ def coordinator_record_to_json(topic: str, record: Record) -> dict[str, JsonValu
 
 
 Row = dict[str, Any]
+"""Values are JSON's."""
 
 MAX_DECODED_BYTES = 256 * 1024 * 1024
 _PIECE_BYTES = 4 * 1024 * 1024
@@ -195,7 +189,6 @@ class DumpOptions:
 
     @property
     def wants_records(self) -> bool:
-        """Whether a row per record is shown."""
         return self.deep or self.print_data
 
 
@@ -260,7 +253,7 @@ def batch_crc(file: File, position: int, header: BatchHeader) -> int:
 
 def batch_row(header: BatchHeader, position: int, is_valid: bool) -> Row:
     """The line of a batch header, in the order of Kafka's dump tool."""
-    row: Row = {
+    return {
         "row": "batch",
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
@@ -281,7 +274,6 @@ def batch_row(header: BatchHeader, position: int, is_valid: bool) -> Row:
         "crc": header.crc,
         "isvalid": is_valid,
     }
-    return row
 
 
 def _timestamp_name(header: BatchHeader) -> str:
@@ -316,9 +308,7 @@ def _record_rows(
         yield row
 
 
-def _contents(
-    record: Record, header: BatchHeader, topic: str, options: DumpOptions
-) -> dict[str, Any]:
+def _contents(record: Record, header: BatchHeader, topic: str, options: DumpOptions) -> Row:
     if header.is_control:
         return control_record_to_json(record)
     if not options.print_data:
@@ -341,9 +331,6 @@ MAX_SMALL_FILE_BYTES: Final = 64 * 1024 * 1024
 """Larger indexes, snapshots and checkpoints are refused: there are none in practice."""
 
 _NAME = re.compile(r"(\d{20})(-\d{10})?(\.[a-z]+)(\.deleted|\.swap|\.cleaned)?")
-_PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
-_JSON_FILES = (CLEAN_SHUTDOWN_MARKER, "quorum-state")
-_BOOTSTRAP = "bootstrap.checkpoint"
 
 
 def dump_path(
@@ -391,18 +378,8 @@ Reader = Callable[[Filesystem, str, DumpOptions], Iterator[Row]]
 
 
 def _reader_for(name: str) -> Reader | None:
-    if name in OFFSET_CHECKPOINTS:
-        return _offset_checkpoint_rows
-    if name == LEADER_EPOCH_CHECKPOINT:
-        return _leader_epoch_rows
-    if name in _PROPERTY_FILES:
-        return _property_rows
-    if name in _JSON_FILES:
-        return _text_rows
-    if name == _BOOTSTRAP:
-        return _log_rows
     match = _NAME.fullmatch(name)
-    return None if match is None else _READERS.get(match[3])
+    return _READERS_BY_NAME.get(name) if match is None else _READERS_BY_SUFFIX.get(match[3])
 
 
 def _topic_of(path: str) -> str:
@@ -519,7 +496,17 @@ _INDEXES: Final[dict[str, tuple[struct.Struct, str, tuple[str, ...]]]] = {
     ),
 }
 
-_READERS: Final[dict[str, Reader]] = {
+_READERS_BY_NAME: Final[dict[str, Reader]] = {
+    **dict.fromkeys(OFFSET_CHECKPOINTS, _offset_checkpoint_rows),
+    LEADER_EPOCH_CHECKPOINT: _leader_epoch_rows,
+    META_PROPERTIES: _property_rows,
+    PARTITION_METADATA: _property_rows,
+    CLEAN_SHUTDOWN_MARKER: _text_rows,
+    "quorum-state": _text_rows,
+    "bootstrap.checkpoint": _log_rows,
+}
+
+_READERS_BY_SUFFIX: Final[dict[str, Reader]] = {
     ".log": _log_rows,
     ".checkpoint": _log_rows,
     ".index": _index_rows,

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from moldau.protocol.types import ZERO_UUID, TopicPartition, uuid_to_base64
-from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT, UNKNOWN_BROKER_EPOCH
+from moldau.storage.checkpoints import (
+    RECOVERY_POINT_CHECKPOINT,
+    UNKNOWN_BROKER_EPOCH,
+    read_partition_metadata,
+)
 from moldau.storage.faults import CorruptFile, LogOffline, describe
 from moldau.storage.log_directory import STRAY_SUFFIX, DirectoryContents, LogDirectory
-from moldau.storage.partition_metadata import read_partition_metadata
 
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
@@ -56,8 +59,6 @@ class FoundPartitions:
         self.missing.discard(topic_partition)
         self.twins.discard(topic_partition)
         self._twin_places.pop(topic_partition, None)
-
-    # -- start -----------------------------------------------------------------------------------
 
     def previous_broker_epoch(self, found: Iterable[DirectoryContents]) -> int:
         """The broker epoch with which all directories were cleanly shut down, else -1 (KIP-966).
@@ -99,7 +100,7 @@ class FoundPartitions:
         """Whether the start has read every directory that this broker has or had.
 
         These: `directory_ids` of the last registration, those of the last stop, and the configured
-        ones. Any of them that was not read may have held any partition whose directory the metadata
+        ones. One of them that was not read may have held any partition whose directory the metadata
         does not name.
         """
         self._note_unread(directory_ids)
@@ -134,13 +135,9 @@ class FoundPartitions:
             self._put_offline(places[0], topic_partition, reason)
         return wanted
 
-    # -- once the metadata is known --------------------------------------------------------------
-
     async def settle(self, place_of: Callable[[TopicPartition], tuple[UUID, UUID] | None]) -> None:
-        """Put aside logs that are no replica of this broker, and decide between twins.
-
-        Args:
-            place_of: topic id and log directory of this broker's replica, None when it has none.
+        """Put aside logs that are no replica of this broker, and decide between twins. `place_of`
+        gives topic id and log directory of this broker's replica, None when it has none.
         """
         for log in list(self._manager.logs()):
             place = place_of(log.topic_partition)
@@ -164,7 +161,7 @@ class FoundPartitions:
                     await self._keep_twin(topic_partition, right, places)
 
     def _topic_ids(self, topic_partition: TopicPartition) -> list[UUID | None]:
-        """Of all copies of the partition; None: it cannot be read."""
+        """The topic id of each copy of the partition, None where it cannot be read."""
         found: list[UUID | None] = []
         for contents in self._twin_places[topic_partition]:
             path = contents.directory.join(str(topic_partition))
@@ -175,17 +172,17 @@ class FoundPartitions:
         return found
 
     def _is_of_others(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
-        """Whether no copy can belong to this topic; None: to any present topic."""
+        """Whether no copy belongs to the topic of this id (None: to any present topic)."""
         return not {None, ZERO_UUID, topic_id}.intersection(self._topic_ids(topic_partition))
 
     def _put_twins_aside(self, topic_partition: TopicPartition) -> None:
-        """A directory that cannot be written fails and keeps its copy."""
+        """Put every copy aside; a directory that cannot be written fails and keeps its copy."""
         for contents in self._twin_places[topic_partition]:
             self._put_copy_aside(contents.directory, topic_partition)
         self._forget(topic_partition)
 
     def _put_copy_aside(self, directory: LogDirectory, topic_partition: TopicPartition) -> bool:
-        """Whether it succeeded; otherwise the directory has failed."""
+        """Returns whether the copy was renamed; otherwise the directory has failed."""
         try:
             self._manager.rename_aside(directory, topic_partition, STRAY_SUFFIX)
         except FileNotFoundError:

@@ -10,8 +10,9 @@ exactly as long as its entries. Source: Kafka's log segment format, KIP-33, KIP-
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from struct import Struct
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from moldau.runtime.filesystem import Filesystem, MappedFile
 from moldau.storage.faults import is_out_of_room
@@ -23,6 +24,7 @@ MIN_ENTRY_COUNT = 2
 """Entries an index has room for however small `segment.index.bytes` is."""
 
 
+@dataclass(slots=True, eq=False)
 class SparseIndex:
     """A file of fixed-width sorted entries, mapped on demand.
 
@@ -32,26 +34,15 @@ class SparseIndex:
 
     ENTRY: ClassVar[Struct]
 
-    __slots__ = (
-        "_filesystem",
-        "_mapped",
-        "_populated_bytes",
-        "base_offset",
-        "capacity",
-        "entry_count",
-        "path",
-    )
-
-    def __init__(self, filesystem: Filesystem, path: str, base_offset: int) -> None:
-        self._filesystem = filesystem
-        self._mapped: MappedFile | None = None
-        self._populated_bytes = 0
-        self.path = path
-        self.base_offset = base_offset
-        self.capacity = 0
-        """How many entries fit; 0 while the index is not open for appending."""
-        self.entry_count = -1
-        """Valid entries; -1 before the first look at the file."""
+    _filesystem: Filesystem
+    path: str
+    base_offset: int
+    capacity: int = 0
+    """How many entries fit; 0 while the index is not open for appending."""
+    entry_count: int = -1
+    """Valid entries; -1 before the first look at the file."""
+    _mapped: MappedFile | None = None
+    _populated_bytes: int = 0
 
     def open_for_append(self, max_size_bytes: int) -> None:
         """Map the file at its full preallocated size, keeping its entries.
@@ -74,11 +65,9 @@ class SparseIndex:
             self.entry_count = size // self.ENTRY.size
 
     def exists(self) -> bool:
-        """Whether there is a file."""
         return self._filesystem.exists(self.path)
 
     def has_whole_entries(self) -> bool:
-        """Whether the file's length is a multiple of an entry's."""
         return self._filesystem.size_bytes(self.path) % self.ENTRY.size == 0
 
     def trim(self) -> None:
@@ -110,11 +99,8 @@ class SparseIndex:
         if mapped is not None:
             mapped.close()
 
-    # -- entries ---------------------------------------------------------------------------------
-
     @property
     def is_full(self) -> bool:
-        """Whether the segment must roll before the next entry."""
         return 0 < self.capacity <= self.entry_count
 
     def _map(self) -> MappedFile:
@@ -125,12 +111,10 @@ class SparseIndex:
             mapped = self._mapped = self._filesystem.map(self.path, size)
         return mapped
 
-    def entry(self, index: int) -> tuple[Any, ...]:
-        """The raw entry number `index`."""
+    def entry(self, index: int) -> tuple[int, int]:
         return self.ENTRY.unpack_from(self._map().buffer, index * self.ENTRY.size)
 
-    def last_raw(self) -> tuple[Any, ...] | None:
-        """The raw last entry, or None."""
+    def last_raw(self) -> tuple[int, int] | None:
         self.load()
         return self.entry(self.entry_count - 1) if self.entry_count else None
 
@@ -335,7 +319,6 @@ class AbortedTransaction(NamedTuple):
 
 
 def encode_entries(entries: Iterable[AbortedTransaction]) -> bytes:
-    """The contents of a `.txnindex` with these entries."""
     return b"".join(TXN_ENTRY.pack(_TXN_VERSION, *entry) for entry in entries)
 
 
@@ -355,7 +338,7 @@ class TransactionIndex:
         self.path = path
 
     def entries(self) -> list[AbortedTransaction]:
-        """In file order. Raises: OSError; ValueError when the file is damaged."""
+        """The entries in file order. Raises: OSError; ValueError when the file is damaged."""
         if self._entries is None:
             self._entries = self._read()
         return self._entries
@@ -389,7 +372,7 @@ class TransactionIndex:
         return True
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add one at the end. Raises: OSError with the file as it was."""
+        """Add an entry at the end. Raises: OSError with the file as it was."""
         entries = self.entries()
         if self._rebuilding:
             entries.append(aborted)

@@ -33,12 +33,11 @@ from moldau.storage.faults import (
     LogOffline,
     is_out_of_room,
 )
-from moldau.storage.flush_job import FlushJob
 from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_recovery import LogRecovery
-from moldau.storage.log_segments import LogSegments, ReadResult
+from moldau.storage.log_segments import FlushJob, LogSegments, ReadResult
 from moldau.storage.producer_entry import ProducerBatch, ProducerEntry, ProducerUpdate, Verification
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import MAX_RELATIVE_OFFSET, LogSegment, OpenSegments
@@ -160,7 +159,6 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments' log files."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
@@ -180,10 +178,6 @@ class Log:
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """`(leader epoch, end offset)` of the largest epoch <= the given; (-1, -1) if unknown."""
         return self.leader_epoch_cache.end_offset_for(leader_epoch, self.log_end_offset)
-
-    def assign_leader_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """A leader was elected: its epoch begins at `start_offset`."""
-        self.leader_epoch_cache.assign(leader_epoch, start_offset)
 
     def end_offset_of(self, index: int) -> int:
         """Where the offsets of segment number `index` end (exclusive)."""
@@ -260,7 +254,7 @@ class Log:
                 producer_id = batches[0][1].producer_id
                 if self.roomless_producers.has_recent(producer_id, self.clock.monotonic_ms()):
                     return self._storage_error("the producer's batch before this one found no room")
-            return self._rejected(error)
+            return self.rejected(error)
         append.patch_batches(records, batches, config, now_ms)
         return self._write(records, batches, updates, now_ms)
 
@@ -302,7 +296,7 @@ class Log:
                 may_begin_below=is_empty and not self.segments.active.size_bytes,
             )
         except AppendRejected as error:
-            return self._rejected(error)
+            return self.rejected(error)
         if not batches:
             return AppendResult(ErrorCode.NONE, log_start_offset=self.log_start_offset)
         if self.first_dirty_offset is None and append.has_holes(self.log_end_offset, batches):
@@ -326,7 +320,7 @@ class Log:
                     part, piece, now_ms, AppendOrigin.REPLICATION
                 )
             except AppendRejected as error:
-                return self._rejected(error)
+                return self.rejected(error)
             result = self._write(part, piece, updates, now_ms)
             if result.error is not ErrorCode.NONE:
                 return result
@@ -409,7 +403,8 @@ class Log:
             ErrorCode.KAFKA_STORAGE_ERROR, message, log_start_offset=self.log_start_offset
         )
 
-    def _rejected(self, error: AppendRejected) -> AppendResult:
+    def rejected(self, error: AppendRejected) -> AppendResult:
+        """The outcome of an append that `error` refuses."""
         return AppendResult(
             error.error,
             error.message,
@@ -515,7 +510,7 @@ class Log:
 
         Ordered by first offset, as clients require. Raises: LogOffline.
         """
-        self._require_online()
+        self.require_online()
         try:
             return self.segments.aborted_transactions(start_offset, upper_bound_offset)
         except (OSError, ValueError) as error:
@@ -536,7 +531,7 @@ class Log:
 
         Offload `run` of the job, then call `finish_flush`. Raises: LogOffline, DiskFull.
         """
-        self._require_online()
+        self.require_online()
         snapshots = self.producer_state.unsynced_snapshot_paths
         is_flushed = self.recovery_point >= self.log_end_offset
         if is_flushed and not snapshots and not self.leader_epoch_cache.is_dirty:
@@ -563,7 +558,7 @@ class Log:
         """The job has run: the recovery point advances, or the log is offline (a failed fsync says
         nothing about what is on the disk). Raises: LogOffline; DiskFull, nothing is promised then.
         """
-        self._require_online()
+        self.require_online()
         if job.failure is not None:
             self.take_offline(f"flush failed: {job.failure}")
             raise LogOffline(self.name, self.offline_reason)
@@ -660,7 +655,7 @@ class Log:
 
         Raises: LogOffline.
         """
-        self._require_online()
+        self.require_online()
         if offset >= self.log_end_offset:
             # An epoch in which this replica led and wrote nothing has no record to be cut with.
             self.leader_epoch_cache.truncate_from_end(self.log_end_offset)
@@ -776,7 +771,8 @@ class Log:
         if self.on_offline is not None:
             self.on_offline(self)
 
-    def _require_online(self) -> None:
+    def require_online(self) -> None:
+        """Raises: LogOffline."""
         if self.offline:
             raise LogOffline(self.name, self.offline_reason)
 
@@ -786,7 +782,7 @@ class Log:
 
         Raises: LogOffline; DiskFull.
         """
-        self._require_online()
+        self.require_online()
         try:
             yield
         except (OSError, InvalidBatch, DiskFull) as error:

@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from moldau.protocol.records import Codec, TimestampType
+from moldau.protocol.records import Codec
 
 MAX_INT64 = 2**63 - 1
 NEVER_MS: Final = 2**62
 MIN_MAP_BYTES = 1024 * 1024
 """The least memory for a cleaner's key table."""
+
+ConfigValues = Mapping[str, Any]
+"""A node's or topic's settings under Kafka's keys, each of its key's own type."""
 
 _MANAGER_KEYS: Final = {
     "retention_check_interval_ms": "log.retention.check.interval.ms",
@@ -38,11 +41,6 @@ _CODEC_BY_NAME = {
     "snappy": Codec.SNAPPY,
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
-}
-
-_TIMESTAMP_TYPE_BY_NAME = {
-    "CreateTime": TimestampType.CREATE_TIME,
-    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
 }
 
 
@@ -91,10 +89,8 @@ class LogConfig:
     def __post_init__(self) -> None:
         if self.compression_type != "producer":
             object.__setattr__(self, "target_codec", _CODEC_BY_NAME[self.compression_type])
-        timestamp_type = _TIMESTAMP_TYPE_BY_NAME[self.message_timestamp_type]
-        object.__setattr__(
-            self, "uses_log_append_time", timestamp_type is TimestampType.LOG_APPEND_TIME
-        )
+        uses_log_append_time = self.message_timestamp_type == "LogAppendTime"
+        object.__setattr__(self, "uses_log_append_time", uses_log_append_time)
         object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
         object.__setattr__(self, "looks_at_records", self.compacts or self.target_codec is not None)
         max_segment_ms = self.segment_ms
@@ -104,7 +100,6 @@ class LogConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether retention by time and size applies."""
         return "delete" in self.cleanup_policy
 
     @property
@@ -184,7 +179,6 @@ class CleanerSettings:
 
     @property
     def map_bytes(self) -> int:
-        """Memory of one cleaner's key table."""
         return max(self.dedupe_buffer_bytes // max(self.thread_count, 1), MIN_MAP_BYTES)
 
     @property
@@ -198,8 +192,7 @@ class CleanerSettings:
         return self.io_max_bytes_per_second / max(self.thread_count, 1)
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> CleanerSettings:
-        """Build from Kafka's node keys (typed values)."""
+    def from_values(cls, values: ConfigValues) -> CleanerSettings:
         return cls(
             enabled=values["log.cleaner.enable"],
             thread_count=values["log.cleaner.threads"],

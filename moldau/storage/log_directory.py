@@ -71,7 +71,6 @@ class LogDirectory:
 
     @property
     def is_online(self) -> bool:
-        """Whether it has not failed."""
         return self.offline_reason is None
 
     def fail(self, reason: str) -> bool:
@@ -83,13 +82,11 @@ class LogDirectory:
         return True
 
     def release(self) -> None:
-        """Give the lock back (idempotent)."""
         if self.lock is not None:
             self.lock.release()
             self.lock = None
 
     def join(self, name: str) -> str:
-        """The path of something in this directory."""
         return os.path.join(self.path, name)
 
 

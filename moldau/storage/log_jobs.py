@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
@@ -27,12 +27,12 @@ from moldau.storage.checkpoints import (
     LOG_START_OFFSET_CHECKPOINT,
     OFFSET_CHECKPOINTS,
     RECOVERY_POINT_CHECKPOINT,
+    sync_partition_metadata,
 )
 from moldau.storage.faults import DiskFull, LogOffline, describe, is_out_of_room
 from moldau.storage.log import Log
 from moldau.storage.log_config import NEVER_MS
 from moldau.storage.log_directory import LogDirectory
-from moldau.storage.partition_metadata import sync_partition_metadata
 from moldau.storage.periodic import PeriodicJob
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ MAX_PARALLEL_FLUSHES = 4
 class DelayedRemoval:
     """A heap of (deadline, path); one timer for the earliest."""
 
-    __slots__ = ("_clock", "_filesystem", "_heap", "_job", "_sequence")
-
     def __init__(self, filesystem: Filesystem, clock: Clock) -> None:
         self._filesystem = filesystem
         self._clock = clock
@@ -67,7 +65,6 @@ class DelayedRemoval:
         return len(self._heap)
 
     def add(self, delay_ms: float, paths: list[str]) -> None:
-        """Remove the files and directories at `paths` in `delay_ms`."""
         deadline_ms = self._clock.monotonic_ms() + delay_ms
         for path in paths:
             self._sequence += 1
@@ -115,73 +112,62 @@ class LogJobs:
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
-        clock, settings = manager.clock, manager.settings
-        self.removal = DelayedRemoval(manager.filesystem, clock)
+        settings = manager.settings
+        self.removal = DelayedRemoval(manager.filesystem, manager.clock)
         self._flushes: dict[TopicPartition, asyncio.Future[None]] = {}
         self._rolled: dict[TopicPartition, Log] = {}
-        self.rolled_flush = PeriodicJob("flush after roll", clock, NEVER_MS, self._flush_rolled)
-        self.sync_created = PeriodicJob("sync of new", clock, NEVER_MS, self._sync_created)
         self._troubled: set[tuple[str, TopicPartition]] = set()
         """Kind of work and log: what raised and has not succeeded since, or is being done."""
         self._ends_when_last_seen: dict[TopicPartition, int] = {}
-        self.retention = PeriodicJob(
-            "retention", clock, settings.retention_check_interval_ms, self._apply_retention
+        self._jobs: list[PeriodicJob] = []
+        self.retention = self._job(
+            "retention", settings.retention_check_interval_ms, self._apply_retention
         )
-        self.flush_check = PeriodicJob(
-            "flush", clock, settings.flush_check_interval_ms, self._flush_due
-        )
-        self.recovery_points = PeriodicJob(
+        self.flush_check = self._job("flush", settings.flush_check_interval_ms, self._flush_due)
+        self.recovery_points = self._job(
             "recovery points",
-            clock,
             settings.recovery_point_checkpoint_interval_ms,
             self._checkpoint_recovery_points,
         )
-        self.log_start_offsets = PeriodicJob(
+        self.log_start_offsets = self._job(
             "log start offsets",
-            clock,
             settings.log_start_offset_checkpoint_interval_ms,
             partial(self._checkpoint, LOG_START_OFFSET_CHECKPOINT),
         )
-        self.high_watermarks = PeriodicJob(
+        self.high_watermarks = self._job(
             "high watermarks",
-            clock,
             settings.high_watermark_checkpoint_interval_ms,
             partial(self._checkpoint, HIGH_WATERMARK_CHECKPOINT),
         )
-        self.producer_expiry = PeriodicJob(
+        self.producer_expiry = self._job(
             "producer expiry",
-            clock,
             settings.producer_expiration_check_interval_ms,
             self._expire_producers,
         )
-        self.rest = PeriodicJob("rest", clock, settings.idle_check_interval_ms, self._rest_idle)
-        self._regular = (
-            self.retention,
-            self.flush_check,
-            self.recovery_points,
-            self.log_start_offsets,
-            self.high_watermarks,
-            self.producer_expiry,
-            self.rest,
-        )
+        self.rest = self._job("rest", settings.idle_check_interval_ms, self._rest_idle)
+        self.rolled_flush = self._job("flush after roll", NEVER_MS, self._flush_rolled)
+        self.sync_created = self._job("sync of new", NEVER_MS, self._sync_created)
+
+    def _job(self, name: str, interval_ms: int, run: Callable[[], Awaitable[None]]) -> PeriodicJob:
+        job = PeriodicJob(name, self._manager.clock, interval_ms, run)
+        self._jobs.append(job)
+        return job
 
     def start(self) -> None:
         """Begin; retention waits for `initial_delay_ms`, so that it does not slow down a start."""
-        for job in self._regular:
+        for job in self._jobs:
             is_delayed = job is self.retention
             job.start(self._manager.settings.initial_delay_ms if is_delayed else None)
 
     async def stop(self) -> None:
         """No job runs any more when this returns; requested flushes are finished too."""
-        for job in (*self._regular, self.rolled_flush, self.sync_created, self.removal):
+        for job in self._jobs:
             await job.stop()
+        await self.removal.stop()
         while self._flushes:
             await asyncio.wait(list(self._flushes.values()))
 
-    # -- flush -----------------------------------------------------------------------------------
-
     async def flush(self, log: Log) -> bool:
-        """See LogManager.flush."""
         goal = log.log_end_offset
         flushes = self._flushes
         key = log.topic_partition
@@ -240,7 +226,6 @@ class LogJobs:
                 workers.create_task(work())
 
     async def flush_all(self) -> None:
-        """Flush every log, a few at a time."""
         await self._flush_all(list(self._manager.logs()))
 
     def flush_soon(self, log: Log) -> None:
@@ -283,8 +268,6 @@ class LogJobs:
                 self.directory_error(manager.directory_at(parent), "a new partition", error)
             if postponed:
                 return  # A flush of such a partition, or the next new one, retries.
-
-    # -- retention and expiry --------------------------------------------------------------------
 
     async def _apply_retention(self) -> None:
         await self._visit("retention", self.retain)
@@ -348,8 +331,6 @@ class LogJobs:
             self._troubled.discard(key)  # another log raised
             raise
         self._troubled.discard(key)
-
-    # -- checkpoints -----------------------------------------------------------------------------
 
     async def _checkpoint_recovery_points(self) -> None:
         table = self._manager.table

@@ -19,7 +19,8 @@ import os
 import random as random_module
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
@@ -35,7 +36,9 @@ from moldau.storage.checkpoints import (
     UNKNOWN_BROKER_EPOCH,
     CleanShutdown,
     OffsetCheckpoint,
+    read_partition_metadata,
     write_clean_shutdown_marker,
+    write_partition_metadata_unsynced,
 )
 from moldau.storage.cleaner.log_cleaner import LogCleaner
 from moldau.storage.cleaner.workers import CleanerWorker, InlineWorker
@@ -55,10 +58,6 @@ from moldau.storage.log_directory import (
 from moldau.storage.log_jobs import MAX_LOGS_PER_VISIT, LogJobs
 from moldau.storage.log_table import LogTable
 from moldau.storage.meta_properties import META_PROPERTIES
-from moldau.storage.partition_metadata import (
-    read_partition_metadata,
-    write_partition_metadata_unsynced,
-)
 from moldau.storage.segment import OpenSegments
 
 PROGRESS_INTERVAL_MS = 5_000
@@ -81,8 +80,7 @@ class InconsistentTopicId(Exception):
         )
 
 
-@dataclass(slots=True)
-class LoadReport:
+class LoadReport(NamedTuple):
     """What `LogManager.start` found."""
 
     loaded_count: int
@@ -95,8 +93,7 @@ class LoadReport:
 UNKNOWN_BYTES = -1
 
 
-@dataclass(slots=True)
-class PartitionDescription:
+class PartitionDescription(NamedTuple):
     """One replica for DescribeLogDirs."""
 
     topic_partition: TopicPartition
@@ -105,8 +102,7 @@ class PartitionDescription:
     is_future: bool = False
 
 
-@dataclass(slots=True)
-class LogDirDescription:
+class LogDirDescription(NamedTuple):
     """One directory for DescribeLogDirs (KIP-113, KIP-827); unknown sizes of the volume are -1."""
 
     directory: str
@@ -214,7 +210,6 @@ class LogManager:
         return report
 
     async def load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
-        """Open one partition, recovering it if need be."""
         log, reason, topic_id = await self.filesystem.offload(
             _load_partition,
             self.filesystem,
@@ -265,7 +260,6 @@ class LogManager:
     # -- lookup ----------------------------------------------------------------------------------
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
-        """The partition's log; None when it is offline or not here."""
         return self.table.logs.get(topic_partition)
 
     def offline_reason(self, topic_partition: TopicPartition) -> str | None:
@@ -277,12 +271,7 @@ class LogManager:
         """All logs that are online (a live view: copy it before awaiting or deleting)."""
         return self.table.logs.values()
 
-    def offline_partitions(self) -> Collection[TopicPartition]:
-        """All partitions that are here and not served (a live view)."""
-        return self.table.offline.keys()
-
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory | None:
-        """The log directory the partition is in."""
         return self.table.holder(topic_partition)
 
     def topic_id_of(self, topic_partition: TopicPartition) -> UUID:
@@ -294,7 +283,6 @@ class LogManager:
         return ZERO_UUID if offline is None else offline.topic_id
 
     def directory_at(self, path: str) -> LogDirectory:
-        """The log directory with this path."""
         return next(each for each in self.directories if each.path == path)
 
     def directory_with_id(self, directory_id: UUID) -> LogDirectory | None:
@@ -310,20 +298,12 @@ class LogManager:
         )
 
     def online_directories(self) -> list[LogDirectory]:
-        """The log directories that have not failed."""
         return [each for each in self.directories if each.is_online]
 
     def update_producer_expiration(self, producer_expiration_ms: int) -> None:
-        """Apply a changed `producer.id.expiration.ms` to present and future logs."""
         self.settings = replace(self.settings, producer_expiration_ms=producer_expiration_ms)
         for log in self.table.logs.values():
             log.producer_state.expiration_ms = producer_expiration_ms
-
-    def update_topic_config(self, topic: str, config: LogConfig) -> None:
-        """The topic's settings changed."""
-        for log in self.table.logs.values():
-            if log.topic_partition.topic == topic:
-                log.update_config(config)
 
     # -- create and delete -----------------------------------------------------------------------
 
@@ -494,11 +474,11 @@ class LogManager:
     # -- checkpoints -----------------------------------------------------------------------------
 
     def _checkpoint_lowered_recovery_point(self, log: Log) -> None:
-        """Before bytes are cut off: durable when this returns. Raises: OSError."""
+        """Write the lowered recovery point durably, before bytes are cut off. Raises: OSError."""
         self._write_checkpoint_of(log, RECOVERY_POINT_CHECKPOINT)
 
     def _checkpoint_first_dirty(self, log: Log) -> None:
-        """How far compaction has seen the log is durable when this returns. Raises: OSError."""
+        """Write durably how far compaction has seen the log. Raises: OSError."""
         self._write_checkpoint_of(log, CLEANER_CHECKPOINT)
 
     def _write_checkpoint_of(self, log: Log, name: str) -> None:
@@ -535,7 +515,7 @@ class LogManager:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def write_recovery_points(self) -> None:
-        """Durable when this returns, except in a directory that fails or is full."""
+        """Write all recovery points, durably except in a directory that fails or is full."""
         for directory in self.online_directories():
             try:
                 self._write_checkpoint(directory, RECOVERY_POINT_CHECKPOINT)
@@ -544,7 +524,7 @@ class LogManager:
                 self.jobs.directory_error(directory, path, error)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """All files hold the present offsets when this returns. Raises: OSError."""
+        """Write the present offsets into all checkpoint files. Raises: OSError."""
         for name in OFFSET_CHECKPOINTS:
             self._write_checkpoint(directory, name)
 

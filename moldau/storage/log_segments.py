@@ -1,7 +1,7 @@
 """LogSegments: the segments of one log in order, and what is read from them.
 
 Owns: the list, the making of segment files, the choice of segment and bytes for a read, the check
-of bytes before they leave for the first time.
+of bytes before they leave for the first time, the files to sync for a flush.
 Must not: know producers, the high watermark or the recovery point; copy record bytes on the serving
 path.
 Invariant: base offsets ascend; the last segment is the active one. A region that a read returns
@@ -14,14 +14,15 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import overload
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.runtime.clock import Clock
-from moldau.runtime.filesystem import FileRegion, Filesystem
+from moldau.runtime.filesystem import File, FileRegion, Filesystem
 from moldau.storage.batch_scan import scan_verified
+from moldau.storage.faults import is_out_of_descriptors, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction
 from moldau.storage.leader_epoch_cache import UNDEFINED_EPOCH, LeaderEpochCache
 from moldau.storage.log_config import LogConfig
@@ -104,43 +105,23 @@ class RegionVerification:
             self.failure = error
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LogSegments(Sequence[LogSegment]):
     """A read-only sequence; `replace` changes it. Belongs to the log's loop."""
 
-    __slots__ = (
-        "_base_offsets",
-        "_segments",
-        "active",
-        "clock",
-        "directory",
-        "filesystem",
-        "open_segments",
-        "producer_state",
-        "replacement_count",
-        "schedule_deletion",
-    )
-
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        clock: Clock,
-        directory: str,
-        producer_state: ProducerState,
-        open_segments: OpenSegments,
-    ) -> None:
-        """`producer_state`: of the same log; its snapshot files come and go with the segments."""
-        self.filesystem = filesystem
-        self.clock = clock
-        self.directory = directory
-        self.open_segments = open_segments
-        self._segments: list[LogSegment] = []
-        self._base_offsets: list[int] = []
-        self.active: LogSegment
-        self.producer_state = producer_state
-        self.replacement_count = 0
-        """Grows when compaction put one segment in the place of others."""
-        self.schedule_deletion: Callable[[int, list[str]], None] | None = None
-        """Called with (delay_ms, paths) to unlink renamed files later; None unlinks at once."""
+    filesystem: Filesystem
+    clock: Clock
+    directory: str
+    producer_state: ProducerState
+    """Of the same log: its snapshot files come and go with the segments."""
+    open_segments: OpenSegments
+    active: LogSegment = field(init=False)
+    _segments: list[LogSegment] = field(default_factory=list)
+    _base_offsets: list[int] = field(default_factory=list)
+    replacement_count: int = 0
+    """Grows when compaction put one segment in the place of others."""
+    schedule_deletion: Callable[[int, list[str]], None] | None = None
+    """Called with (delay_ms, paths) to unlink renamed files later; None unlinks at once."""
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -172,12 +153,9 @@ class LogSegments(Sequence[LogSegment]):
         return max(bisect_right(self._base_offsets, record_offset) - 1, 0)
 
     def end_offset_of(self, index: int, log_end_offset: int) -> int:
-        """Where the offsets of segment number `index` end (exclusive)."""
         if index + 1 < len(self._segments):
             return self._base_offsets[index + 1]
         return log_end_offset
-
-    # -- files -----------------------------------------------------------------------------------
 
     def make(self, base_offset: int, size_bytes: int = 0) -> LogSegment:
         """A segment of this directory; no file is touched."""
@@ -312,8 +290,6 @@ class LogSegments(Sequence[LogSegment]):
             count += 1
         return count
 
-    # -- reading ---------------------------------------------------------------------------------
-
     def read(
         self,
         config: LogConfig,
@@ -423,3 +399,82 @@ def _locate(
         return segment.locate(
             start_offset, end_offset, max_bytes, max_offset, min_one_message=min_one_message
         )
+
+
+@dataclass(slots=True)
+class FlushJob:
+    """The files to sync to make one log durable up to an offset, everything below the new recovery
+    point first, then the directory. `run` blocks on the disk and may run in any thread.
+
+    Must not touch the log's state: `Log.finish_flush` applies the outcome on the loop. Invariant:
+    `failure` and `no_room` are None only if every file of the job was synced.
+    """
+
+    filesystem: Filesystem
+    directory: str
+    offset: int
+    """The log end offset when the job was made: the recovery point after it."""
+    leader_epoch_cache: LeaderEpochCache
+    truncation_count: int
+    files: list[File] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    failure: OSError | None = None
+    no_room: OSError | None = None
+    """Set instead if no fsync failed, but there was no room for the leader epochs or no descriptor
+    for a file: the disk's state is known, and another flush may succeed."""
+
+    def add(self, segment: LogSegment) -> None:
+        """Sync the segment's files; its log file stays open until the job has run.
+
+        Raises: OSError; then the job must not run.
+        """
+        try:
+            file = segment.file()
+        except OSError:
+            self._release()
+            raise
+        file.acquire()
+        self.files.append(file)
+        self.paths += [segment.offset_index.path, segment.time_index.path]
+        if segment.transaction_index.exists():
+            self.paths.append(segment.transaction_index.path)
+
+    def _release(self) -> None:
+        for file in self.files:
+            file.release()
+        self.files.clear()
+
+    def run(self) -> None:
+        """Sync all of it. Never raises: the outcome is in `failure` and `no_room`."""
+        try:
+            for file in self.files:
+                file.fdatasync()
+            for path in self.paths:
+                self._sync_path(path)
+            try:
+                self.leader_epoch_cache.write()
+            except OSError as error:
+                if not is_out_of_room(error):
+                    raise
+                self.no_room = error
+            else:
+                self.filesystem.fsync_directory(self.directory)
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                self.no_room = error
+            else:
+                self.failure = error
+        finally:
+            self._release()
+
+    def _sync_path(self, path: str) -> None:
+        # Through a descriptor of its own: fsync covers mapped pages too, and the loop may trim,
+        # unmap or delete the file at the same time.
+        try:
+            file = self.filesystem.open(path)
+        except FileNotFoundError:
+            return
+        try:
+            file.fsync()
+        finally:
+            file.close()

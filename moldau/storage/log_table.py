@@ -68,7 +68,6 @@ class LogTable:
         """Partitions put aside whose offsets may still be in the checkpoint files."""
 
     def put_online(self, log: Log, directory: LogDirectory) -> None:
-        """A log was opened."""
         assert log.topic_partition not in self.logs
         self.offline.pop(log.topic_partition, None)
         self.logs[log.topic_partition] = log
@@ -109,20 +108,17 @@ class LogTable:
         return self.logs.pop(topic_partition, None)
 
     def holder(self, topic_partition: TopicPartition) -> LogDirectory | None:
-        """The log directory a partition is in, online or not."""
         directory = self.directory_of.get(topic_partition)
         if directory is None and topic_partition in self.offline:
             return self.offline[topic_partition].directory
         return directory
 
     def logs_in(self, directory: LogDirectory) -> list[Log]:
-        """The online logs of a directory."""
         return [
             self.logs[each] for each, holder in self.directory_of.items() if holder is directory
         ]
 
     def has_offline_in(self, directory: LogDirectory) -> bool:
-        """Whether some partition of the directory is not served."""
         return any(each.directory is directory for each in self.offline.values())
 
     def emptiest(self, directories: list[LogDirectory]) -> LogDirectory | None:
@@ -138,7 +134,6 @@ class LogTable:
         return min(candidates, key=lambda each: counts[each.path], default=None)
 
     def removed_from(self, directory: LogDirectory) -> list[TopicPartition]:
-        """Partitions put aside that the directory's checkpoint files may still name."""
         return [each for each, holder in self.removed.items() if holder is directory]
 
     def offsets_forgotten(self, directory: LogDirectory, removed: list[TopicPartition]) -> None:
@@ -148,7 +143,6 @@ class LogTable:
                 del self.removed[topic_partition]
 
     def offsets(self, directory: LogDirectory, checkpoint: str) -> Offsets:
-        """What the checkpoint file of that name should hold in the directory."""
         offset_of, logs = _OFFSET_OF[checkpoint], self.logs
         offsets: Offsets = {}
         for topic_partition, holder in self.directory_of.items():

@@ -44,9 +44,7 @@ def read_meta_properties(filesystem: Filesystem, directory: str) -> MetaProperti
     Version 0 (`broker.id` in the place of `node.id`) must name a cluster, although the cluster id
     is optional there: without one the directory's identity cannot be checked.
 
-    Raises:
-        CorruptFile: the file is there and unusable.
-        OSError: it cannot be read.
+    Raises: OSError; CorruptFile when the file is unusable.
     """
     path = os.path.join(directory, META_PROPERTIES)
     try:

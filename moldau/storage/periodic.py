@@ -5,10 +5,10 @@ Invariant: the next run is scheduled when the last one has ended, so a slow disk
 never more numerous; after a run that raised, the next one follows after a pause; after `stop`
 returned nothing runs any more.
 
-Runs handle disk errors. Any other exception goes to the node's fault table, which stops the node
-for a broken invariant. After all others the job goes on: no job of the storage endangers data by
-being late. What is not flushed is on the other replicas, older checkpoints make the next start
-longer, and what is not removed or compacted takes room.
+Runs handle disk errors. Another exception goes to the node's fault table, which stops the node for
+a broken invariant. After all others the job goes on: no job of the storage endangers data by being
+late. What is not flushed is on the other replicas, older checkpoints make the next start longer,
+and what is not removed or compacted takes room.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class PeriodicJob:
 
     @property
     def is_running(self) -> bool:
-        """Whether a run has begun and not ended."""
         return self._task is not None
 
     def start(self, delay_ms: int | None = None) -> None:
@@ -71,7 +70,6 @@ class PeriodicJob:
         self._cancel_timer()
 
     async def stop(self) -> None:
-        """No further runs; waits for a running one."""
         self._stopped = True
         self._cancel_timer()
         task = self._task

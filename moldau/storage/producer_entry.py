@@ -54,7 +54,6 @@ class ProducerBatch(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """Offset of the batch's first record."""
         return self.last_offset - self.offset_delta
 
 

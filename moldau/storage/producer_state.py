@@ -16,6 +16,7 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
@@ -101,33 +102,21 @@ def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
     ]
 
 
+@dataclass(slots=True, eq=False)
 class ProducerState:
     """Producers by id, and their open transactions. Belongs to the log's loop."""
 
-    __slots__ = (
-        "_directory",
-        "_filesystem",
-        "_ongoing",
-        "_unreplicated",
-        "expiration_ms",
-        "map_end_offset",
-        "producers",
-        "snapshot_offsets",
-        "unsynced_snapshot_paths",
-    )
-
-    def __init__(self, filesystem: Filesystem, directory: str, expiration_ms: int) -> None:
-        self._filesystem = filesystem
-        self._directory = directory
-        self.expiration_ms = expiration_ms
-        self.producers: dict[int, ProducerEntry] = {}
-        self._ongoing: dict[int, int] = {}
-        """First offset -> producer id of every open transaction, in log order."""
-        self._unreplicated: list[CompletedTransaction] = []
-        """Ended transactions whose marker is not below the high watermark yet."""
-        self.map_end_offset = 0
-        self.snapshot_offsets: list[int] = []
-        self.unsynced_snapshot_paths: list[str] = []
+    _filesystem: Filesystem
+    _directory: str
+    expiration_ms: int
+    producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    _ongoing: dict[int, int] = field(default_factory=dict)
+    """First offset -> producer id of every open transaction, in log order."""
+    _unreplicated: list[CompletedTransaction] = field(default_factory=list)
+    """Ended transactions whose marker is not below the high watermark yet."""
+    map_end_offset: int = 0
+    snapshot_offsets: list[int] = field(default_factory=list)
+    unsynced_snapshot_paths: list[str] = field(default_factory=list)
 
     # -- appends ---------------------------------------------------------------------------------
 
@@ -315,11 +304,9 @@ class ProducerState:
     # -- snapshots -------------------------------------------------------------------------------
 
     def path_at(self, offset: int) -> str:
-        """The snapshot file at `offset`."""
         return os.path.join(self._directory, f"{offset:020d}{SNAPSHOT_SUFFIX}")
 
     def list_snapshots(self) -> None:
-        """Learn from the directory which snapshots there are. Raises: OSError."""
         self.snapshot_offsets = [
             int(name[:20])
             for name in self._filesystem.listdir(self._directory)

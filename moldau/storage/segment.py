@@ -14,6 +14,7 @@ import zlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
@@ -75,7 +76,6 @@ class VerifiedRanges:
         self._ends: list[int] = []
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of [start, end) may be sent."""
         end = min(end, self.trusted_from)
         if start >= end:
             return True
@@ -134,68 +134,46 @@ class OpenSegments:
         self._entries.pop(id(entry), None)
 
     def close_all(self) -> None:
-        """Close everything that is open."""
         while self._entries:
             _, entry = self._entries.popitem(last=False)
             entry.close_descriptors()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LogSegment:
     """States: active (open for append) -> closed (on roll) -> deleted."""
 
-    __slots__ = (
-        "_file",
-        "_filesystem",
-        "_max_timestamp_ms",
-        "_offset_of_max_timestamp",
-        "_open_segments",
-        "_rolling_base_timestamp_ms",
-        "base_offset",
-        "bytes_since_index_entry",
-        "created_ms",
-        "hints",
-        "is_active",
-        "offset_index",
-        "path",
-        "size_bytes",
-        "time_index",
-        "transaction_index",
-        "verified",
-    )
+    _filesystem: Filesystem
+    _open_segments: OpenSegments
+    directory: InitVar[str]
+    base_offset: int
+    size_bytes: int
+    created_ms: int
+    path: str = field(init=False)
+    offset_index: OffsetIndex = field(init=False)
+    time_index: TimeIndex = field(init=False)
+    transaction_index: TransactionIndex = field(init=False)
+    verified: VerifiedRanges = field(init=False)
+    is_active: bool = False
+    bytes_since_index_entry: int = 0
+    hints: dict[int, int] = field(default_factory=dict)
+    """Offset -> position of the batch that begins with it; bounded, oldest dropped."""
+    _file: File | None = None
+    _max_timestamp_ms: int | None = None
+    _offset_of_max_timestamp: int = field(init=False)
+    _rolling_base_timestamp_ms: int | None = None
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        open_segments: OpenSegments,
-        directory: str,
-        base_offset: int,
-        size_bytes: int,
-        created_ms: int,
-    ) -> None:
-        self._filesystem = filesystem
-        self._open_segments = open_segments
-        self._file: File | None = None
-        self.base_offset = base_offset
-        self.size_bytes = size_bytes
-        self.created_ms = created_ms
-        self.is_active = False
-        self.path = segment_path(directory, base_offset, LOG_SUFFIX)
-        self.offset_index = OffsetIndex(
-            filesystem, segment_path(directory, base_offset, INDEX_SUFFIX), base_offset
+    def __post_init__(self, directory: str) -> None:
+        base_offset, filesystem = self.base_offset, self._filesystem
+        path, index_path, time_index_path, transaction_index_path = (
+            segment_path(directory, base_offset, suffix) for suffix in SEGMENT_SUFFIXES
         )
-        self.time_index = TimeIndex(
-            filesystem, segment_path(directory, base_offset, TIME_INDEX_SUFFIX), base_offset
-        )
-        self.transaction_index = TransactionIndex(
-            filesystem, segment_path(directory, base_offset, TXN_INDEX_SUFFIX)
-        )
-        self.verified = VerifiedRanges(trusted_from=size_bytes)
-        self.bytes_since_index_entry = 0
-        self.hints: dict[int, int] = {}
-        """Offset -> position of the batch that begins with it; bounded, oldest dropped."""
-        self._max_timestamp_ms: int | None = None
+        self.path = path
+        self.offset_index = OffsetIndex(filesystem, index_path, base_offset)
+        self.time_index = TimeIndex(filesystem, time_index_path, base_offset)
+        self.transaction_index = TransactionIndex(filesystem, transaction_index_path)
+        self.verified = VerifiedRanges(trusted_from=self.size_bytes)
         self._offset_of_max_timestamp = base_offset
-        self._rolling_base_timestamp_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"LogSegment({self.path!r}, size_bytes={self.size_bytes})"
@@ -278,7 +256,6 @@ class LogSegment:
         self._open_segments = open_segments
 
     def paths(self) -> list[str]:
-        """The segment's files that exist."""
         candidates = (
             self.path,
             self.offset_index.path,

@@ -53,7 +53,7 @@ class TimestampSearch:
     @classmethod
     def for_max_timestamp(cls, log: Log) -> TimestampSearch:
         """Search for the first record with the largest timestamp. Raises: LogOffline."""
-        _require_online(log)
+        log.require_online()
         try:
             largest = max(each.max_timestamp()[0] for each in log.segments)
         except (InvalidBatch, OSError) as error:
@@ -72,7 +72,7 @@ class TimestampSearch:
     def locate(self) -> bool:
         """Whether there is a step to `run`; False: the search has ended. Raises: LogOffline."""
         log = self._log
-        _require_online(log)
+        log.require_online()
         try:
             return not self._is_over() and self._choose_segment()
         except (InvalidBatch, OSError) as error:
@@ -153,11 +153,6 @@ class TimestampSearch:
                         record.timestamp_ms, record.offset, header.partition_leader_epoch
                     )
         return None
-
-
-def _require_online(log: Log) -> None:
-    if log.offline:
-        raise LogOffline(log.name, log.offline_reason)
 
 
 def _failed(log: Log, error: InvalidBatch | OSError) -> LogOffline:

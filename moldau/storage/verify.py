@@ -34,10 +34,12 @@ from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     OFFSET_CHECKPOINTS,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     read_clean_shutdown_marker,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
+    read_partition_metadata,
 )
 from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc
 from moldau.storage.faults import CorruptFile, describe
@@ -50,7 +52,6 @@ from moldau.storage.log_directory import (
     parse_partition_directory,
 )
 from moldau.storage.meta_properties import META_PROPERTIES, read_meta_properties
-from moldau.storage.partition_metadata import PARTITION_METADATA, read_partition_metadata
 from moldau.storage.producer_state import SNAPSHOT_SUFFIX, decode_snapshot
 
 
@@ -372,7 +373,6 @@ class Verification:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether flushed bytes are wrong or missing anywhere."""
         return self.counts[Severity.DAMAGE] > 0
 
     def findings(self, path: str) -> Iterator[Finding]:
@@ -401,8 +401,6 @@ class Verification:
         for finding in findings:
             self.counts[finding.severity] += 1
             yield finding
-
-    # -- the log directory -----------------------------------------------------------------------
 
     def _log_directory(self, path: str) -> Iterator[Finding]:
         yield from self._directory_files(path)
@@ -443,7 +441,9 @@ class Verification:
             yield from found
 
     def _recovery_points(self, path: str) -> dict[TopicPartition, int] | None:
-        """By partition; None without a checkpoint, or after a clean stop (all was flushed)."""
+        """Recovery points by partition; None without a checkpoint, or after a clean stop (all was
+        flushed).
+        """
         try:
             if read_clean_shutdown_marker(self.filesystem, path) is not None:
                 return None
@@ -461,8 +461,6 @@ class Verification:
             return read_offset_checkpoint(self.filesystem, file).keys()
         except (CorruptFile, OSError):
             return frozenset()
-
-    # -- a partition -----------------------------------------------------------------------------
 
     def _partition(
         self,

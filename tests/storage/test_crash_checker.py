@@ -10,9 +10,9 @@ import random as random_module
 import pytest
 
 from moldau.storage import batch_scan, log_directory
-from moldau.storage.flush_job import FlushJob
 from moldau.storage.indexes import OffsetIndex, TimeIndex, TransactionIndex
 from moldau.storage.log_manager import LogManager
+from moldau.storage.log_segments import FlushJob
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import LogSegment
 from tests.kit.injected_bugs import Inject, Patch

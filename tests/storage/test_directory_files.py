@@ -19,9 +19,11 @@ from moldau.storage.checkpoints import (
     read_clean_shutdown_marker,
     read_leader_epoch_checkpoint,
     read_offset_checkpoint,
+    read_partition_metadata,
     write_clean_shutdown_marker,
     write_leader_epoch_checkpoint,
     write_offset_checkpoint,
+    write_partition_metadata,
 )
 from moldau.storage.faults import CorruptFile
 from moldau.storage.log_directory import (
@@ -39,7 +41,6 @@ from moldau.storage.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
-from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 
 DIRECTORY_ID = UUID(int=0xABCDEF << 96 | 0xFEDCBA)

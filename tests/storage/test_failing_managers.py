@@ -14,9 +14,9 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
+from moldau.storage.checkpoints import PARTITION_METADATA
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log_manager import LogManager
-from moldau.storage.partition_metadata import PARTITION_METADATA
 from tests.storage.storage_fixtures import batch, topic_id, tp
 from tests.storage.test_failing_operations import OneFailure
 from tests.storage.test_log_manager import Node, exceptions_of_this_loop, settle

@@ -107,12 +107,12 @@ async def test_a_start_without_a_log_that_was_here_is_not_clean() -> None:
     for epoch in (8, 9):
         manager = await node.start()
         assert node.report.previous_broker_epoch == -1
-        assert manager.found.missing == set(manager.offline_partitions()) == {tp("a-0")}
+        assert manager.found.missing == set(manager.table.offline) == {tp("a-0")}
         assert node.offsets("recovery-point-offset-checkpoint", "/one") == {tp("a-0"): 20}
         await manager.shutdown(epoch)
     manager = await node.start()
     await manager.found.settle(lambda each: (topic_id(1), ZERO_UUID) if each == tp("b-0") else None)
-    assert not manager.offline_partitions(), "the metadata knows nothing of it"
+    assert not manager.table.offline, "the metadata knows nothing of it"
     await manager.shutdown(10)
     await node.start()
     assert node.report.previous_broker_epoch == 10

@@ -79,7 +79,7 @@ async def test_our_loader_serves_what_kafka_wrote(directories: Path) -> None:
     manager = manager_over(directories)
     report = await manager.start()
     # Kafka had more partitions than are kept here; its checkpoints name them.
-    assert set(manager.offline_partitions()) == manager.found.missing
+    assert set(manager.table.offline) == manager.found.missing
     assert report.offline_count == (0 if is_clean else 6)
     assert report.clean_directory_count == (2 if is_clean else 0)
     assert report.previous_broker_epoch == (255 if is_clean else -1)

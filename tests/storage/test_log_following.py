@@ -269,7 +269,7 @@ def test_the_start_follows_the_leader_as_far_as_it_is_committed() -> None:
 def test_an_epoch_without_records_goes_with_a_cut_that_cuts_nothing() -> None:
     log = open_log()
     append(log, "a", leader_epoch=4)
-    log.assign_leader_epoch(5, 1)
+    log.leader_epoch_cache.assign(5, 1)
     assert log.leader_epoch_cache.latest_epoch == 5
     assert not log.truncate_to(1)
     assert log.leader_epoch_cache.entries == [(4, 0)]

@@ -451,7 +451,7 @@ def test_end_offsets_of_epochs() -> None:
         7: (7, 4),
         8: (-1, -1),
     }
-    log.assign_leader_epoch(9, 4)
+    log.leader_epoch_cache.assign(9, 4)
     assert log.end_offset_for_epoch(7) == (7, 4)
     assert log.end_offset_for_epoch(9) == (9, 4)
 

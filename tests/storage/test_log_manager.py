@@ -11,12 +11,15 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.restarts import FIRST_PAUSE_MS
-from moldau.storage.checkpoints import read_clean_shutdown_marker, read_offset_checkpoint
+from moldau.storage.checkpoints import (
+    read_clean_shutdown_marker,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
 from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_manager import InconsistentTopicId, LogManager, describe_log_dirs
-from moldau.storage.partition_metadata import read_partition_metadata
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.storage_fixtures import (
     START_MS,
@@ -177,7 +180,7 @@ async def test_offline_partition_leaves_its_neighbours_alone() -> None:
     assert read_clean_shutdown_marker(node.filesystem, "/data") is None
     assert node.offsets("recovery-point-offset-checkpoint")[tp("b-0")] == 20
     manager = await node.start()
-    assert list(manager.offline_partitions()) == [tp("b-0")]
+    assert list(manager.table.offline) == [tp("b-0")]
     assert manager.delete(tp("b-0"))
     manager.get_or_create(tp("b-0"), topic_id(77))
 
@@ -237,7 +240,7 @@ async def test_damage_found_after_a_clean_shutdown_makes_it_unclean() -> None:
     assert node.stopped_under() == 7
     node.filesystem.put("/data/a-0/partition.metadata", b"garbage")
     manager = await node.start()
-    assert list(manager.offline_partitions()) == [tp("a-0")]
+    assert list(manager.table.offline) == [tp("a-0")]
     assert node.report.previous_broker_epoch == -1
 
 

@@ -12,16 +12,17 @@ from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     CleanShutdown,
     write_clean_shutdown_marker,
     write_leader_epoch_checkpoint,
     write_offset_checkpoint,
+    write_partition_metadata,
 )
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import marked_directory_name
 from moldau.storage.meta_properties import META_PROPERTIES
-from moldau.storage.partition_metadata import PARTITION_METADATA, write_partition_metadata
 from moldau.storage.verify import Severity, Verification
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import format_directory, topic_id, tp

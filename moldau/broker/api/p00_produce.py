@@ -26,7 +26,6 @@ from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
 from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.replica_manager import ReplicaManager
-from moldau.broker.replica.transactions import transactional_producer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     LeaderIdAndEpoch,
@@ -38,6 +37,7 @@ from moldau.protocol.messages.p00_produce import (
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
+from moldau.storage.append import transactional_producer
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_ZSTD: Final = 7

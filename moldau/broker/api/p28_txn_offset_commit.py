@@ -21,7 +21,6 @@ from moldau.broker.coordinator.transaction.verification import Support
 from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.transactions import (
     NO_SEQUENCE,
-    BatchProducer,
     VerificationGuard,
     begin_verification,
     end_verification,
@@ -41,6 +40,7 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
+from moldau.storage.append import BatchProducer
 
 FIRST_WITH_LOAD_ERROR: Final = 2
 FIRST_WITH_ABORTABLE_ERROR: Final = 4

@@ -24,15 +24,10 @@ METRIC_PREFIX: Final = "kafka.server:type=ReplicaManager,name="
 class ReplicationContext:
     """The cluster around the partitions of one broker (a `ClusterView`). Belongs to the data loop.
 
-    Args:
-        max_lag_ms: `replica.lag.time.max.ms`.
-        broker_epoch: of this broker, -1 before it registered.
-        image: the newest metadata.
-        submit_isr_change: takes a proposal to the controller; `Partition.isr_change_answered` gets
-            the answer.
-
-    `last_fetch_ms` is written when a follower's Fetch arrives; it has at most one entry for each
-    registered broker.
+    `max_lag_ms` is `replica.lag.time.max.ms`; `broker_epoch` is -1 before this broker registered;
+    `submit_isr_change` takes a proposal to the controller, and `Partition.isr_change_answered` gets
+    the answer. `last_fetch_ms` is written when a follower's Fetch arrives; it has at most one entry
+    for each registered broker.
     """
 
     def __init__(
@@ -66,6 +61,5 @@ class ReplicationContext:
         )
 
     def brokers_left(self, image: MetadataImage) -> None:
-        """Forget the last fetches of brokers that are not registered any more."""
         for broker_id in self.last_fetch_ms.keys() - image.cluster.brokers.keys():
             del self.last_fetch_ms[broker_id]

@@ -27,6 +27,7 @@ from moldau.broker.replica.core.in_sync_set import IsrChange, PartitionState
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p56_alter_partition as p56
 from moldau.protocol.messages import p73_assign_replicas_to_dirs as p73
+from moldau.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
@@ -105,15 +106,12 @@ class _Sender(ABC, Generic[Report]):
             self._begin()
 
     async def _send_all(self) -> None:
-        backoff_ms = 0
+        backoff = Backoff(self.retry_backoff_ms, self.max_backoff_ms)
         while self._waiting:
             if await self._send_batch():
-                backoff_ms = 0
-                continue
-            backoff_ms = (
-                min(2 * backoff_ms, self.max_backoff_ms) if backoff_ms else self.retry_backoff_ms
-            )
-            await asyncio.sleep(backoff_ms / 1000)
+                backoff.reset()
+            else:
+                await asyncio.sleep(backoff.next_ms() / 1000)
 
     @abstractmethod
     async def _send_batch(self) -> bool:
@@ -238,7 +236,6 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
         self._waiting = {**batch, **self._waiting}
 
     def _log_problem(self, problem: str) -> None:
-        """Log a problem when it is a new one, and that it is over."""
         if problem == self._problem:
             return
         if problem:

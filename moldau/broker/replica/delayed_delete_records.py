@@ -31,10 +31,8 @@ class _Wait(NamedTuple):
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """States: filled by `wait_for` → `start` → answered.
-
-    Args:
-        response: holds the slots, and those of the partitions that are not waited for.
+    """States: filled by `wait_for` → `start` → answered. The response has a slot for every
+    partition, waited for or not.
     """
 
     __slots__ = ("_context", "_is_linked", "_manager", "_response", "_waits")
@@ -57,7 +55,6 @@ class DelayedDeleteRecords(DelayedOperation):
             self._waits.setdefault(partition, []).append(_Wait(required_offset, slot))
 
     def start(self, timeout_ms: int) -> None:
-        """Answer, or wait for the followers."""
         if self._waits and timeout_ms > 0:
             for partition in self._waits:
                 partition.low_watermark_waits[self._partition_changed] = None
@@ -93,7 +90,6 @@ class DelayedDeleteRecords(DelayedOperation):
         self._context.respond_nothing()
 
     def _settle(self, partition: Partition, wait: _Wait) -> bool:
-        """Fill the slot if the partition's part is decided."""
         low_watermark = partition.low_watermark
         if not partition.is_leader:
             wait.slot.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -69,7 +69,6 @@ class FetchParameters(NamedTuple):
 
     @property
     def is_from_follower(self) -> bool:
-        """Whether a broker fetches, for its replica."""
         return self.replica_id != NO_REPLICA
 
 
@@ -238,11 +237,9 @@ class DelayedFetch(DelayedOperation):
             self._finish(None)
 
     def on_timeout(self) -> None:
-        """Answer with what there is, which may be nothing."""
         self._finish(None)
 
     def on_dropped(self) -> None:
-        """Stop watching; the request ends without an answer."""
         self._let_go()
         self.context.respond_nothing()
 
@@ -524,7 +521,6 @@ class DelayedFetch(DelayedOperation):
                     owner.repeat_position(other)
 
     def _find(self, fetched: FetchPartition) -> Partition | ErrorCode:
-        """The local replica, or the error for the client."""
         fetched.unwatch()
         manager = self.manager
         index = fetched.partition_index
@@ -578,5 +574,4 @@ def is_news(fetched: FetchPartition, read: FetchRead) -> bool:
 
 
 def total_bytes(outcomes: Iterable[Outcome]) -> int:
-    """The record bytes of a response."""
     return sum(read.size_bytes for _, read in outcomes)

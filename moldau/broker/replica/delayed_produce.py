@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 
 class ProduceOperation(DelayedOperation):
-    """States: appending (until `start_waiting`) -> waiting -> answered.
-
-    Args:
-        required_acks: the request's `acks`.
-    """
+    """States: appending (until `start_waiting`) -> waiting -> answered."""
 
     __slots__ = (
         "_commit_waits",
@@ -70,10 +66,7 @@ class ProduceOperation(DelayedOperation):
         self._is_linked = False
         self._is_started = False
 
-    # -- filling the response --------------------------------------------------------------------
-
     def fail(self, slot: PartitionProduceResponse, error: ErrorCode, message: str | None) -> None:
-        """A partition's append is refused."""
         self._has_failed = True
         slot.error_code = error
         slot.error_message = message
@@ -123,10 +116,8 @@ class ProduceOperation(DelayedOperation):
         slot: PartitionProduceResponse,
         guard: VerificationGuard | None = None,
     ) -> None:
-        """Append a batch, now or in turn behind a recompression.
-
-        Args:
-            guard: for a transactional batch: under which its transaction was verified.
+        """Append a batch, now or in turn behind a recompression; a transactional one under the
+        guard with which its transaction was verified.
         """
         if not partition.must_queue(records):
             result = partition.append(records, self.required_acks, guard=guard)
@@ -194,10 +185,7 @@ class ProduceOperation(DelayedOperation):
             self.fail(wait.slot, error, None)
         self._settle()
 
-    # -- waiting ---------------------------------------------------------------------------------
-
     def start_waiting(self, timeout_ms: int) -> None:
-        """All partitions have been looked at: answer, or wait for what is outstanding."""
         self._timeout_ms = max(0, timeout_ms)
         self._is_started = True
         if not self._outstanding_count:
@@ -243,8 +231,6 @@ class ProduceOperation(DelayedOperation):
             if error is not None:
                 self.fail(wait.slot, error, None)
                 wait.slot.base_offset = NO_OFFSET
-
-    # -- answering -------------------------------------------------------------------------------
 
     def _answer(self) -> None:
         context = self.context

@@ -81,14 +81,12 @@ class FetchPartition:
         return (self.topic_id, self.partition_index)
 
     def watch(self, partition: Partition) -> None:
-        """Tell the owner of the changes of `partition` from now on."""
         if self.partition is not partition:
             self.unwatch()
             self.partition = partition
             partition.fetch_watchers[self] = None
 
     def unwatch(self) -> None:
-        """Tell the owner nothing more."""
         if self.partition is not None:
             self.partition.fetch_watchers.pop(self, None)
             self.partition = None
@@ -167,7 +165,6 @@ class FetchSession:
                     self.dirty.pop(gone, None)
 
     def close(self) -> None:
-        """Stop watching everything."""
         for fetched in self.partitions.values():
             fetched.unwatch()
         self.partitions.clear()
@@ -175,7 +172,6 @@ class FetchSession:
 
 
 def request_partitions(request: FetchRequest, owner: FetchOwner) -> Iterable[FetchPartition]:
-    """The partitions a request lists, in its order."""
     for topic in request.topics:
         for asked in topic.partitions:
             yield FetchPartition(
@@ -198,8 +194,6 @@ class FetchSessionCache:
     the session they name; an incremental fetch must carry the epoch that follows the last one.
     """
 
-    __slots__ = ("_clock", "_max_sessions", "_random", "_sessions", "evicted_count")
-
     def __init__(
         self, clock: Clock, random: Random, *, max_sessions: int = DEFAULT_MAX_SESSIONS
     ) -> None:
@@ -214,11 +208,9 @@ class FetchSessionCache:
 
     @property
     def partition_count(self) -> int:
-        """Partitions in all sessions."""
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def register_gauges(self, registry: Registry) -> None:
-        """Show the cache under Kafka's metric names."""
         prefix = "kafka.server:type=FetchSessionCache,name="
         registry.gauge(prefix + "NumIncrementalFetchSessions", lambda: float(len(self)))
         registry.gauge(
@@ -233,9 +225,8 @@ class FetchSessionCache:
     ) -> tuple[ErrorCode, FetchSession | None]:
         """Find the session of an incremental fetch and apply the request to it.
 
-        Returns:
-            The error to answer with, or the session; a session that became empty has ended: it is
-            returned closed, and its id is free.
+        Returns the error to answer with, or the session; a session that became empty has ended: it
+        is returned closed, and its id is free.
         """
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -261,10 +252,8 @@ class FetchSessionCache:
         uses_topic_ids: bool,
         is_privileged: bool = False,
     ) -> FetchSession | None:
-        """Found a session for the `count` partitions of a full fetch, if there is room for it.
-
-        Args:
-            is_privileged: for a follower.
+        """Found a session for the `count` partitions of a full fetch, if there is room for it; a
+        follower's is privileged.
         """
         if not self._make_room(count, is_privileged):
             return None
@@ -276,13 +265,11 @@ class FetchSessionCache:
         return session
 
     def end(self, session_id: int) -> None:
-        """Forget a session; unknown ids are fine."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
 
     def clear(self) -> None:
-        """Forget all sessions (shutdown)."""
         for session_id in list(self._sessions):
             self.end(session_id)
 

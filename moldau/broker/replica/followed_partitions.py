@@ -300,11 +300,8 @@ class FollowedPartition:
 class FollowedPartitions:
     """The partitions that one fetcher follows, in its session and its waits.
 
-    Args:
-        partition_max_bytes: `replica.fetch.max.bytes`.
-        backoff_ms: `replica.fetch.backoff.ms`.
-        throttle: `follower.replication.throttled.*` (KIP-73); None for no limit.
-        on_work: called when there may be something to fetch or to ask again.
+    A `throttle` of None (`follower.replication.throttled.*`, KIP-73) limits nothing. `on_work` is
+    called when there may be something to fetch or to ask again.
     """
 
     def __init__(
@@ -335,12 +332,10 @@ class FollowedPartitions:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to ask the leader for."""
         return self.session.is_idle and not self.asking
 
     @property
     def max_lag(self) -> int:
-        """The largest lag of a partition, in records."""
         return max((followed.lag for followed in self._lagging), default=0)
 
     @property
@@ -350,11 +345,9 @@ class FollowedPartitions:
 
     @property
     def waiting_count(self) -> int:
-        """Partitions that are put off for now."""
         return len(self._delayed) + len(self._throttled) + len(self.asking)
 
     def get(self, key: PartitionKey) -> FollowedPartition | None:
-        """The partition with that key, if it is followed."""
         return self._followed.get(key)
 
     # -- what comes from outside -----------------------------------------------------------------
@@ -372,7 +365,6 @@ class FollowedPartitions:
         self._on_work()
 
     def unfollow(self, partition: Partition) -> None:
-        """Stop fetching the partition; unknown ones are fine."""
         key = (partition.topic_id, partition.topic_partition.partition)
         followed = self._followed.get(key)
         if followed is not None and followed.partition is partition:
@@ -380,7 +372,6 @@ class FollowedPartitions:
             self._on_work()
 
     def close(self) -> None:
-        """Let go of everything."""
         for followed in list(self._followed.values()):
             self._forget(followed)
         for timer in (self._delay_timer, self._throttle_timer):
@@ -409,7 +400,6 @@ class FollowedPartitions:
             self._hold(followed, step, answer.requested)
 
     def look_again(self, key: PartitionKey) -> None:
-        """Stop the partition if its log has failed."""
         followed = self._followed.get(key)
         if followed is not None and followed.position() is None:
             self._hold(followed, FollowerStep.STOP, None)
@@ -420,7 +410,6 @@ class FollowedPartitions:
         return asking
 
     def asked(self, followed: FollowedPartition, step: FollowerStep) -> None:
-        """Go by the step that the leader's offsets led to."""
         if self._followed.get(followed.key) is not followed:
             return
         if step is FollowerStep.FETCH_ON:
@@ -431,7 +420,7 @@ class FollowedPartitions:
     # -- waits -----------------------------------------------------------------------------------
 
     def _fetch(self, followed: FollowedPartition) -> None:
-        """Into the session, from the log end; or into the wait for the throttle."""
+        """Put the partition into the session, from its log end, or into the throttle's wait."""
         position = followed.position()
         if position is None:
             self._hold(followed, FollowerStep.STOP, None)
@@ -477,7 +466,7 @@ class FollowedPartitions:
     def _hold(
         self, followed: FollowedPartition, step: FollowerStep, requested: FollowerPosition | None
     ) -> None:
-        """Out of the session, and into the wait that `step` means."""
+        """Take the partition out of the session and put it into the wait that `step` means."""
         self._leave_waits(followed)
         self.session.drop(followed.key)
         if step is FollowerStep.ASK_OFFSETS and requested is not None:

@@ -9,6 +9,7 @@ request: what a leader leaves out of its answers is requested again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -75,37 +76,23 @@ def _asks_the_same(one: FollowerPosition, other: FollowerPosition) -> bool:
     )
 
 
+@dataclass(slots=True, eq=False)
 class FollowerSession:
     """States: none (the next fetch is full) -> open (fetches are incremental) -> none, when the
     leader or the connection has lost it. One request is under way at a time: `build`, then `take`
     or `lose`.
-
-    Args:
-        partition_max_bytes: `replica.fetch.max.bytes`.
     """
 
-    __slots__ = (
-        "_changed",
-        "_forgotten",
-        "_known",
-        "_partition_max_bytes",
-        "_wanted",
-        "session_epoch",
-        "session_id",
-    )
-
-    def __init__(self, partition_max_bytes: int) -> None:
-        self._partition_max_bytes = partition_max_bytes
-        self.session_id = NO_SESSION_ID
-        self.session_epoch = FULL_FETCH_EPOCH
-        self._wanted: dict[PartitionKey, FollowerPosition] = {}
-        self._known: dict[PartitionKey, FollowerPosition] = {}
-        """As the last request told the leader."""
-        self._changed: dict[PartitionKey, FollowerPosition] = {}
-        self._forgotten: dict[PartitionKey, None] = {}
+    partition_max_bytes: int
+    session_id: int = NO_SESSION_ID
+    session_epoch: int = FULL_FETCH_EPOCH
+    _wanted: dict[PartitionKey, FollowerPosition] = field(default_factory=dict)
+    _known: dict[PartitionKey, FollowerPosition] = field(default_factory=dict)
+    """As the last request told the leader."""
+    _changed: dict[PartitionKey, FollowerPosition] = field(default_factory=dict)
+    _forgotten: dict[PartitionKey, None] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Partitions that are wanted."""
         return len(self._wanted)
 
     @property
@@ -119,7 +106,6 @@ class FollowerSession:
         return not self._wanted and not (self._known and self.is_open)
 
     def want(self, position: FollowerPosition) -> None:
-        """Fetch the partition from that position on."""
         key = (position.topic_id, position.topic_partition.partition)
         self._forgotten.pop(key, None)
         known = self._known.get(key)
@@ -157,10 +143,8 @@ class FollowerSession:
         return request
 
     def take(self, response: FetchResponse) -> tuple[ErrorCode, list[FollowerAnswer]]:
-        """Take the answer to the request built last.
-
-        Returns:
-            The error of the whole answer, or NONE and the answers about requested partitions.
+        """Take the answer to the request built last. Returns the error of the whole answer, or NONE
+        and the answers about requested partitions.
         """
         error = ErrorCode.of(response.error_code)
         if error is not ErrorCode.NONE:
@@ -189,11 +173,8 @@ class FollowerSession:
         return ErrorCode.NONE, answers
 
     def lose(self, *, is_gone: bool = False) -> None:
-        """The answer is lost, or makes no sense: start over with a full fetch.
-
-        Args:
-            is_gone: the leader does not have the session any more; otherwise the next fetch ends it
-                there.
+        """The answer is lost, or makes no sense: start over with a full fetch, which ends the
+        session at the leader unless it is gone there.
         """
         if is_gone:
             self.session_id = NO_SESSION_ID
@@ -229,7 +210,7 @@ class FollowerSession:
                     fetch_offset=position.fetch_offset,
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start_offset=position.log_start_offset,
-                    partition_max_bytes=self._partition_max_bytes,
+                    partition_max_bytes=self.partition_max_bytes,
                 )
             )
         return list(topics.values())

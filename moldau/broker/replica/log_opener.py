@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
@@ -23,7 +23,7 @@ from moldau.storage.log_manager import InconsistentTopicId
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.partition import Partition, StartWork
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.timers import TimerWheel
     from moldau.storage.log import Log
@@ -48,10 +48,8 @@ needs an operator."""
 class LogOpener:
     """Opens logs for partitions.
 
-    Args:
-        log_config: the settings of a topic's logs.
-        start: runs work that takes turns with the loop's own.
-        on_opened: called for each partition whose log was not opened by `open` itself but later.
+    `start` runs work that takes turns with the loop's own; `on_opened` is called for each partition
+    whose log was not opened by `open` itself but later.
     """
 
     def __init__(
@@ -60,7 +58,7 @@ class LogOpener:
         *,
         log_config: Callable[[str], LogConfig],
         timers: TimerWheel,
-        start: Callable[[Coroutine[Any, Any, None]], None],
+        start: StartWork,
         on_opened: Callable[[Partition], None],
     ) -> None:
         self._log_manager = log_manager
@@ -203,8 +201,6 @@ class LogOpener:
             raise LogOffline(name, reason)
         return directory
 
-    # -- damaged logs ----------------------------------------------------------------------------
-
     def damage(self, partition: Partition) -> str | None:
         """Why the partition's log cannot be used although its directory can; None otherwise."""
         directory = self._log_manager.directory_of(partition.topic_partition)
@@ -213,13 +209,11 @@ class LogOpener:
         return self._log_manager.offline_reason(partition.topic_partition)
 
     def replace_damaged(self, partition: Partition) -> bool:
-        """Put the damaged log aside and begin an empty one, to be filled from the leader.
+        """Put the damaged log aside and begin an empty one, to be filled from the leader; returns
+        whether the partition has a log now.
 
         Only for a replica that is neither in sync nor eligible. One that two directories hold is
         left to an operator.
-
-        Returns:
-            Whether the partition has a log now.
         """
         topic_partition = partition.topic_partition
         reason = self.damage(partition)
@@ -251,8 +245,6 @@ class LogOpener:
         partition.log = None
         self._retry_open(partition, directory.directory_id, is_believed=False)
         return partition.log is not None
-
-    # -- the end of a log ------------------------------------------------------------------------
 
     def remove(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """Delete the log, unless it is already that of a later topic of the same name."""

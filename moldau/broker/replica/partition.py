@@ -10,24 +10,24 @@ watermark on; bytes that this process has not read before leave only after they 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from moldau.broker.replica.core.in_sync_set import RECOVERING, IsrAnswer, IsrChange, PartitionState
 from moldau.broker.replica.core.partition_core import FollowerFetch, PartitionCore, ReplicaFigures
-from moldau.broker.replica.deferred import DeferredAppends, Flush, Records, StartWork
-from moldau.broker.replica.transactions import (
-    NOT_REQUIRED,
-    BatchProducer,
-    VerificationGuard,
-    VerificationGuards,
-    transactional_producer,
-)
+from moldau.broker.replica.transactions import NOT_REQUIRED, VerificationGuard, VerificationGuards
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
-from moldau.storage.append import AppendOrigin, AppendResult
-from moldau.storage.faults import LogOffline
+from moldau.storage.append import (
+    AppendOrigin,
+    AppendResult,
+    BatchProducer,
+    prepare,
+    transactional_producer,
+)
+from moldau.storage.faults import AppendRejected, LogOffline
 from moldau.storage.producer_entry import FIRST_VERSION_WITH_EPOCH_BUMP, MAX_PRODUCER_EPOCH
 
 if TYPE_CHECKING:
@@ -45,6 +45,19 @@ logger = logging.getLogger("moldau.broker.replica")
 NO_OFFSET: Final = -1
 ACKS_ALL: Final = -1
 EMPTY_RECORDS: Final = b""
+
+
+MAX_QUEUED_APPENDS: Final = 1_000
+"""Appends of one partition that wait for recompression; one more is refused."""
+
+MAX_FLUSH_WAITS: Final = 10_000
+"""Appends of one partition that wait for a flush; one more is not acknowledged."""
+
+Records = bytearray | memoryview
+OnAppended = Callable[[AppendResult], None]
+OnFlushed = Callable[[ErrorCode], None]
+StartWork = Callable[[Coroutine[object, None, None]], None]
+Flush = Callable[["Log"], Awaitable[bool]]
 
 
 class ProduceOwner(Protocol):
@@ -96,71 +109,152 @@ class FetchRead:
         return self.diverging_end_offset >= 0 or self.diverging_epoch >= 0
 
 
+class _QueuedAppend(NamedTuple):
+    records: Records
+    required_acks: int
+    on_appended: OnAppended
+    guard: VerificationGuard | None
+
+
+class DeferredAppends:
+    """What an append of one partition may have to wait for off the loop: recompression or a look at
+    compressed keys before it, a flush after it.
+
+    Must not decide whether an append is allowed (`Partition.append` does, when its turn comes).
+    Invariants: appends reach the log in the order they came; a flush acknowledges only what was
+    appended before it began.
+    """
+
+    __slots__ = ("_flush", "_flush_waits", "_is_flushing", "_partition", "_queue", "_start_work")
+
+    def __init__(self, partition: Partition, start_work: StartWork, flush: Flush) -> None:
+        self._partition = partition
+        self._flush = flush
+        self._start_work = start_work
+        self._queue: deque[_QueuedAppend] = deque()
+        self._flush_waits: list[OnFlushed] = []
+        self._is_flushing = False
+
+    @property
+    def is_line_empty(self) -> bool:
+        return not self._queue
+
+    def enqueue(
+        self,
+        records: Records,
+        required_acks: int,
+        on_appended: OnAppended,
+        *,
+        guard: VerificationGuard | None = None,
+    ) -> bool:
+        """Append in turn, recompressed if the topic has a codec of its own.
+
+        `records` must stay valid until `on_appended` is called with the outcome. Returns False when
+        too many appends wait already; nothing happens then.
+        """
+        queue = self._queue
+        if len(queue) >= MAX_QUEUED_APPENDS:
+            return False
+        queue.append(_QueuedAppend(records, required_acks, on_appended, guard))
+        if len(queue) == 1:
+            self._start_work(self._append_in_turn())
+        return True
+
+    def wait_for_flush(self, on_flushed: OnFlushed) -> bool:
+        """Call `on_flushed` once everything appended so far is on stable storage, or cannot be.
+
+        Returns False when too many wait already; nothing happens then.
+        """
+        if len(self._flush_waits) >= MAX_FLUSH_WAITS:
+            return False
+        self._flush_waits.append(on_flushed)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._start_work(self._flush_until_done())
+        return True
+
+    async def _append_in_turn(self) -> None:
+        queue = self._queue
+        queued = queue[0]
+        # The answer when an unexpected exception comes: it must not block the queue.
+        result = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
+        try:
+            result = await self._prepare_and_append(queued)
+        finally:
+            # Only now: until here a newer append must find the queue occupied.
+            queue.popleft()
+            if queue:
+                self._start_work(self._append_in_turn())
+            queued.on_appended(result)
+
+    async def _prepare_and_append(self, queued: _QueuedAppend) -> AppendResult:
+        partition = self._partition
+        log = partition.log
+        records = queued.records
+        if log is not None and not log.offline and log.needs_preparation(records):
+            try:
+                records = await log.filesystem.offload(prepare, records, log.config)
+            except AppendRejected as rejected:
+                return log.rejected(rejected)
+            if log.config.target_codec is not None:
+                partition.stats.message_conversions.count += 1
+        return partition.append(records, queued.required_acks, guard=queued.guard)
+
+    async def _flush_until_done(self) -> None:
+        try:
+            while self._flush_waits:
+                waits, self._flush_waits = self._flush_waits, []
+                log = self._partition.log
+                is_durable = False
+                try:
+                    is_durable = log is not None and await self._flush(log)
+                finally:
+                    error = ErrorCode.NONE if is_durable else ErrorCode.KAFKA_STORAGE_ERROR
+                    for on_flushed in waits:
+                        on_flushed(error)
+        finally:
+            self._is_flushing = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Partition:
     """One replica. All methods belong to the data loop; none of them waits.
 
-    Args:
-        start_work: starts a coroutine that may leave the loop; when it ends, the requests that
-            `changed` made ready are completed.
-        flush: makes durable what a log holds now; False when the log went offline instead.
-        context: the rest of the cluster.
+    `start_work` starts a coroutine that may leave the loop; when it ends, the requests that
+    `changed` made ready are completed. `flush` makes durable what a log holds now; it returns False
+    when the log went offline instead.
     """
 
-    __slots__ = (
-        "context",
-        "core",
-        "deferred",
-        "fetch_watchers",
-        "follower_problem",
-        "guards",
-        "is_deleted",
-        "is_opening",
-        "is_verifying",
-        "log",
-        "low_watermark_waits",
-        "min_insync_replicas",
-        "produce_waits",
-        "start_work",
-        "stats",
-        "topic_id",
-        "topic_partition",
-    )
+    topic_partition: TopicPartition
+    topic_id: UUID
+    local_broker_id: InitVar[int]
+    _: KW_ONLY
+    stats: TopicStats
+    start_work: StartWork
+    flush: InitVar[Flush]
+    context: ReplicationContext
+    core: PartitionCore = field(init=False)
+    deferred: DeferredAppends = field(init=False)
+    log: Log | None = None
+    min_insync_replicas: int = 1
+    is_deleted: bool = False
+    is_opening: bool = False
+    is_verifying: bool = False
+    follower_problem: str = ""
+    fetch_watchers: dict[FetchPartition, None] = field(default_factory=dict)
+    produce_waits: dict[ProduceWait, None] = field(default_factory=dict)
+    low_watermark_waits: dict[Callable[[Partition], None], None] = field(default_factory=dict)
+    guards: VerificationGuards = field(default_factory=VerificationGuards)
 
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: UUID,
-        local_broker_id: int,
-        *,
-        stats: TopicStats,
-        start_work: StartWork,
-        flush: Flush,
-        context: ReplicationContext,
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.stats = stats
-        self.context = context
-        self.core = PartitionCore(local_broker_id, context)
-        self.log: Log | None = None
-        self.min_insync_replicas = 1
-        self.is_deleted = False
-        self.is_opening = False
-        self.fetch_watchers: dict[FetchPartition, None] = {}
-        self.produce_waits: dict[ProduceWait, None] = {}
-        self.follower_problem = ""
-        self.low_watermark_waits: dict[Callable[[Partition], None], None] = {}
-        self.guards = VerificationGuards()
-        self.deferred = DeferredAppends(self, start_work, flush)
-        self.is_verifying = False
-        self.start_work = start_work
+    def __post_init__(self, local_broker_id: int, flush: Flush) -> None:
+        self.core = PartitionCore(local_broker_id, self.context)
+        self.deferred = DeferredAppends(self, self.start_work, flush)
 
     def __repr__(self) -> str:
         return f"Partition({self.topic_partition}, {self.core.role.name})"
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads the partition."""
         return self.core.is_leader
 
     @property
@@ -177,7 +271,6 @@ class Partition:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether this broker leads and fewer replicas are in sync than acks=all requires."""
         return self.core.is_leader and self.core.is_under_min_isr(self.min_insync_replicas)
 
     @property
@@ -222,7 +315,7 @@ class Partition:
             self._count_isr_change(before)
         if log is not None and not log.offline:
             if begins_leading:
-                log.assign_leader_epoch(self.core.leader_epoch, log_end_offset)
+                log.leader_epoch_cache.assign(self.core.leader_epoch, log_end_offset)
                 self._log_unclean_election(log)
             self.core.advance_high_watermark(self.min_insync_replicas)
             log.update_high_watermark(self.core.high_watermark)
@@ -250,7 +343,6 @@ class Partition:
         self.apply_state(state)
 
     def resign(self) -> None:
-        """The replica leaves this broker; waiting requests are told."""
         self.is_deleted = True
         self.core.resign()
         self.guards.void_all()
@@ -275,10 +367,8 @@ class Partition:
 
     def follower_fetched(self, fetch: FollowerFetch) -> ErrorCode:
         """Note how far a follower's log reaches, after its fetch found that log in line with this
-        one. Call it once for a request, however often the request is looked at again.
-
-        Returns:
-            Why the fetch does not count, or NONE.
+        one. Call it once for a request, however often the request is looked at again. Returns why
+        the fetch does not count, or NONE.
         """
         core = self.core
         error = core.check_follower(fetch.replica_id, fetch.broker_epoch, -1)
@@ -364,16 +454,13 @@ class Partition:
 
     def _submit(self, change: IsrChange | None) -> None:
         if change is not None:
-            self._log_proposal(change)
-            self.context.submit_isr_change(self, change)
+            self.context.submit_isr_change(self, self._logged(change))
 
     def _next_change(self) -> IsrChange | None:
-        next_change = self.core.propose()
-        if next_change is not None:
-            self._log_proposal(next_change)
-        return next_change
+        change = self.core.propose()
+        return None if change is None else self._logged(change)
 
-    def _log_proposal(self, change: IsrChange) -> None:
+    def _logged(self, change: IsrChange) -> IsrChange:
         logger.info(
             "%s: proposing ISR %s instead of %s (leader epoch %d, partition epoch %d, high "
             "watermark %d, log end offset %d): %s",
@@ -386,6 +473,7 @@ class Partition:
             -1 if self.log is None else self.log.log_end_offset,
             change.reason,
         )
+        return change
 
     @property
     def low_watermark(self) -> int:
@@ -398,7 +486,6 @@ class Partition:
         return self.core.low_watermark(log.log_start_offset)
 
     def replica_figures(self) -> list[ReplicaFigures]:
-        """How every replica stands, the leader first; empty where this broker does not lead."""
         log = self.log
         return self.core.replica_figures(NO_OFFSET if log is None else log.log_start_offset)
 
@@ -546,14 +633,12 @@ class Partition:
         return result
 
     def wait_for_commit(self, wait: ProduceWait) -> ErrorCode | None:
-        """Start to wait for a high watermark, or return what is already decided."""
         error = self.core.is_committed(wait.required_offset, self.min_insync_replicas)
         if error is None:
             self.produce_waits[wait] = None
         return error
 
     def high_watermark_moved(self, log: Log) -> None:
-        """Take the core's new high watermark to the log and to the waiting requests."""
         log.update_high_watermark(self.core.high_watermark)
         for fetched in self.fetch_watchers:
             fetched.owner.high_watermark_moved(fetched)

@@ -47,13 +47,7 @@ class DelayedOperation:
 
 
 class Purgatory:
-    """Holds waiting operations of one kind.
-
-    Args:
-        name: for metrics ("Produce", "Fetch", as in Kafka's DelayedOperationPurgatory).
-        timers: the loop's timer wheel.
-        max_operations: how many may wait.
-    """
+    """Holds waiting operations of one kind; `name` is as in Kafka's DelayedOperationPurgatory."""
 
     __slots__ = (
         "_is_closed",
@@ -78,14 +72,11 @@ class Purgatory:
         return len(self._operations)
 
     def size(self) -> float:
-        """How many wait, as a gauge."""
         return float(len(self._operations))
 
     def add(self, operation: DelayedOperation, timeout_ms: int) -> bool:
-        """Let an operation wait for at most `timeout_ms`.
-
-        Returns:
-            False when the purgatory is full or closed: the caller ends the operation now.
+        """Let an operation wait for at most `timeout_ms`; False when the purgatory is full or
+        closed: the caller ends the operation now.
         """
         assert not operation.is_ended
         if self._is_closed or len(self._operations) >= self._max_operations:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.replica.followed_partitions import (
     FollowedPartition,
@@ -22,9 +23,10 @@ from moldau.broker.replica.followed_partitions import (
     FollowerStep,
 )
 from moldau.broker.replica.follower_session import SESSION_ERRORS, FollowerAnswer, FollowerPosition
+from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREFIX
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
-from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
+from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, ReceiveMemory
 from moldau.protocol.messages.p01_fetch import (
     FetchRequest,
     PartitionData,
@@ -44,10 +46,10 @@ from moldau.runtime.network import DEFAULT_CONNECT_TIMEOUT_MS
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.throttle import ReplicationQuota
-    from moldau.protocol.framing import ReceiveMemory
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
-    from moldau.runtime.telemetry.metrics import Meter
+    from moldau.runtime.telemetry.metrics import Meter, Registry
+    from moldau.storage.log_config import ConfigValues
 
 logger = logging.getLogger("moldau.broker.replica.replication")
 
@@ -62,31 +64,36 @@ TURN_PARTITIONS: Final = 100
 LATEST: Final = -1
 EARLIEST: Final = -2
 
+METRIC_PREFIX: Final = "kafka.server:type=ReplicaFetcherManager,name="
+FETCHER_METRIC_PREFIX: Final = "kafka.server:type=FetcherStats,name="
+CLIENT_ID: Final = "Replica"
+
+POOLED_BYTES: Final = 2 * 1024 * 1024
+"""Unused receive buffers that are kept; a new one for every answer costs more than the answer."""
+
+NO_LIMIT_BYTES: Final = 2**62
+"""`replica.fetch.response.max.bytes` limits what answers may take already."""
+
 Endpoint = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """Kafka's `replica.*` settings; the defaults are Kafka's."""
+    """Kafka's `replica.*` settings (see `from_values`); the defaults are Kafka's.
+
+    `num_fetchers` is the count of connections per leader.
+    """
 
     num_fetchers: int = 1
-    """`num.replica.fetchers`: connections per leader."""
     wait_max_ms: int = 500
-    """`replica.fetch.wait.max.ms`"""
     min_bytes: int = 1
-    """`replica.fetch.min.bytes`"""
     partition_max_bytes: int = 1_048_576
-    """`replica.fetch.max.bytes`"""
     response_max_bytes: int = 10_485_760
-    """`replica.fetch.response.max.bytes`"""
     backoff_ms: int = 1_000
-    """`replica.fetch.backoff.ms`"""
     socket_timeout_ms: int = 30_000
-    """`replica.socket.timeout.ms`"""
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> FetcherSettings:
-        """From the node's typed configuration under Kafka's keys."""
+    def from_values(cls, values: ConfigValues) -> FetcherSettings:
         return cls(
             num_fetchers=values["num.replica.fetchers"],
             wait_max_ms=values["replica.fetch.wait.max.ms"],
@@ -98,8 +105,7 @@ class FetcherSettings:
         )
 
 
-@dataclass(slots=True)
-class FetcherMeters:
+class FetcherMeters(NamedTuple):
     """What one fetcher counts."""
 
     requests: Meter
@@ -123,14 +129,15 @@ class FetcherShare:
     settings: FetcherSettings
     throttle: ReplicationQuota | None
     on_applied: Callable[[], None]
-    memory: ReceiveMemory
+    memory: ReceiveMemory = field(
+        default_factory=lambda: ReceiveMemory(NO_LIMIT_BYTES, pool_limit_bytes=POOLED_BYTES)
+    )
 
 
 class ReplicaFetcher:
     """States: made -> `start` -> running -> `close` -> ended.
 
-    Args:
-        name: of the connections and log lines.
+    `name` is that of the connections, and stands in log lines.
     """
 
     def __init__(
@@ -165,10 +172,7 @@ class ReplicaFetcher:
         self._problem = ""
         self.task: asyncio.Task[None] | None = None
 
-    # -- life ------------------------------------------------------------------------------------
-
     def start(self) -> asyncio.Task[None]:
-        """Begin to fetch."""
         assert self.task is None
         self.task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
         return self.task
@@ -187,18 +191,11 @@ class ReplicaFetcher:
         # Something is new about the leader: it may be worth trying again.
         self._hurry.set()
 
-    def unfollow(self, partition: Partition) -> None:
-        """Stop fetching the partition."""
-        self.partitions.unfollow(partition)
-
     def move_to(self, endpoint: Endpoint) -> None:
-        """The leader listens elsewhere now."""
         if endpoint != self.endpoint:
             self.endpoint = endpoint
             self._disconnect()
             self._hurry.set()
-
-    # -- the loop --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while not self._is_closed:
@@ -326,8 +323,6 @@ class ReplicaFetcher:
             self._owes_notice = False
             self._share.on_applied()
 
-    # -- the connection --------------------------------------------------------------------------
-
     async def _connected(self) -> Connection:
         connection = self._connection
         if connection is not None and not connection.is_closed:
@@ -448,3 +443,174 @@ def _apply_offsets(
     step = followed.apply_fetched(requested, PartitionData(error_code=error))
     # Out of range is no answer to this question.
     return FollowerStep.BACK_OFF if step is FollowerStep.ASK_OFFSETS else step
+
+
+FetcherKey = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Assignment:
+    partition: Partition
+    leader_id: int
+    endpoint: Endpoint | None
+    fetcher: ReplicaFetcher | None = None
+
+
+class FetcherManager:
+    """The fetchers of one broker. Belongs to the data loop.
+
+    Owns which partition belongs to which fetcher. Must not talk to leaders, or decide which broker
+    leads. Invariants: a partition is fetched by at most one fetcher; a fetcher without partitions
+    ends; every fetcher has ended when `close` returns.
+
+    Args:
+        on_fault: told of an unexpected exception in a fetcher.
+    """
+
+    def __init__(
+        self, share: FetcherShare, registry: Registry, on_fault: Callable[[BaseException], None]
+    ) -> None:
+        self._share = share
+        self._fetcher_count = share.settings.num_fetchers
+        self._registry = registry
+        self._on_fault = on_fault
+        self._assignments: dict[TopicPartition, _Assignment] = {}
+        self._fetchers: dict[FetcherKey, ReplicaFetcher] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._dead_count = 0
+        self._sweeps = False
+        self._is_closed = False
+        self._bytes_in = registry.meter(TOPIC_METRIC_PREFIX + "ReplicationBytesInPerSec")
+        self._register_gauges()
+
+    def follow(self, partition: Partition, leader_id: int, endpoint: Endpoint | None) -> None:
+        """Fetch the partition from that broker, or go on with it, because its state has changed.
+
+        Args:
+            endpoint: `(host, port)` of the leader; None while it is unknown: the partition waits
+                for another call.
+        """
+        if self._is_closed:
+            return
+        name = partition.topic_partition
+        assignment = self._assignments.get(name)
+        if assignment is None or assignment.partition is not partition:
+            if assignment is not None:
+                self._release(assignment)
+            assignment = self._assignments[name] = _Assignment(partition, leader_id, endpoint)
+        assignment.leader_id = leader_id
+        assignment.endpoint = endpoint
+        self._place(assignment)
+
+    def unfollow(self, partition: Partition) -> None:
+        assignment = self._assignments.get(partition.topic_partition)
+        if assignment is not None and assignment.partition is partition:
+            del self._assignments[partition.topic_partition]
+            self._release(assignment)
+
+    def resize(self, num_replica_fetchers: int) -> None:
+        if num_replica_fetchers == self._fetcher_count:
+            return
+        self._fetcher_count = num_replica_fetchers
+        for assignment in list(self._assignments.values()):
+            self._place(assignment)
+
+    async def close(self) -> None:
+        """End every fetcher; answers that are being applied are applied to the end."""
+        self._is_closed = True
+        self._assignments.clear()
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    @property
+    def fetchers(self) -> list[ReplicaFetcher]:
+        return list(self._fetchers.values())
+
+    def _place(self, assignment: _Assignment) -> None:
+        if assignment.endpoint is None:
+            self._release(assignment)
+            return
+        name = assignment.partition.topic_partition
+        number = (zlib.crc32(name.topic.encode()) + name.partition) % self._fetcher_count
+        key = (assignment.leader_id, number)
+        fetcher = self._fetchers.get(key)
+        if fetcher is None:
+            fetcher = self._fetchers[key] = self._start(*key, assignment.endpoint)
+        else:
+            fetcher.move_to(assignment.endpoint)
+        if assignment.fetcher is not fetcher:
+            self._release(assignment)
+            assignment.fetcher = fetcher
+        fetcher.follow(assignment.partition)
+
+    def _release(self, assignment: _Assignment) -> None:
+        fetcher, assignment.fetcher = assignment.fetcher, None
+        if fetcher is None:
+            return
+        fetcher.partitions.unfollow(assignment.partition)
+        if not len(fetcher.partitions) and not self._sweeps:
+            # Not at once: the same metadata change may bring the fetcher other partitions.
+            self._sweeps = True
+            asyncio.get_running_loop().call_soon(self._end_unused)
+
+    def _end_unused(self) -> None:
+        self._sweeps = False
+        for key, fetcher in list(self._fetchers.items()):
+            if not len(fetcher.partitions):
+                del self._fetchers[key]
+                fetcher.close()
+                self._forget_meters(fetcher)
+
+    def _start(self, leader_id: int, number: int, endpoint: Endpoint) -> ReplicaFetcher:
+        name = f"broker-{self._share.replica_id}-fetcher-{number}"
+        meters = FetcherMeters(
+            self._meter("RequestsPerSec", name, leader_id),
+            self._meter("BytesPerSec", name, leader_id),
+            self._bytes_in,
+        )
+        fetcher = ReplicaFetcher(name, leader_id, endpoint, meters, self._share)
+        task = fetcher.start()
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return fetcher
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._dead_count += 1
+            logger.error("a replica fetcher has died", exc_info=error)
+            self._on_fault(error)
+
+    def _meter(self, name: str, client_id: str, leader_id: int) -> Meter:
+        return self._registry.meter(
+            FETCHER_METRIC_PREFIX + name, clientId=client_id, brokerId=str(leader_id)
+        )
+
+    def _forget_meters(self, fetcher: ReplicaFetcher) -> None:
+        for name in ("RequestsPerSec", "BytesPerSec"):
+            self._registry.remove(
+                FETCHER_METRIC_PREFIX + name,
+                clientId=fetcher.name,
+                brokerId=str(fetcher.leader_id),
+            )
+
+    def _register_gauges(self) -> None:
+        def gauge(name: str, value: Callable[[], float]) -> None:
+            self._registry.gauge(METRIC_PREFIX + name, value, clientId=CLIENT_ID)
+
+        gauge(
+            "MaxLag", lambda: float(max((f.partitions.max_lag for f in self.fetchers), default=0))
+        )
+        gauge(
+            "MinFetchRate",
+            lambda: min((f.meters.requests.rate() for f in self.fetchers), default=0.0),
+        )
+        gauge(
+            "FailedPartitionsCount",
+            lambda: float(sum(f.partitions.failed_count for f in self.fetchers)),
+        )
+        gauge("DeadThreadCount", lambda: float(self._dead_count))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from moldau.broker.replica.context import METRIC_PREFIX
 from moldau.broker.replica.core.in_sync_set import PartitionState
@@ -29,7 +29,7 @@ from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTO
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.server.quotas import Quotas, UnlimitedQuotas
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log_config import ConfigValues, LogConfig
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -74,36 +74,27 @@ class LedPartition(NamedTuple):
 
 
 class TopicSettings:
-    """The effective settings of topics: topic, broker and cluster level over the node's own.
+    """The effective settings of topics: topic, broker and cluster level over the node's own."""
 
-    Args:
-        node_values: the node's static configuration, typed.
-    """
-
-    def __init__(self, broker_id: int, node_values: Mapping[str, Any]) -> None:
+    def __init__(self, broker_id: int, node_values: ConfigValues) -> None:
         self._broker_name = str(broker_id)
         self._static_values = node_values
         self._broker_values = node_values
         self._image = MetadataImage.EMPTY
 
-    def _values(self, topic: str) -> dict[str, Any]:
+    def _values(self, topic: str) -> ConfigValues:
         overrides = self._image.configs.get(ConfigResourceType.TOPIC, topic)
         return effective_topic_config(self._broker_values, overrides)
 
     def log_config(self, topic: str) -> LogConfig:
-        """The settings of the topic's logs."""
         return LogConfig.from_topic_config(self._values(topic))
 
     def min_insync_replicas(self, topic: str) -> int:
-        """`min.insync.replicas` of the topic."""
         return int(self._values(topic)["min.insync.replicas"])
 
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> tuple[set[str], bool]:
-        """Take over the new image.
-
-        Returns:
-            The topics whose own settings changed, and whether a broker default has, which may
-            change any topic.
+        """Take over the new image. Returns the topics whose own settings changed, and whether a
+        broker default has, which may change any topic.
         """
         self._image = image
         topics: set[str] = set()
@@ -128,22 +119,15 @@ class TopicSettings:
 class ReplicaManager:
     """The broker's replicas. Belongs to the data loop.
 
-    Args:
-        broker_id: of this node.
-        node_values: the node's static configuration, typed.
-        log_manager: opens and removes the logs.
-        timers: the data loop's wheel, for requests that wait.
-        registry: where the metrics go.
-        ports: the ways to the controller and to other brokers.
-        quotas: the throttle hook; no client is throttled without one.
-        on_fault: told of an unexpected exception in work off the loop.
+    `node_values` is the node's static configuration. No client is throttled without `quotas`.
+    `on_fault` is told of an unexpected exception in work off the loop.
     """
 
     def __init__(
         self,
         *,
         broker_id: int,
-        node_values: Mapping[str, Any],
+        node_values: ConfigValues,
         log_manager: LogManager,
         clock: Clock,
         filesystem: Filesystem,
@@ -229,15 +213,12 @@ class ReplicaManager:
     # -- lookup ----------------------------------------------------------------------------------
 
     def get(self, topic: str, partition_index: int) -> Partition | None:
-        """The partition of that name, if it is on this broker."""
         return self._partitions.get((topic, partition_index))
 
     def topic_by_id(self, topic_id: UUID) -> Mapping[int, Partition]:
-        """The partitions of a topic on this broker, by index."""
         return self._by_topic_id.get(topic_id, NO_PARTITIONS)
 
     def partitions(self) -> Iterator[Partition]:
-        """All partitions of this broker."""
         yield from list(self._partitions.values())
 
     def __len__(self) -> int:
@@ -253,14 +234,12 @@ class ReplicaManager:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def missing_error_by_id(self, topic_id: UUID, partition_index: int) -> ErrorCode:
-        """The error for a partition that `topic_by_id` does not have."""
         known = self.image.topics.topics_by_id.get(topic_id)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         return self.missing_error(known.name, partition_index)
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        """The name that belongs to a topic id."""
         known = self.image.topics.topics_by_id.get(topic_id)
         return None if known is None else known.name
 
@@ -297,7 +276,7 @@ class ReplicaManager:
         )
         return False
 
-    def apply_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Make, change and drop partitions as `delta` says; `image` is what it leads to."""
         self.image = image
         self._opener.begin_change()
@@ -317,8 +296,6 @@ class ReplicaManager:
             self._log_manager.found.replicas_known()
         self.replication.apply_metadata(delta, image)
         self.complete_ready()
-
-    on_metadata_update = apply_metadata
 
     def _assign(
         self,
@@ -387,7 +364,6 @@ class ReplicaManager:
         self._opener.remove(topic_partition, topic_id)
 
     def _apply_configs(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Changed topic settings reach their logs; a broker default may change any topic."""
         topics, is_default_changed = self._settings.apply(delta, image)
         if is_default_changed:
             topics.update(topic for topic, _ in self._partitions)
@@ -489,7 +465,7 @@ class ReplicaManager:
         self._is_completion_due = False
         self.complete_ready()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[object, None, None]) -> None:
         """Run work that has to leave the loop (recompression, verification); `close` waits for it.
         There is at most one of a kind per partition.
         """
@@ -508,7 +484,7 @@ class ReplicaManager:
         if self._on_fault is not None:
             self._on_fault(error)
 
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, work: Coroutine[object, None, None]) -> None:
         await work
         self.complete_ready()
 

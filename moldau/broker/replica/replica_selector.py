@@ -71,8 +71,6 @@ class ReadReplicas:
         ValueError: a class that is not served; configuration has refused it before.
     """
 
-    __slots__ = ("_image", "is_enabled")
-
     def __init__(self, selector_class: str | None, image: Callable[[], MetadataImage]) -> None:
         if selector_class and selector_class != RACK_AWARE_REPLICA_SELECTOR:
             raise ValueError(

@@ -9,37 +9,36 @@ followers every half `replica.lag.time.max.ms`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.replica.context import ReplicationContext
 from moldau.broker.replica.controller_reports import AlterPartitionSender, DirectoryAssignments
-from moldau.broker.replica.fetcher_manager import FetcherManager
-from moldau.broker.replica.replica_fetcher import FetcherSettings
+from moldau.broker.replica.replica_fetcher import FetcherManager, FetcherSettings, FetcherShare
 from moldau.broker.replica.replica_selector import ReadReplicas
 from moldau.broker.replica.throttle import ReplicationThrottles
 from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREFIX
 from moldau.metadata.image.values import LOST_DIRECTORY, NO_LEADER
+from moldau.runtime.network import AsyncioNetwork
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.lifecycle.controller_channel import ControllerChannel
-    from moldau.broker.replica.partition import Partition
+    from moldau.broker.replica.partition import Partition, StartWork
     from moldau.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
+    from moldau.storage.log_config import ConfigValues
     from moldau.storage.log_manager import LogManager
 
 CHECKS_PER_TURN: Final = 500
 """Partitions checked before the loop serves other tasks again."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationPorts:
+class ReplicationPorts(NamedTuple):
     """What replication needs beyond this broker.
 
     `broker_epoch` is -1 before registration; `is_confirmed` is BrokerLifecycle's; `listener_name`
@@ -59,7 +58,6 @@ class Replication:
 
     Args:
         partitions: all of this broker.
-        image: the newest metadata.
         start: runs work that takes turns with the loop's own.
         on_changed: called after a controller's or a leader's answers may have changed partitions.
         on_fault: told of an unexpected exception.
@@ -70,14 +68,14 @@ class Replication:
         ports: ReplicationPorts,
         *,
         broker_id: int,
-        node_values: Mapping[str, Any],
+        node_values: ConfigValues,
         log_manager: LogManager,
         clock: Clock,
         timers: TimerWheel,
         registry: Registry,
         partitions: Callable[[], Iterator[Partition]],
         image: Callable[[], MetadataImage],
-        start: Callable[[Coroutine[Any, Any, None]], None],
+        start: StartWork,
         on_changed: Callable[[], None],
         on_fault: Callable[[BaseException], None],
     ) -> None:
@@ -117,19 +115,19 @@ class Replication:
         )
         self.read_replicas = ReadReplicas(node_values["replica.selector.class"], image)
         self.fetchers = FetcherManager(
-            broker_id=broker_id,
-            broker_epoch=ports.broker_epoch,
-            network=ports.network,
-            clock=clock,
-            settings=FetcherSettings.from_values(node_values),
-            registry=registry,
-            throttle=self.throttles.follower,
-            on_applied=on_changed,
-            on_fault=on_fault,
+            FetcherShare(
+                broker_id,
+                ports.broker_epoch,
+                ports.network or AsyncioNetwork(),
+                clock,
+                FetcherSettings.from_values(node_values),
+                self.throttles.follower,
+                on_changed,
+            ),
+            registry,
+            on_fault,
         )
         self._next_check = timers.call_later(self._check_interval_ms, self._begin_check)
-
-    # -- metadata --------------------------------------------------------------------------------
 
     def partition_changed(self, partition: Partition, registration: PartitionRegistration) -> None:
         """The metadata says something new about the partition, or its log was opened or failed."""
@@ -147,7 +145,6 @@ class Replication:
         return (endpoint.host, endpoint.port) if endpoint else None
 
     def partition_gone(self, partition: Partition) -> None:
-        """The replica has left this broker."""
         self.fetchers.unfollow(partition)
         self.directories.settled(partition.topic_id, partition.topic_partition.partition)
 
@@ -171,11 +168,8 @@ class Replication:
                 # A follower that was not eligible at its last fetch may be eligible now.
                 partition.check_isr()
 
-    def update_settings(self, values: Mapping[str, Any]) -> None:
-        """Take over the settings that may change while the node runs."""
+    def update_settings(self, values: ConfigValues) -> None:
         self.fetchers.resize(values["num.replica.fetchers"])
-
-    # -- directories -----------------------------------------------------------------------------
 
     def _tell_directory(self, partition: Partition, registration: PartitionRegistration) -> None:
         """Correct the metadata when it names another directory than the replica's."""
@@ -207,11 +201,9 @@ class Replication:
         )
 
     def _own_directories(self) -> tuple[UUID, ...]:
-        """The registered ones; none where the metadata.version knows no directories."""
+        """This broker's registered directories; none where metadata.version knows none."""
         registration = self._image().cluster.brokers.get(self._broker_id)
         return () if registration is None else registration.directories
-
-    # -- checks ----------------------------------------------------------------------------------
 
     @property
     def _check_interval_ms(self) -> float:
@@ -234,8 +226,6 @@ class Replication:
                 self._next_check = self._timers.call_later(
                     self._check_interval_ms, self._begin_check
                 )
-
-    # -- end -------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop fetching, proposing and reporting; idempotent."""

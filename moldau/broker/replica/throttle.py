@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.config import effective_broker_config
 from moldau.metadata.image.configs import ConfigResource, ConfigResourceType
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
+    from moldau.storage.log_config import ConfigValues
 
 logger = logging.getLogger("moldau.broker.replica.replication")
 
@@ -63,11 +64,9 @@ class WindowedRate:
 
     @property
     def span_ms(self) -> float:
-        """How far back bytes are remembered."""
         return self.sample_count * self.window_ms
 
     def record(self, size_bytes: int, now_ms: float) -> None:
-        """Note bytes that were copied."""
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self.window_ms:
             samples.append(_Sample(now_ms, now_ms))
@@ -76,7 +75,6 @@ class WindowedRate:
         sample.last_event_ms = now_ms
 
     def bytes_per_second(self, now_ms: float) -> float:
-        """The rate now; 0 without samples."""
         self._forget(now_ms)
         samples = self._samples
         if not samples:
@@ -110,25 +108,9 @@ class WindowedRate:
 class ReplicationQuota:
     """One direction's quota: which replicas here are throttled, how fast they may go.
 
-    Args:
-        side: "leader" or "follower", as in the names of the keys.
-        broker_id: of this broker: the second half of the pairs that concern it.
-        sample_count: replication.quota.window.num.
-        window_ms: replication.quota.window.size.seconds.
+    `side` is "leader" or "follower", as in the names of the keys; `sample_count` and `window_ms`
+    are replication.quota.window.num and .size.seconds.
     """
-
-    __slots__ = (
-        "_broker_id",
-        "_clock",
-        "_debt_at_ms",
-        "_debt_bytes",
-        "_is_standstill_said",
-        "_rate",
-        "_topics",
-        "limit",
-        "rate_key",
-        "replicas_key",
-    )
 
     def __init__(
         self,
@@ -154,8 +136,6 @@ class ReplicationQuota:
             f"kafka.server:type={side.capitalize()}Replication,name=byte-rate",
             lambda: self._rate.bytes_per_second(clock.monotonic_ms()),
         )
-
-    # -- configuration ---------------------------------------------------------------------------
 
     def set_limit(self, bytes_per_second: int) -> None:
         """Take over a new rate; 0 stops throttled replicas that are not in sync altogether."""
@@ -197,10 +177,7 @@ class ReplicationQuota:
             int(partition) for partition, _, broker in pairs if int(broker) == self._broker_id
         )
 
-    # -- use -------------------------------------------------------------------------------------
-
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether this broker's replica of the partition is subject to the quota."""
         topics = self._topics
         if not topics or topic_partition.topic not in topics:
             return False
@@ -209,7 +186,6 @@ class ReplicationQuota:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether throttled replicas have to wait."""
         limit = self.limit
         if limit == UNLIMITED:
             return False
@@ -262,16 +238,10 @@ class ReplicationQuota:
 
 
 class ReplicationThrottles:
-    """Both directions' quotas, kept at what the newest image says. A metadata publisher.
-
-    Args:
-        node_values: the node's static configuration, typed.
-    """
-
-    __slots__ = ("_broker_id", "_broker_resources", "_static_values", "follower", "leader")
+    """Both directions' quotas, kept at what the newest image says. A metadata publisher."""
 
     def __init__(
-        self, *, broker_id: int, node_values: Mapping[str, Any], clock: Clock, registry: Registry
+        self, *, broker_id: int, node_values: ConfigValues, clock: Clock, registry: Registry
     ) -> None:
         self._broker_id = broker_id
         self._static_values = node_values
@@ -293,7 +263,6 @@ class ReplicationThrottles:
         self._set_limits(node_values)
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over the rates and lists that changed."""
         changes = delta.configs_delta.changes
         if any(resource in changes for resource in self._broker_resources):
             defaults, own = (image.configs.get(*each) for each in self._broker_resources)
@@ -304,7 +273,7 @@ class ReplicationThrottles:
         self.leader.say_standstill()
         self.follower.say_standstill()
 
-    def _set_limits(self, values: Mapping[str, Any]) -> None:
+    def _set_limits(self, values: ConfigValues) -> None:
         for quota in (self.leader, self.follower):
             quota.set_limit(values[quota.rate_key])
 

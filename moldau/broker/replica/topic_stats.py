@@ -54,8 +54,6 @@ class TopicStats:
 class BrokerTopicStats:
     """Finds the meters of a topic; `all_topics` is the sum."""
 
-    __slots__ = ("_registry", "_topics", "all_topics", "keyless_records")
-
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._topics: dict[str, TopicStats] = {}
@@ -63,7 +61,6 @@ class BrokerTopicStats:
         self.keyless_records = registry.meter(METRIC_PREFIX + "NoKeyCompactedTopicRecordsPerSec")
 
     def of(self, topic: str) -> TopicStats:
-        """The meters of one hosted topic, made when new."""
         stats = self._topics.get(topic)
         if stats is None:
             stats = self._topics[topic] = TopicStats(self._registry, topic)

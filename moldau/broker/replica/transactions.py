@@ -14,46 +14,19 @@ open for ever:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.records import BATCH_HEADER_SIZE
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
+    from moldau.storage.append import BatchProducer
 
 MAX_GUARDS: Final = 10_000
 """Producers of one partition whose verification is under way or has failed; one more makes the
 oldest of them start over."""
 
 NO_SEQUENCE: Final = -1
-
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 22
-_TRANSACTIONAL_BIT: Final = 0x10
-_PRODUCER: Final = Struct(">qhi")
-_PRODUCER_AT: Final = 43
-
-
-@dataclass(slots=True, eq=False)
-class BatchProducer:
-    """The producer of a transactional batch, as its header says."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-
-
-def transactional_producer(records: bytearray | memoryview) -> BatchProducer | None:
-    """The producer of a transactional batch of magic 2; None for anything else."""
-    if (
-        len(records) < BATCH_HEADER_SIZE
-        or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL_BIT
-        or records[_MAGIC_AT] != 2
-    ):
-        return None
-    return BatchProducer(*_PRODUCER.unpack_from(records, _PRODUCER_AT))
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +63,6 @@ class VerificationGuards:
         return self._count
 
     def has_waiting(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether requests of a producer wait for the coordinator's answer."""
         return (producer_id, producer_epoch) in self._waiting
 
     def begin_waiting(
@@ -134,7 +106,6 @@ class VerificationGuards:
         return guard
 
     def drop_up_to(self, producer_id: int, producer_epoch: int) -> None:
-        """Make the guards of a producer's epochs up to `producer_epoch` void."""
         guards = self._guards.get(producer_id)
         if guards is not None:
             for guard in [each for epoch, each in guards.items() if epoch <= producer_epoch]:

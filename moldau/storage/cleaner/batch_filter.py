@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import NamedTuple
@@ -46,8 +47,6 @@ from moldau.storage.indexes import AbortedTransaction
 
 class TransactionWalk:
     """States per producer: outside -> in a committed or an aborted transaction -> outside."""
-
-    __slots__ = ("_committed", "_in_aborted", "_next", "_waiting", "index_entries")
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         """`aborted`: all aborted transactions with records in what is going to be read."""
@@ -93,7 +92,6 @@ class TransactionWalk:
         return False
 
     def take_index_entries(self) -> list[AbortedTransaction]:
-        """The index entries collected since the last call."""
         entries, self.index_entries = self.index_entries, []
         return entries
 
@@ -125,23 +123,14 @@ class BatchFate(NamedTuple):
     ends_empty_transaction: bool
 
 
+@dataclass(eq=False)
 class BatchFilter:
     """Decides batch by batch, in offset order, through one log."""
 
-    __slots__ = ("_delete_retention_ms", "_now_ms", "_producers", "_walk")
-
-    def __init__(
-        self,
-        walk: TransactionWalk,
-        producers: Mapping[int, ProducerTail],
-        *,
-        now_ms: int,
-        delete_retention_ms: int,
-    ) -> None:
-        self._walk = walk
-        self._producers = producers
-        self._now_ms = now_ms
-        self._delete_retention_ms = delete_retention_ms
+    walk: TransactionWalk
+    producers: Mapping[int, ProducerTail]
+    now_ms: int
+    delete_retention_ms: int
 
     def fate(self, header: BatchHeader, batch: bytes, *, is_last: bool) -> BatchFate:
         """`is_last`: the batch is the last of a new segment's sources, whose end must be kept.
@@ -150,21 +139,21 @@ class BatchFilter:
         """
         ends_empty_transaction = False
         if header.is_control:
-            ends_empty_transaction = self._walk.is_empty_end(header, batch)
+            ends_empty_transaction = self.walk.is_empty_end(header, batch)
             discards = ends_empty_transaction and self._is_past_horizon(header)
         else:
-            discards = self._walk.is_aborted(header)
+            discards = self.walk.is_aborted(header)
         empty = Empty.KEEP_OFFSETS if is_last else Empty.DROP
         if self._is_last_of_producer(header):
             empty = Empty.KEEP_PRODUCER
         return BatchFate(empty, discards, ends_empty_transaction)
 
     def _is_past_horizon(self, header: BatchHeader) -> bool:
-        return header.has_delete_horizon and header.base_timestamp_ms <= self._now_ms
+        return header.has_delete_horizon and header.base_timestamp_ms <= self.now_ms
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         """Whether the batch holds the last sequence, or else the last epoch, of a live producer."""
-        tail = self._producers.get(header.producer_id)
+        tail = self.producers.get(header.producer_id)
         if tail is None:
             return False
         if tail.last_offset != NO_OFFSET:
@@ -198,7 +187,7 @@ class BatchFilter:
             return header, batch, kept_count
         horizon_ms = None
         if needs_horizon:
-            horizon_ms = self._now_ms + self._delete_retention_ms
+            horizon_ms = self.now_ms + self.delete_retention_ms
         elif header.has_delete_horizon:
             horizon_ms = header.base_timestamp_ms
         kept = [record for record, keep in zip(decode_records(batch), keeps, strict=True) if keep]

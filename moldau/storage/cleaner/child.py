@@ -33,7 +33,6 @@ class DiskBudget:
         self._bytes = 0
 
     def pause(self, size_bytes: int) -> None:
-        """So many bytes were read or written."""
         self._bytes += size_bytes
         due = self._started + self._bytes / self._max_bytes_per_second
         while (left := due - time.monotonic()) > 0.001:
@@ -53,7 +52,6 @@ def carry_out(job: CleaningJob, filesystem: OsFilesystem) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Serve until the input ends."""
     with contextlib.suppress(OSError):  # Some sandboxes forbid it: then it is as urgent as others.
         os.nice(NICENESS)
     filesystem = OsFilesystem(thread_count=1)

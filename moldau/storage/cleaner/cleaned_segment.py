@@ -94,7 +94,6 @@ class CleanedSegment:
             self._write_buffer()
 
     def add_aborted(self, entries: list[AbortedTransaction]) -> None:
-        """Add aborted transactions whose markers are in this segment."""
         self._aborted += entries
 
     def finish(self) -> None:

@@ -139,8 +139,6 @@ class _Cleaning:
             yield self._rewrite(group, batch_filter, walk)
         yield CleaningDone(end_offset, replace(self._stats))
 
-    # -- reading ---------------------------------------------------------------------------------
-
     def _path(self, base_offset: int, suffix: str) -> str:
         return segment_path(self._job.directory, base_offset, suffix)
 
@@ -151,7 +149,7 @@ class _Cleaning:
         )
 
     def _aborted_transactions(self) -> list[AbortedTransaction]:
-        """Those with records below the job's end, wherever their markers are."""
+        """Aborted transactions with records below the job's end, wherever their markers are."""
         found = []
         for base_offset in self._job.index_bases:
             path = self._path(base_offset, TXN_INDEX_SUFFIX)
@@ -179,8 +177,6 @@ class _Cleaning:
             ) from None
         finally:
             file.close()
-
-    # -- the first pass --------------------------------------------------------------------------
 
     def _build_map(self, aborted: Iterable[AbortedTransaction]) -> None:
         job = self._job
@@ -234,8 +230,6 @@ class _Cleaning:
                 self._latest_offset = columns.offsets[taken] - 1
                 return False
         return True
-
-    # -- the second pass -------------------------------------------------------------------------
 
     def _rewrite(
         self, group: Sequence[SourceSegment], batch_filter: BatchFilter, walk: TransactionWalk
@@ -305,7 +299,6 @@ class _Cleaning:
         self._pause(written)
 
     def _verdicts(self, batches: Sequence[Batch]) -> Iterator[bytes]:
-        """One per batch, in order."""
         for columns, headers in _columns_of(batches):
             verdict = bytes(self._map.judge(columns, self._latest_offset))
             if columns.keys.validity is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 NO_OFFSET = -1
 NO_TIME = -1
@@ -56,7 +57,6 @@ class CleaningJob:
 
     @property
     def end_offset(self) -> int:
-        """The first offset that may not be touched."""
         return self.segments[-1].end_offset
 
 
@@ -91,7 +91,6 @@ class SegmentCleaned:
 
     @property
     def base_offset(self) -> int:
-        """Where the new segment begins: where the first of its sources does."""
         return self.source_bases[0]
 
 
@@ -127,14 +126,12 @@ class CleaningAborted(CleaningFailed):
 
 
 def encode_job(job: CleaningJob) -> bytes:
-    """One line."""
-    values = {each.name: getattr(job, each.name) for each in fields(job)}
-    return _line(values)
+    return _line({each.name: getattr(job, each.name) for each in fields(job)})
 
 
 def decode_job(line: bytes) -> CleaningJob:
     """Raises: ValueError, TypeError or KeyError on what `encode_job` did not write."""
-    values: dict[str, Any] = json.loads(line)
+    values = json.loads(line)
     values["segments"] = tuple(SourceSegment(*each) for each in values["segments"])
     values["producers"] = tuple(ProducerTail(*each) for each in values["producers"])
     values["index_bases"] = tuple(values["index_bases"])
@@ -142,7 +139,6 @@ def decode_job(line: bytes) -> CleaningJob:
 
 
 def encode_event(event: CleaningEvent | CleaningFailed) -> bytes:
-    """One line."""
     if isinstance(event, SegmentCleaned):
         return _line({"cleaned": event.source_bases, "size_bytes": event.size_bytes})
     if isinstance(event, CleaningDone):
@@ -152,7 +148,7 @@ def encode_event(event: CleaningEvent | CleaningFailed) -> bytes:
 
 def decode_event(line: bytes) -> CleaningEvent:
     """Raises: CleaningFailed when that is what it says; ValueError, TypeError or KeyError."""
-    values: dict[str, Any] = json.loads(line)
+    values = json.loads(line)
     if "failed" in values:
         raise CleaningFailed(values["failed"], is_out_of_room=values["is_out_of_room"])
     if "cleaned" in values:
@@ -160,5 +156,5 @@ def decode_event(line: bytes) -> CleaningEvent:
     return CleaningDone(values["end_offset"], CleaningStats(**values["stats"]))
 
 
-def _line(values: dict[str, Any]) -> bytes:
+def _line(values: Mapping[str, object]) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"

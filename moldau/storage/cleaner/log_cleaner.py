@@ -77,7 +77,6 @@ class CleaningPlan:
 
     @property
     def is_due(self) -> bool:
-        """Whether the topic's settings ask for a cleaning now."""
         if self.is_horizon_past and self.segment_count:
             return True
         if not self.dirty_bytes:
@@ -154,20 +153,17 @@ class CleanerFigures:
         self.recopy_ratio = 0.0
 
     def looked(self, max_dirty_ratio: float, max_compaction_delay_ms: int) -> None:
-        """All logs were checked."""
         self._last_look_ms = self._clock.monotonic_ms()
         self.max_dirty_ratio = max_dirty_ratio
         self.max_compaction_delay_ms = max_compaction_delay_ms
 
     def cleaned(self, stats: CleaningStats, elapsed_ms: float) -> None:
-        """One log was cleaned."""
         self.cleaned_count += 1
         self.last_clean_ms = elapsed_ms
         self.buffer_utilization = stats.buffer_utilization
         self.recopy_ratio = stats.bytes_written / stats.bytes_read if stats.bytes_read else 0.0
 
     def values(self) -> dict[str, float]:
-        """By full metric name."""
         return {
             CLEANER + "max-buffer-utilization-percent": float(int(100 * self.buffer_utilization)),
             CLEANER + "cleaner-recopy-percent": float(int(100 * self.recopy_ratio)),
@@ -235,10 +231,7 @@ class LogCleaner:
         self.figures = CleanerFigures(manager.clock)
         self._is_running = False
 
-    # -- life ------------------------------------------------------------------------------------
-
     def start(self) -> None:
-        """Look for dirty logs from now on."""
         self._is_running = self.settings.enabled
         self._adjust_jobs()
 
@@ -281,7 +274,6 @@ class LogCleaner:
             job.start()
 
     def soon(self) -> None:
-        """Look now instead of after the pause."""
         for job in self._jobs:
             job.soon()
 
@@ -291,7 +283,6 @@ class LogCleaner:
         return any(job.is_running for job in (*self._jobs, *self._retired))
 
     def is_cleaning(self, log: Log) -> bool:
-        """Whether the log is being cleaned."""
         return log.topic_partition in self._under_way
 
     def abort(self, topic_partition: TopicPartition) -> None:
@@ -303,8 +294,6 @@ class LogCleaner:
             cleaning.is_aborted = True
             if cleaning.run is not None:
                 cleaning.run.abort()
-
-    # -- one job's round -------------------------------------------------------------------------
 
     async def _clean_all(self, worker: CleanerWorker) -> None:
         """Clean logs until none is dirty enough, then free the worker's memory."""
@@ -321,7 +310,6 @@ class LogCleaner:
             await worker.rest()
 
     async def _choose(self, postponed: set[TopicPartition]) -> tuple[Log, CleaningPlan] | None:
-        """The dirtiest log that is due."""
         manager = self._manager
         now_ms = manager.clock.now_ms()
         best: tuple[Log, CleaningPlan] | None = None
@@ -424,7 +412,7 @@ class LogCleaner:
         return event
 
     async def _note_first_dirty(self, log: Log, offset: int) -> None:
-        """Durable on return. Raises: CleaningFailed."""
+        """Record durably how far compaction has seen the log. Raises: CleaningFailed."""
         log.first_dirty_offset = offset
         if not await self._manager.jobs.checkpoint_first_dirty(log):
             raise CleaningFailed("its checkpoint cannot be written now", is_out_of_room=True)
@@ -462,8 +450,6 @@ class LogCleaner:
         self.uncleanable[log.topic_partition] = reason
         logger.error("%s cannot be compacted and stays as it is: %s", log.name, reason)
 
-    # -- the job ---------------------------------------------------------------------------------
-
     def _job(self, cleaning: _Cleaning) -> CleaningJob:
         log, plan, settings = cleaning.log, cleaning.plan, self.settings
         config = log.config
@@ -490,8 +476,6 @@ class LogCleaner:
             io_bytes=settings.io_bytes,
             max_bytes_per_second=settings.max_bytes_per_second,
         )
-
-    # -- figures ---------------------------------------------------------------------------------
 
     def uncleanable_by_directory(self) -> dict[str, tuple[int, int]]:
         """Log directory -> `(count, bytes)` of the logs in it that cannot be compacted."""

@@ -13,7 +13,6 @@ from hashlib import blake2b
 from itertools import pairwise
 from math import ceil, isqrt
 from struct import Struct
-from typing import Any
 
 from moldau.protocol.records import RecordColumns
 from moldau.protocol.records import _implementation as implementation
@@ -31,8 +30,6 @@ _DIGEST = Struct("=QQ")
 class OffsetMap:
     """See the module. Offsets are put in ascending order: what comes later is newer."""
 
-    __slots__ = ("_native", "_seed", "_table", "_words", "count", "limit", "slot_count")
-
     def __init__(self, max_bytes: int, key_count: int, load_factor: float, seed: bytes) -> None:
         """Room for `key_count` keys, or as many as `max_bytes` hold; `seed`: SEED_BYTES random
         bytes.
@@ -49,9 +46,8 @@ class OffsetMap:
         # Zeroed lazily by the system: what is never touched costs nothing.
         self._table = bytearray(SLOT_BYTES * self.slot_count)
         self._words = memoryview(self._table).cast("Q")
-        self._native: Any = implementation.native
-        if self._native is not None and not hasattr(self._native, "put_keys"):
-            self._native = None
+        native = implementation.native
+        self._native = native if hasattr(native, "put_keys") else None
 
     def put(self, columns: RecordColumns, first_offset: int) -> int:
         """Note the rows from `first_offset` on; rows without a key are passed over.
@@ -96,8 +92,6 @@ class OffsetMap:
             return found
         noted: int = self._words[self._slot(key) + 2]
         return noted - 1
-
-    # -- plain Python ----------------------------------------------------------------------------
 
     def _slot(self, key: bytes | memoryview) -> int:
         """Index of the first word of the key's slot, or of the free one where it belongs."""

@@ -93,7 +93,6 @@ class ProcessWorker:
 
     @property
     def child_pid(self) -> int | None:
-        """The child's process id, None without one."""
         return self._child.pid
 
     async def start(self, job: CleaningJob) -> CleaningRun:
@@ -105,7 +104,6 @@ class ProcessWorker:
         return _ProcessRun(self._child)
 
     async def rest(self) -> None:
-        """End the child, if there is one."""
         await self._child.end()
 
 

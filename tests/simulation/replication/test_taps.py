@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from moldau.storage.partition_metadata import PARTITION_METADATA
+from moldau.storage.checkpoints import PARTITION_METADATA
 from tests.simulation.cluster.disk import DiskSettings, NodeDisk
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock, VirtualLoop
 from tests.simulation.cluster.wall_clocks import ClockSettings, WallClocks

@@ -388,7 +388,7 @@ class DataPath:
             delta.replay(record)
         provenance = Provenance(image.provenance.last_contained_offset + len(records), 1, 0)
         self.metadata.image = delta.apply(provenance)
-        self.manager.apply_metadata(delta, self.metadata.image)
+        self.manager.on_metadata_update(delta, self.metadata.image)
         self.coordinators.on_metadata_update(delta, self.metadata.image)
 
     def create_topic(

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from moldau.storage.flush_job import FlushJob
 from moldau.storage.leader_epoch_cache import LeaderEpochCache
+from moldau.storage.log_segments import FlushJob
 from moldau.storage.segment import LogSegment, OpenSegments
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 

@@ -18,7 +18,9 @@ class Bench:
     def __init__(self, contents: dict[TopicPartition, int] | None = None) -> None:
         self.disk = SimulatedFilesystem()
         self.disk.mkdirs("/data")
-        self.checkpoint = OffsetCheckpoint(self.disk, PATH, contents)
+        self.checkpoint = OffsetCheckpoint(self.disk, PATH)
+        if contents is not None:
+            self.checkpoint.loaded(contents)
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from moldau.broker.coordinator.transaction.marker_sender import broker_address
 from moldau.broker.replica.transactions import (
     NOT_REQUIRED,
-    BatchProducer,
     VerificationGuard,
     begin_verification,
     end_verification,
@@ -38,6 +37,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
+from moldau.storage.append import BatchProducer
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices

@@ -21,7 +21,7 @@ Why a replica whose addition was refused counts until the partition epoch change
 3. The first copy reaches the controller, which commits it: it is made for the partition epoch in
    force. If the leader had committed alone since the refusal, and died, 2 would be elected cleanly
    without those records.
-Any proposal that the controller commits makes the older copies void. After a refused addition the
+Each proposal that the controller commits makes the older copies void. After a refused addition the
 leader therefore proposes the ISR as it is, or a smaller one.
 """
 
@@ -133,7 +133,6 @@ class InSyncSet:
         self._update_maximal()
 
     def propose(self, change: IsrChange) -> None:
-        """Note that a proposal leaves for the controller."""
         assert self.pending is None, "one proposal at a time"
         self.pending = change
         self._update_maximal()

@@ -13,7 +13,7 @@ under min.insync.replicas).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
@@ -166,7 +166,6 @@ class ReplicaProgress:
         return self.log_end_offset >= leader_end or now_ms - self.caught_up_ms <= max_lag_ms
 
     def figures(self, leader_end: int, now_ms: float, *, is_in_sync: bool) -> ReplicaFigures:
-        """The replica's standing as numbers, for metrics and descriptions."""
         is_known = self.log_end_offset != UNKNOWN_OFFSET
         age_ms = -1.0 if self.caught_up_ms == NEVER_MS else max(0.0, now_ms - self.caught_up_ms)
         return ReplicaFigures(
@@ -179,7 +178,6 @@ class ReplicaProgress:
         )
 
     def describe(self, leader_end: int, now_ms: float) -> str:
-        """The replica's standing in words, for the log."""
         figures = self.figures(leader_end, now_ms, is_in_sync=False)
         behind = f"{figures.lag} records behind" if figures.lag >= 0 else "not heard of yet"
         since = f"for {figures.caught_up_age_ms:.0f} ms" if figures.caught_up_age_ms >= 0 else "yet"
@@ -189,48 +187,30 @@ class ReplicaProgress:
         self.caught_up_ms = max(self.caught_up_ms, moment_ms)
 
 
+@dataclass(slots=True, eq=False)
 class PartitionCore:
     """One replica's state; `apply_state` moves it along LEGAL_TRANSITIONS.
 
     A leader also keeps what it knows of every other replica in `followers`.
     """
 
-    __slots__ = (
-        "_level",
-        "_log_end_offset",
-        "adding_replicas",
-        "cluster",
-        "followers",
-        "high_watermark",
-        "in_sync",
-        "leader_epoch",
-        "leader_epoch_start_offset",
-        "leader_id",
-        "leader_recovery_state",
-        "local_broker_id",
-        "partition_epoch",
-        "removing_replicas",
-        "replicas",
-        "role",
-    )
-
-    def __init__(self, local_broker_id: int, cluster: ClusterView) -> None:
-        self.local_broker_id = local_broker_id
-        self.cluster = cluster
-        self.role = ReplicaRole.NONE
-        self.leader_id = NO_LEADER
-        self.leader_epoch = UNKNOWN_LEADER_EPOCH
-        self.partition_epoch = -1
-        self.replicas: tuple[int, ...] = ()
-        self.adding_replicas: tuple[int, ...] = ()
-        self.removing_replicas: tuple[int, ...] = ()
-        self.leader_recovery_state = RECOVERED
-        self.in_sync = InSyncSet()
-        self.high_watermark = 0
-        self.leader_epoch_start_offset = 0
-        self.followers: dict[int, ReplicaProgress] = {}
-        self._level: dict[int, ReplicaProgress] = {}
-        self._log_end_offset = 0
+    local_broker_id: int
+    cluster: ClusterView
+    role: ReplicaRole = ReplicaRole.NONE
+    leader_id: int = NO_LEADER
+    leader_epoch: int = UNKNOWN_LEADER_EPOCH
+    partition_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    leader_recovery_state: int = RECOVERED
+    in_sync: InSyncSet = field(default_factory=InSyncSet)
+    high_watermark: int = 0
+    leader_epoch_start_offset: int = 0
+    followers: dict[int, ReplicaProgress] = field(default_factory=dict)
+    _level: dict[int, ReplicaProgress] = field(default_factory=dict)
+    """Those followers that have everything the leader has."""
+    _log_end_offset: int = 0
 
     @property
     def isr(self) -> frozenset[int]:
@@ -239,12 +219,10 @@ class PartitionCore:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads the partition."""
         return self.role is ReplicaRole.LEADER
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether this broker leads and an assigned replica is out of sync."""
         return self.is_leader and len(self.isr) < len(self.replicas)
 
     @property
@@ -374,7 +352,6 @@ class PartitionCore:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def check_leader(self, current_leader_epoch: int) -> ErrorCode:
-        """`check_leader_epoch`, and whether this broker leads."""
         if current_leader_epoch not in (UNKNOWN_LEADER_EPOCH, self.leader_epoch):
             return self.check_leader_epoch(current_leader_epoch)
         if self.role is ReplicaRole.LEADER:

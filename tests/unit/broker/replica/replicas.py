@@ -10,15 +10,14 @@ from typing import Any
 
 from moldau.broker.replica.context import ReplicationContext
 from moldau.broker.replica.core.in_sync_set import PartitionState
-from moldau.broker.replica.fetcher_manager import FetcherManager
 from moldau.broker.replica.partition import Partition
-from moldau.broker.replica.replica_fetcher import FetcherSettings
+from moldau.broker.replica.replica_fetcher import FetcherManager, FetcherSettings, FetcherShare
 from moldau.broker.replica.topic_stats import BrokerTopicStats
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock, ManualClock
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.runtime.network import Network
+from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.server import ListenerSpec, Server
 from moldau.storage.log import Log
@@ -93,15 +92,17 @@ class Followers:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.work: set[asyncio.Task[None]] = set()
         self.fetchers = FetcherManager(
-            broker_id=OTHER_BROKER_ID,
-            broker_epoch=lambda: OTHER_BROKER_ID,
-            network=network,
-            clock=self.clock,
-            settings=FetcherSettings(**settings),
-            registry=self.registry,
-            throttle=throttle,
-            on_applied=self._applied,
-            on_fault=self.faults.append,
+            FetcherShare(
+                OTHER_BROKER_ID,
+                lambda: OTHER_BROKER_ID,
+                network or AsyncioNetwork(),
+                self.clock,
+                FetcherSettings(**settings),
+                throttle,
+                self._applied,
+            ),
+            self.registry,
+            self.faults.append,
         )
 
     async def __aenter__(self) -> Followers:

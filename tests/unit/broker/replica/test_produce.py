@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from moldau.broker.replica import deferred
+from moldau.broker.replica import partition as partition_module
 from moldau.broker.replica.partition import ProduceWait
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
@@ -390,7 +390,7 @@ async def test_a_batch_that_cannot_be_recompressed(broker: DataPath) -> None:
 async def test_too_many_appends_wait_for_recompression(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deferred, "MAX_QUEUED_APPENDS", 2)
+    monkeypatch.setattr(partition_module, "MAX_QUEUED_APPENDS", 2)
     broker.create_topic("t", compression_type="gzip")
     requests = [broker.send(produce({("t", 0): batch()}), 12) for _ in range(3)]
     await until(lambda: all(request.is_answered for request in requests))
@@ -448,16 +448,16 @@ async def test_a_fault_in_recompression_does_not_block_the_line(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("t", compression_type="gzip")
-    prepare = deferred.prepare
+    prepare = partition_module.prepare
 
     def broken(*_: Any) -> bytearray:
         raise ZeroDivisionError("the test says so")
 
-    monkeypatch.setattr(deferred, "prepare", broken)
+    monkeypatch.setattr(partition_module, "prepare", broken)
     first = broker.send(produce({("t", 0): batch(value=b"a" * 100)}), 12)
     second = broker.send(produce({("t", 0): batch(value=b"b" * 100)}), 12)
     await until(lambda: bool(broker.faults))
-    monkeypatch.setattr(deferred, "prepare", prepare)
+    monkeypatch.setattr(partition_module, "prepare", prepare)
     await until(lambda: first.is_answered and second.is_answered)
     assert only(first.response).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     third = await broker.ask(produce({("t", 0): batch(value=b"c" * 100)}), 12)
