@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from moldau.client.cluster.connections import Address, Connections, Purpose
-from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import Broker, MetadataCache, TopicMetadata
 from moldau.client.cluster.metadata_updates import MetadataUpdates
 from moldau.client.cluster.security import security_of
@@ -30,6 +30,7 @@ from moldau.client.errors import (
     error_for,
     raise_for,
 )
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
@@ -338,7 +339,9 @@ class ClusterClient:
         """
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.monotonic_ms() + limit_ms
-        try_count = 0
+        backoff = Backoff(
+            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._random
+        )
         last: BaseException | None = None
         while True:
             if self._connections.is_closed:
@@ -358,13 +361,7 @@ class ClusterClient:
                     last = error
                 elif last is None:
                     last = self._connections.why_slow() or error
-            try_count += 1
-            pause_ms = backoff_ms(
-                self._random,
-                try_count,
-                self.config.retry_backoff_ms,
-                self.config.retry_backoff_max_ms,
-            )
+            pause_ms = backoff.next_ms()
             if self._clock.monotonic_ms() + pause_ms >= deadline_ms:
                 if isinstance(last, KafkaError) and not isinstance(last, NoBrokerAvailable):
                     raise last

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
-from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.security import Security
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
@@ -26,6 +26,7 @@ from moldau.client.errors import (
     TlsFailed,
     WrongEventLoop,
 )
+from moldau.config.backoff import backoff_ms
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
@@ -214,10 +215,10 @@ class Connections:
             self._problems[address] = describe_fault(fault)
             failure_count += 1
             pause_ms = backoff_ms(
-                self._random,
                 failure_count,
                 config.reconnect_backoff_ms,
                 config.reconnect_backoff_max_ms,
+                self._random,
             )
             self._failures[address] = (failure_count, self._clock.monotonic_ms() + pause_ms)
             raise
@@ -230,16 +231,9 @@ class Connections:
 
     async def _make(self, address: Address, purpose: Purpose, failure_count: int) -> Connection:
         config = self._config
-        setup_timeout_ms = backoff_ms(
-            self._random,
-            failure_count + 1,
-            config.socket_connection_setup_timeout_ms,
-            max(
-                config.socket_connection_setup_timeout_ms,
-                config.socket_connection_setup_timeout_max_ms,
-            ),
-        )
-        timeout_ms = max(1, int(setup_timeout_ms))
+        first_ms = config.socket_connection_setup_timeout_ms
+        most_ms = max(first_ms, config.socket_connection_setup_timeout_max_ms)
+        timeout_ms = max(1, int(backoff_ms(failure_count + 1, first_ms, most_ms, self._random)))
         try:
             connection = await self._connection(address, timeout_ms)
             if self._silent.get(address):

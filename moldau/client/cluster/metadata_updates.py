@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeGuard
 
-from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
@@ -25,6 +25,7 @@ from moldau.client.errors import (
     RequestTimeout,
     error_for,
 )
+from moldau.config.backoff import backoff_ms
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
@@ -206,10 +207,10 @@ class MetadataUpdates:
 
     def _due_ms(self) -> float:
         earliest_ms = self._last_attempt_ms + backoff_ms(
-            self._random,
             self._quick_count + 1,
             self._config.retry_backoff_ms,
             self._config.retry_backoff_max_ms,
+            self._random,
         )
         if self._is_urgent and self._fault is None:
             return 0.0

@@ -30,13 +30,13 @@ from moldau.client.consumer.assignors import (
 from moldau.client.consumer.core.classic_member import ClassicMember
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
-    Backoff,
     GroupRequest,
     Partitions,
     PollWatch,
 )
 from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, GroupLink
 from moldau.client.records import TopicPartition
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,

@@ -40,6 +40,7 @@ from moldau.client.errors import (
     UnsupportedByBroker,
     error_for,
 )
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import FetchRequest
 from moldau.protocol.types import TopicPartition
@@ -404,7 +405,8 @@ class _NodeFetcher:
         self._fetcher = fetcher
         self._session = FetchSession()
         self._connection: Connection | None = None
-        self._failure_count = 0
+        config = fetcher.config
+        self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._last_fetch_ms = -LOOK_IN_MS
         self.task: asyncio.Task[None] = asyncio.create_task(
             self._run(), name=f"fetch from broker {node_id}"
@@ -463,7 +465,7 @@ class _NodeFetcher:
         except (*PASSING_FAULTS, KafkaError, UnsupportedByPeer) as error:
             await self._failed(plan, error)
             return
-        self._failure_count = 0
+        self._backoff.reset()
         self._take(plan, response)
 
     def _request(self, connection: Connection, plan: _Plan) -> tuple[FetchRequest, int]:
@@ -512,12 +514,7 @@ class _NodeFetcher:
         fetcher.client.request_update()
         fetcher.look()
         self.signal.clear()
-        config = fetcher.config
-        pause_ms = min(
-            config.retry_backoff_max_ms, config.retry_backoff_ms * 2**self._failure_count
-        )
-        self._failure_count = min(self._failure_count + 1, 16)
-        await self.signal.wait(pause_ms)
+        await self.signal.wait(self._backoff.next_ms())
 
     async def end_session(self, timeout_ms: float) -> None:
         """Have the broker forget the session, over another connection where this one waits."""

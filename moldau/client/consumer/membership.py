@@ -25,7 +25,6 @@ from moldau.client.consumer.core.rebalance_steps import (
     NEVER_MS,
     NO_GENERATION,
     Assign,
-    Backoff,
     GroupRequest,
     Identity,
     Partitions,
@@ -35,13 +34,12 @@ from moldau.client.consumer.core.rebalance_steps import (
 from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, AnswerLost, GroupLink
 from moldau.client.consumer.signal import Signal
 from moldau.client.errors import CommitFailed, KafkaError, RebalanceInProgress
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
-
-JITTER: Final = 0.2
 
 REGEX_VERSION: Final = 1
 """From this version on a heartbeat can carry a regular expression."""
@@ -83,11 +81,7 @@ class Membership:
         self._tick = tick
         self._signal = Signal(clock)
         self.watch: PollWatch = PollWatch(config.max_poll_interval_ms, clock.monotonic_ms())
-        backoff = Backoff(
-            config.retry_backoff_ms,
-            config.retry_backoff_max_ms,
-            lambda: source.uniform(1 - JITTER, 1 + JITTER),
-        )
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source)
         self.group: ClassicGroup | ConsumerGroup
         if config.group_protocol == "classic":
             self.group = ClassicGroup(client, config, link, self.watch, backoff, self._attend)

@@ -19,7 +19,6 @@ from moldau.client.consumer.core.rebalance_steps import (
     NO_GENERATION,
     NOTHING,
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Identity,
@@ -30,6 +29,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Standing,
     Step,
 )
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 
 

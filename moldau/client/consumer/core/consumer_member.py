@@ -21,7 +21,6 @@ from moldau.client.consumer.core.rebalance_steps import (
     NO_GENERATION,
     NOTHING,
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Identity,
@@ -33,6 +32,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Step,
 )
 from moldau.client.records import TopicPartition
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

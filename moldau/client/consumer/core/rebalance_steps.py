@@ -8,7 +8,6 @@ steps are carried out inside polls only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
@@ -89,31 +88,6 @@ class Identity:
     generation_id: int
     member_id: str
     group_instance_id: str | None
-
-
-class Backoff:
-    """Pauses between tries: exponential, with jitter (KIP-580).
-
-    Args:
-        first_ms, most_ms: `retry.backoff.ms`, `retry.backoff.max.ms`.
-        jitter: a factor around 1 for each pause.
-    """
-
-    def __init__(self, first_ms: float, most_ms: float, jitter: Callable[[], float]) -> None:
-        self._first_ms = first_ms
-        self._most_ms = most_ms
-        self._jitter = jitter
-        self._failure_count = 0
-
-    def next_ms(self) -> float:
-        """The pause after one more failure."""
-        pause_ms = min(self._most_ms, self._first_ms * 2.0 ** min(self._failure_count, 20))
-        self._failure_count += 1
-        return pause_ms * self._jitter()
-
-    def reset(self) -> None:
-        """A request succeeded."""
-        self._failure_count = 0
 
 
 class PollWatch:
