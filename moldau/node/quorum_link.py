@@ -34,7 +34,7 @@ from moldau.node.quorum_node import QuorumNode, RequestUndelivered
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
 from moldau.runtime.leader_link import LeaderAddress
 
 CATCH_UP_TIMEOUT_S: Final = 120.0
@@ -64,7 +64,7 @@ class ControllerRouter(NetworkControllerChannel):
     async def _attempt(
         self,
         leader: LeaderAddress,
-        request: Message,
+        request: AnyRequest,
         principal: str,
         timeout_ms: float,
         client: ForwardedClient | None,

@@ -26,6 +26,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    Generic,
     NamedTuple,
     Self,
     TypeAlias,
@@ -411,12 +412,27 @@ class Message(Struct):
         return decoder
 
 
+Response = TypeVar("Response", bound=Message)
+Response_co = TypeVar("Response_co", bound=Message, covariant=True)
+
+
+class Request(Message, Generic[Response_co]):
+    """A message that a node answers with a `Response_co`, of the same version."""
+
+    __slots__ = ()
+
+
+AnyRequest: TypeAlias = Request[Any]
+"""A request where the type of its response does not matter, or is not known."""
+
+
 def messages_of(module: ModuleType) -> list[type[Message]]:
     """Every message that a module declares, in its order."""
     return [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Message) and value is not Message
+        if isinstance(value, type) and issubclass(value, Message)
+        if value.__module__ == module.__name__
     ]
 
 

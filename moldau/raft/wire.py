@@ -21,7 +21,7 @@ from moldau.protocol.messages import p53_begin_quorum_epoch as begin
 from moldau.protocol.messages import p54_end_quorum_epoch as end
 from moldau.protocol.messages import p59_fetch_snapshot as fetch_snapshot
 from moldau.protocol.messages import p82_update_raft_voter as update
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import METADATA_TOPIC_ID, ZERO_UUID
 from moldau.raft.core import messages as core
 from moldau.raft.core.values import NO_NODE, Endpoints, EpochEnd, ReplicaKey, SnapshotId
@@ -159,7 +159,7 @@ def _leader(nodes: Iterable[Any], leader_id: int, listener_name: str) -> Endpoin
 # -- Vote ----------------------------------------------------------------------------------------
 
 
-def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: str) -> Message:
+def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: str) -> AnyRequest:
     if request.pre_vote and version < 2:
         raise PreVoteUnsupported("the peer knows no PreVote")
     partition = vote.PartitionData(
@@ -224,7 +224,7 @@ def _decode_vote_response(message: Any, listener_name: str) -> core.VoteResponse
 
 def _encode_begin_request(
     request: core.BeginQuorumEpochRequest, version: int, cluster_id: str
-) -> Message:
+) -> AnyRequest:
     partition = begin.PartitionData(
         partition_index=METADATA_PARTITION,
         leader_id=request.leader_id,
@@ -272,7 +272,7 @@ def _decode_begin_response(message: Any, listener_name: str) -> core.BeginQuorum
 
 def _encode_end_request(
     request: core.EndQuorumEpochRequest, version: int, cluster_id: str
-) -> Message:
+) -> AnyRequest:
     partition = end.PartitionData(
         partition_index=METADATA_PARTITION,
         leader_id=request.leader_id,
@@ -324,7 +324,7 @@ def _decode_end_response(message: Any, listener_name: str) -> core.EndQuorumEpoc
 # -- Fetch ---------------------------------------------------------------------------------------
 
 
-def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: str) -> Message:
+def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: str) -> AnyRequest:
     if version < FETCH_MIN_VERSION:
         raise LocalProtocolError(f"the peer serves Fetch up to {version}, 12 is needed")
     partition = fetch.FetchPartition(
@@ -448,7 +448,7 @@ def _decode_fetch_response(message: fetch.FetchResponse, listener_name: str) -> 
 
 def _encode_fetch_snapshot_request(
     request: core.FetchSnapshotRequest, version: int, cluster_id: str
-) -> Message:
+) -> AnyRequest:
     partition = fetch_snapshot.PartitionSnapshot(
         partition=METADATA_PARTITION,
         current_leader_epoch=request.leader_epoch,
@@ -540,7 +540,7 @@ def _decode_fetch_snapshot_response(
 
 def _encode_update_request(
     request: core.UpdateVoterRequest, _version: int, cluster_id: str
-) -> Message:
+) -> AnyRequest:
     return update.UpdateRaftVoterRequest(
         cluster_id=cluster_id,
         current_leader_epoch=request.leader_epoch,
@@ -599,7 +599,7 @@ def _decode_update_response(
 
 def _encode_kraft_version_request(
     _request: core.KraftVersionRequest, version: int, _cluster_id: str
-) -> Message:
+) -> AnyRequest:
     message = api_versions.ApiVersionsRequest()
     if version >= 3:
         message.client_software_name = "moldau"
@@ -623,7 +623,7 @@ def _decode_kraft_version_response(
 _ASKED: Final[
     dict[
         type[core.PeerRequest],
-        tuple[type[Message], Callable[..., Message], Callable[..., core.PeerResponse]],
+        tuple[type[AnyRequest], Callable[..., AnyRequest], Callable[..., core.PeerResponse]],
     ]
 ] = {
     core.VoteRequest: (vote.VoteRequest, _encode_vote_request, _decode_vote_response),
@@ -681,7 +681,7 @@ _ANSWERS: Final[dict[type[core.PeerResponse], Callable[..., Message]]] = {
 
 def encode_request(
     request: core.PeerRequest, version_of: VersionOf, cluster_id: str
-) -> tuple[Message, int]:
+) -> tuple[AnyRequest, int]:
     """The protocol's message for a request, and the version to send it in.
 
     Raises:

@@ -13,9 +13,9 @@ import asyncio
 import random
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -27,7 +27,7 @@ from moldau.protocol.framing import (
     ReceiveMemory,
 )
 from moldau.protocol.headers import decode_response, encode_request
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Message, Request, Response
 from moldau.protocol.types import Buffer
 from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
@@ -38,6 +38,10 @@ from moldau.runtime.network import (
     Network,
     set_socket_options,
 )
+
+if TYPE_CHECKING:
+    from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+    from moldau.runtime.authentication.sasl import Send
 
 __all__ = [
     "CLIENT_SOFTWARE_NAME",
@@ -91,7 +95,7 @@ class UnsupportedByPeer(LocalProtocolError):
 class Authenticator(Protocol):
     """Logs a connection in."""
 
-    async def __call__(self, send: Callable[[Message], Awaitable[Any]], peer: str) -> int:
+    async def __call__(self, send: Send, peer: str) -> int:
         """Returns how many ms that lasts, 0 for ever. Raises AuthenticationError."""
 
 
@@ -331,11 +335,11 @@ class Connection(asyncio.BufferedProtocol):
 
     async def send(
         self,
-        message: Message,
+        message: Request[Response],
         *,
         api_version: int | None = None,
         timeout_ms: float | None = None,
-    ) -> Any:
+    ) -> Response:
         """Send a request and return its response message.
 
         Waits for a place among the requests in flight. When the caller is cancelled the response is
@@ -351,12 +355,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def submit(
         self,
-        message: Message,
+        message: Request[Response],
         *,
         api_version: int | None = None,
         timeout_ms: float | None = None,
         keeps_records: bool = False,
-    ) -> asyncio.Future[Message]:
+    ) -> asyncio.Future[Response]:
         """Send a request at once and return the future of its response, for callers that limit
         themselves.
 
@@ -445,18 +449,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _submit(
         self,
-        message: Message,
+        message: Request[Response],
         api_version: int | None,
         timeout_ms: float | None,
         keeps_records: bool = False,
-    ) -> asyncio.Future[Message]:
+    ) -> asyncio.Future[Response]:
         version = self._version_of(message, api_version)
         correlation_id = self._write(message, version, keeps_records)
         if timeout_ms is None:
             timeout_ms = self._request_timeout_ms
         self.last_used_ms = self._clock.monotonic_ms()
         deadline = self.last_used_ms + timeout_ms
-        future: asyncio.Future[Message] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         pending = PendingRequest(message.API_KEY, version, correlation_id, deadline, future)
         if self._held_requests is None:
             self._pending.append(pending)
@@ -596,7 +600,7 @@ class Connection(asyncio.BufferedProtocol):
                 lifetime_ms * share, self._reauthenticate
             )
 
-    async def _send_first(self, message: Message) -> Any:
+    async def _send_first(self, message: Request[Response]) -> Response:
         """Send past those who are held back."""
         held, self._held_requests = self._held_requests, None
         try:
@@ -644,11 +648,13 @@ class Connection(asyncio.BufferedProtocol):
 class SendsVersion(Protocol):
     """Sends a request in a version of the caller's choice."""
 
-    async def __call__(self, message: Message, *, api_version: int) -> Any:
+    async def __call__(
+        self, message: ApiVersionsRequest, *, api_version: int
+    ) -> ApiVersionsResponse:
         """The response."""
 
 
-async def ask_versions(send: SendsVersion, peer: str) -> Any:
+async def ask_versions(send: SendsVersion, peer: str) -> ApiVersionsResponse:
     """What the peer serves, in the newest version of ApiVersions that it takes (KIP-511).
 
     Raises RemoteProtocolError when it refuses.

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import (
     DEFAULT_REQUEST_TIMEOUT_MS,
@@ -70,11 +70,11 @@ class LeaderLink:
     async def send(
         self,
         leader: LeaderAddress,
-        message: Message | Callable[[Connection], Awaitable[Message]],
+        message: Request[Response] | Callable[[Connection], Awaitable[Request[Response]]],
         *,
         timeout_ms: float,
         api_version: int | None = None,
-    ) -> Any:
+    ) -> Response:
         """One attempt: the response of `leader`.
 
         A caller that gives up in time does not disturb the others: the connection is given up only
@@ -90,7 +90,7 @@ class LeaderLink:
         """
         async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
             connection = await self._connected(leader)
-            request = message if isinstance(message, Message) else await message(connection)
+            request = message if isinstance(message, Request) else await message(connection)
             return await connection.send(
                 request,
                 api_version=api_version,

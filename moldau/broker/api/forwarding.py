@@ -24,7 +24,7 @@ from moldau.broker.lifecycle.metadata_loader import TooManyWaiters, catch_up, wa
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
 from moldau.server.request_context import RequestContext
 
 logger = logging.getLogger("moldau.broker.api.forwarding")
@@ -39,7 +39,7 @@ QUESTIONS: Final = frozenset({ApiKey.DESCRIBE_QUORUM, ApiKey.LIST_PARTITION_REAS
 """Forwarded, but no change: their answers do not wait for metadata."""
 
 
-async def answer(services: BrokerServices, context: RequestContext, request: Message) -> Any:
+async def answer(services: BrokerServices, context: RequestContext, request: AnyRequest) -> Any:
     """Pass a request on as the client sent it; the response is always one of its own API."""
     version = context.api_version
     timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
@@ -61,7 +61,7 @@ async def answer(services: BrokerServices, context: RequestContext, request: Mes
 
 
 async def forward(
-    services: BrokerServices, context: RequestContext, request: Message, *, timeout_ms: int
+    services: BrokerServices, context: RequestContext, request: AnyRequest, *, timeout_ms: int
 ) -> Any | None:
     """The controller's response to what a handler made of its request, or None when none came in
     time.
@@ -80,7 +80,7 @@ async def forward(
 async def _send(
     services: BrokerServices,
     context: RequestContext,
-    request: Message,
+    request: AnyRequest,
     client: ForwardedClient,
     timeout_ms: int,
 ) -> Any:

@@ -23,7 +23,7 @@ from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
@@ -74,8 +74,8 @@ class ControllerChannel(Protocol):
     """Sends one request to the active controller (KIP-590's forwarding, from the broker's side)."""
 
     async def send(
-        self, request: Message, principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
-    ) -> Any:
+        self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ) -> Response:
         """Answer with the controller's response to a request of the broker's own.
 
         Args:
@@ -87,7 +87,7 @@ class ControllerChannel(Protocol):
 
     async def forward(
         self,
-        request: Message,
+        request: AnyRequest,
         principal: str,
         client: ForwardedClient,
         *,
@@ -176,16 +176,17 @@ class NetworkControllerChannel:
 
     async def send(
         self,
-        request: Message,
+        request: Request[Response],
         principal: str,
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    ) -> Any:
-        return (await self._send(request, principal, timeout_ms, None)).response
+    ) -> Response:
+        response: Response = (await self._send(request, principal, timeout_ms, None)).response
+        return response
 
     async def forward(
         self,
-        request: Message,
+        request: AnyRequest,
         principal: str,
         client: ForwardedClient,
         *,
@@ -194,7 +195,7 @@ class NetworkControllerChannel:
         return await self._send(request, principal, timeout_ms, client)
 
     async def _send(
-        self, request: Message, principal: str, timeout_ms: int, client: ForwardedClient | None
+        self, request: AnyRequest, principal: str, timeout_ms: int, client: ForwardedClient | None
     ) -> ControllerAnswer:
         if self._waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
@@ -205,7 +206,7 @@ class NetworkControllerChannel:
             self._waiting_count -= 1
 
     async def _try(
-        self, request: Message, principal: str, timeout_ms: int, client: ForwardedClient | None
+        self, request: AnyRequest, principal: str, timeout_ms: int, client: ForwardedClient | None
     ) -> ControllerAnswer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -237,7 +238,7 @@ class NetworkControllerChannel:
     async def _attempt(
         self,
         leader: LeaderAddress,
-        request: Message,
+        request: AnyRequest,
         principal: str,
         timeout_ms: float,
         client: ForwardedClient | None,
@@ -263,7 +264,7 @@ class NetworkControllerChannel:
         self,
         link: LeaderLink,
         leader: LeaderAddress,
-        request: Message,
+        request: AnyRequest,
         principal: str,
         timeout_ms: float,
         client: ForwardedClient,

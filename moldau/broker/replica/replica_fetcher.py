@@ -27,7 +27,6 @@ from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from moldau.protocol.messages.p01_fetch import (
     FetchRequest,
-    FetchResponse,
     PartitionData,
     ReplicaState,
 )
@@ -234,7 +233,7 @@ class ReplicaFetcher:
         future = connection.submit(request, api_version=version)
         # Only now, with the acknowledgement on its way, go on with the requests that wait here.
         self._notify()
-        response: FetchResponse = await future  # type: ignore[assignment]
+        response = await future
         self.meters.requests.count += 1
         try:
             error, answers = self.partitions.session.take(response)
@@ -295,8 +294,8 @@ class ReplicaFetcher:
         try:
             latest = connection.submit(self._offsets_request(asking, LATEST))
             earliest = connection.submit(self._offsets_request(asking, EARLIEST))
-            ends = _found_offsets(await latest)  # type: ignore[arg-type]
-            starts = _found_offsets(await earliest)  # type: ignore[arg-type]
+            ends = _found_offsets(await latest)
+            starts = _found_offsets(await earliest)
             for followed, requested in asking.items():
                 steps[followed] = _apply_offsets(followed, requested, starts, ends)
         finally:

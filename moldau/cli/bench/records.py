@@ -257,6 +257,7 @@ async def _consume_partition(
         answered = response.responses[0].partitions[0]
         raise_for(answered.error_code, None, f"fetch from {topic.name}-{partition}")
         records = answered.records or b""
+        assert isinstance(records, bytes | memoryview)
         figures.request_count += 1
         figures.record_bytes += len(records)
         reached = position

@@ -35,7 +35,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 )
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.records import Record, encode_batch
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
 
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 GIVE_UP_S: Final = 60.0
@@ -208,7 +208,7 @@ class TransactionalProducer:
 
     async def _ask_coordinator(
         self,
-        request: Callable[[], Message],
+        request: Callable[[], AnyRequest],
         versions: Versions,
         error_of: Callable[[Any], int],
         what: str,

@@ -23,7 +23,7 @@ from moldau.client.errors import (
     error_for,
 )
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -57,8 +57,8 @@ class AdminCalls:
 
     async def _ask_any(
         self,
-        request: Message,
-        read: Callable[[Any], Value],
+        request: Request[Response],
+        read: Callable[[Response], Value],
         what: str,
         timeout_ms: float | None,
     ) -> Value:
@@ -73,8 +73,8 @@ class AdminCalls:
 
     async def _ask_controller(
         self,
-        request: Message,
-        read: Callable[[Any], Value],
+        request: Request[Response],
+        read: Callable[[Response], Value],
         what: str,
         timeout_ms: float | None,
         versions: Versions | None = None,
@@ -88,8 +88,8 @@ class AdminCalls:
 
     async def _ask_every_broker(
         self,
-        request: Message,
-        read: Callable[[int, Any], list[Value]],
+        request: Request[Response],
+        read: Callable[[int, Response], list[Value]],
         *,
         what: str,
         timeout_ms: float | None,
@@ -119,7 +119,7 @@ class AdminCalls:
     async def _ask_leaders(
         self,
         partitions: Collection[TopicPartition],
-        request: Callable[[list[TopicPartition]], Message],
+        request: Callable[[list[TopicPartition]], AnyRequest],
         read: Callable[[TopicPartition, Any], Value],
         *,
         what: str,
@@ -154,7 +154,7 @@ class AdminCalls:
     async def _try_leaders(
         self,
         partitions: Collection[TopicPartition],
-        request: Callable[[list[TopicPartition]], Message],
+        request: Callable[[list[TopicPartition]], AnyRequest],
         read: Callable[[Any], Value],
         *,
         what: str,

@@ -46,7 +46,7 @@ from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerReque
 from moldau.protocol.messages.p74_list_config_resources import ListConfigResourcesRequest
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, Listener
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Request, Response
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -217,7 +217,7 @@ class ClusterCalls(AdminCalls):
 
         return await self._ask_any(request, read, "list resources", timeout_ms)
 
-    async def _ask_node_or_any(self, node_id: int | None, request: Message) -> Any:
+    async def _ask_node_or_any(self, node_id: int | None, request: Request[Response]) -> Response:
         if node_id is None:
             return await self._client.ask_any(request)
         return await self._client.ask_node(node_id, request)
@@ -379,7 +379,7 @@ class ClusterCalls(AdminCalls):
 
         return await self._client.retry(attempt, what="election", timeout_ms=timeout_ms)
 
-    async def _change(self, request: Message, what: str, timeout_ms: float | None) -> None:
+    async def _change(self, request: AnyRequest, what: str, timeout_ms: float | None) -> None:
         def read(response: Any) -> None:
             raise_for(response.error_code, response.error_message, what)
 

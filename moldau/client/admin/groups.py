@@ -37,7 +37,7 @@ from moldau.protocol.messages.consumer_protocol import (
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
 from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import TopicPartition
 
 OFFSET_FETCH_VERSIONS: Final = (8, 9)
@@ -166,7 +166,7 @@ class GroupCalls(AdminCalls):
         """
         check_several(group_instance_ids)
 
-        def request(_: Sequence[str]) -> Message:
+        def request(_: Sequence[str]) -> AnyRequest:
             return LeaveGroupRequest(
                 group_id=group_id,
                 members=[
@@ -257,7 +257,7 @@ class GroupCalls(AdminCalls):
         answers UNKNOWN_MEMBER_ID for all of them.
         """
 
-        def request(_: Sequence[str]) -> Message:
+        def request(_: Sequence[str]) -> AnyRequest:
             topics: defaultdict[str, list[commit.OffsetCommitRequestPartition]] = defaultdict(list)
             for partition, committed in sorted(offsets.items()):
                 topics[partition.topic].append(
@@ -302,7 +302,7 @@ class GroupCalls(AdminCalls):
         """
         check_several(partitions)
 
-        def request(_: Sequence[str]) -> Message:
+        def request(_: Sequence[str]) -> AnyRequest:
             return delete.OffsetDeleteRequest(
                 group_id=group_id,
                 topics=[

@@ -53,7 +53,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsResponse,
 )
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -127,7 +127,7 @@ class PartitionCalls(AdminCalls):
             OffsetOutOfRange: the offset lies behind the high watermark.
         """
 
-        def request(some: list[TopicPartition]) -> Message:
+        def request(some: list[TopicPartition]) -> AnyRequest:
             topics = [
                 deletion.DeleteRecordsTopic(
                     name=topic,

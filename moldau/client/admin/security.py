@@ -51,7 +51,7 @@ from moldau.protocol.messages.p41_describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
 )
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
 
 LEAST_ITERATIONS: Final = 4_096
 MOST_ITERATIONS: Final = 16_384
@@ -356,7 +356,7 @@ class SecurityCalls(AdminCalls):
         request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=expiry_period_ms)
         return await self._token_end(request, "expire delegation token", timeout_ms)
 
-    async def _token_end(self, request: Message, what: str, timeout_ms: float | None) -> int:
+    async def _token_end(self, request: AnyRequest, what: str, timeout_ms: float | None) -> int:
         def read(response: Any) -> int:
             raise_for(response.error_code, None, what)
             return int(response.expiry_timestamp_ms)

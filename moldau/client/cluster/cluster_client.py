@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from moldau.client.cluster.connections import Address, Connections, Purpose
@@ -34,7 +34,7 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Request, Response
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 from moldau.runtime.network import AsyncioNetwork, Network
@@ -260,11 +260,11 @@ class ClusterClient:
 
     async def ask_any(
         self,
-        request: Message,
+        request: Request[Response],
         *,
         timeout_ms: float | None = None,
         versions: Versions | None = None,
-    ) -> Any:
+    ) -> Response:
         """Send to the first node that answers: known brokers first, then the bootstrap servers.
 
         Raises:
@@ -283,11 +283,11 @@ class ClusterClient:
     async def ask_node(
         self,
         node_id: int,
-        request: Message,
+        request: Request[Response],
         *,
         timeout_ms: float | None = None,
         versions: Versions | None = None,
-    ) -> Any:
+    ) -> Response:
         """Send to one broker. `versions` as with `ask_any`.
 
         Raises:
@@ -298,11 +298,11 @@ class ClusterClient:
 
     async def ask_controller(
         self,
-        request: Message,
+        request: Request[Response],
         *,
         timeout_ms: float | None = None,
         versions: Versions | None = None,
-    ) -> Any:
+    ) -> Response:
         """Send to the broker that the cluster names as its controller; it forwards (KIP-590)."""
         if self.metadata.controller_id not in self.metadata.brokers:
             await self.refresh_metadata([])
@@ -315,11 +315,11 @@ class ClusterClient:
         self,
         host: str,
         port: int,
-        request: Message,
+        request: Request[Response],
         *,
         timeout_ms: float | None = None,
         versions: Versions | None = None,
-    ) -> Any:
+    ) -> Response:
         """Send to the node that listens there. `versions` as with `ask_any`."""
         return await self._ask((host, port), request, timeout_ms, versions)
 
@@ -399,10 +399,10 @@ class ClusterClient:
     async def _ask(
         self,
         address: Address,
-        request: Message,
+        request: Request[Response],
         timeout_ms: float | None,
         versions: Versions | None,
-    ) -> Any:
+    ) -> Response:
         limit_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         connection = await self._connections.connect(address, "data")
         api_version = None

@@ -26,7 +26,7 @@ from moldau.client.errors import (
 )
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import Coordinator, FindCoordinatorRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
 from moldau.runtime.connection import UnsupportedByPeer
 
 Value = TypeVar("Value")
@@ -80,7 +80,7 @@ class CoordinatorCall(Generic[Value]):
 
     key_type: KeyType
     what: str
-    request: Callable[[Sequence[str]], Message]
+    request: Callable[[Sequence[str]], AnyRequest]
     answers: Callable[[Any, Sequence[str], Broker], Mapping[str, Value | Refusal]]
     versions: Versions | None = None
     keys_per_request: int = KEYS_PER_REQUEST

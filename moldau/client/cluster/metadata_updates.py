@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
@@ -32,7 +32,6 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
-from moldau.protocol.schema import Message
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -54,7 +53,7 @@ class MetadataUpdates:
         self,
         config: ClientConfig,
         cache: MetadataCache,
-        ask: Callable[[Message], Awaitable[Any]],
+        ask: Callable[[MetadataRequest], Awaitable[MetadataResponse]],
         clock: Clock,
         source: random.Random,
         *,

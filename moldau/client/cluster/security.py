@@ -10,18 +10,17 @@ from __future__ import annotations
 import random
 import re
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.config.client import SecurityConfig
 from moldau.client.errors import ConfigurationError
-from moldau.protocol.schema import Message
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.sasl import (
     MECHANISMS,
     PlainExchange,
     SaslCredentials,
+    Send,
     authenticate,
 )
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
@@ -125,7 +124,7 @@ class Security:
     context: ssl.SSLContext | None
     credentials: SaslCredentials | None
 
-    async def authenticate(self, send: Callable[[Message], Awaitable[Any]], peer: str) -> int:
+    async def authenticate(self, send: Send, peer: str) -> int:
         """Log a connection in; see `runtime.authentication.sasl.authenticate`."""
         assert self.credentials is not None
         return await authenticate(send, self.credentials, peer)

@@ -54,7 +54,7 @@ from moldau.protocol.messages.p11_join_group import (
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest, Request, Response
 
 PROTOCOL_TYPE: Final = "consumer"
 NEWEST_VERSION: Final = 3
@@ -186,14 +186,14 @@ class ClassicGroup:
         """The request failed for good, or an assignor of the user's own raised."""
         self.member.refused(attempt, now_ms, request, code)
 
-    def farewell(self) -> Coroutine[Any, Any, None] | None:
+    def farewell(self) -> Coroutine[object, object, object] | None:
         """The sending of LeaveGroup, None when the group expects none."""
         leave = self.member.take_leave()
         if leave is None:
             return None
         member_id, reason = leave[0], leave[1][:REASON_LIMIT]
 
-        def build(version: int) -> Message:
+        def build(version: int) -> AnyRequest:
             if version < 3:
                 return LeaveGroupRequest(group_id=self._group_id, member_id=member_id)
             return LeaveGroupRequest(
@@ -233,8 +233,8 @@ class ClassicGroup:
         )
 
     async def _ask(
-        self, kind: type[Message], request: Message, timeout_ms: float | None = None
-    ) -> Any:
+        self, kind: type[AnyRequest], request: Request[Response], timeout_ms: float | None = None
+    ) -> Response:
         return await self._link.ask(
             kind, lambda version: request, purpose=MEMBERSHIP, timeout_ms=timeout_ms
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.connections import Purpose
@@ -16,7 +16,7 @@ from moldau.client.cluster.coordinators import Coordinators, KeyType
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, UnsupportedByBroker
 from moldau.protocol.errors import LocalProtocolError
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Request, Response
 from moldau.runtime.connection import UnsupportedByPeer
 
 MEMBERSHIP: Final[Purpose] = "coordinator"
@@ -51,13 +51,13 @@ class GroupLink:
 
     async def ask(
         self,
-        kind: type[Message],
-        build: Callable[[int], Message],
+        kind: type[Request[Response]],
+        build: Callable[[int], Request[Response]],
         *,
         purpose: Purpose,
         versions: tuple[int, int] | None = None,
         timeout_ms: float | None = None,
-    ) -> Any:
+    ) -> Response:
         """Send a request and return the response.
 
         Args:
@@ -95,8 +95,9 @@ class GroupLink:
         except LocalProtocolError as error:
             what = kind.__name__.removesuffix("Request")
             raise UnsupportedByBroker(f"{what} of group {self._group_id}: {error}") from error
-        if response.throttle_time_ms > 0:
-            self._client.throttled(node_id, response.throttle_time_ms)
+        throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
+        if throttle_time_ms > 0:
+            self._client.throttled(node_id, throttle_time_ms)
         return response
 
     def close(self) -> None:

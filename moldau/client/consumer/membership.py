@@ -98,7 +98,7 @@ class Membership:
         self._asked_at_ms = NEVER_MS
         self._task: asyncio.Task[None] | None = None
         self._exchange: asyncio.Task[Any] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[object]] = set()
         self._naming: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -268,7 +268,7 @@ class Membership:
             self._leaving.add(task)
             task.add_done_callback(self._left)
 
-    def _left(self, task: asyncio.Task[None]) -> None:
+    def _left(self, task: asyncio.Task[object]) -> None:
         self._leaving.discard(task)
         if not task.cancelled() and task.exception() is not None:
             # The coordinator removes the member when its session times out.
@@ -376,7 +376,7 @@ class ConsumerGroup:
         """The heartbeat failed for good."""
         self.member.refused(attempt, now_ms, code)
 
-    def farewell(self) -> Coroutine[Any, Any, None] | None:
+    def farewell(self) -> Coroutine[object, object, object] | None:
         """The sending of the last heartbeat, None for a member that is not in the group."""
         message = self.member.take_leave()
         if message is None:

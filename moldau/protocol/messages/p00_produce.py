@@ -5,7 +5,7 @@ new leader. 12 implies that partitions join the transaction (KIP-890). 13 names 
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uuid
 
 
@@ -23,7 +23,7 @@ class TopicProduceData(Struct):
 
 
 @request(ApiKey.PRODUCE, versions="3-13", flexible="9+")
-class ProduceRequest(Message):
+class ProduceRequest(Request["ProduceResponse"]):
     transactional_id: String | None = field(None, nullable="3+")
     acks: Int16 = 0
     timeout_ms: Int32 = 0

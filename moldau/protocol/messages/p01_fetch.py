@@ -8,7 +8,7 @@ moves the replica id into a tagged struct with its epoch. 17 carries the replica
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Records, String, Uuid
 
 
@@ -45,7 +45,7 @@ class ForgottenTopic(Struct):
 
 
 @request(ApiKey.FETCH, versions="4-18", flexible="12+")
-class FetchRequest(Message):
+class FetchRequest(Request["FetchResponse"]):
     cluster_id: String | None = field(None, since=12, nullable="12+", tag=0, ignorable=True)
     replica_id: Int32 = field(-1, until=14)
     replica_state: ReplicaState = field(since=15, tag=1)

@@ -7,7 +7,7 @@ adds the request's timeout.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int8, Int16, Int32, Int64, String
 
 
@@ -25,7 +25,7 @@ class ListOffsetsTopic(Struct):
 
 
 @request(ApiKey.LIST_OFFSETS, versions="1-11", flexible="6+")
-class ListOffsetsRequest(Message):
+class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     replica_id: Int32 = 0
     isolation_level: Int8 = field(0, since=2)
     topics: list[ListOffsetsTopic] = field()

@@ -6,7 +6,7 @@ answer.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
@@ -17,7 +17,7 @@ class MetadataRequestTopic(Struct):
 
 
 @request(ApiKey.METADATA, versions="0-13", flexible="9+")
-class MetadataRequest(Message):
+class MetadataRequest(Request["MetadataResponse"]):
     topics: list[MetadataRequestTopic] | None = field(nullable="1+")
     allow_auto_topic_creation: Bool = field(True, since=4)
     include_cluster_authorized_operations: Bool = field(False, since=8, until=10)

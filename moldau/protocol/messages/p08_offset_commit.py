@@ -5,7 +5,7 @@ flexible. 9 serves the new group protocol's member epochs. 10 names topics by id
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
@@ -25,7 +25,7 @@ class OffsetCommitRequestTopic(Struct):
 
 
 @request(ApiKey.OFFSET_COMMIT, versions="2-10", flexible="8+")
-class OffsetCommitRequest(Message):
+class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     group_id: String = ""
     generation_id_or_member_epoch: Int32 = -1
     member_id: String = ""

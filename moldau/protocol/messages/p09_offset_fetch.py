@@ -5,7 +5,7 @@ transactions. 8 asks for many groups at once. 9 adds the member's epoch, 10 name
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid
 
 
@@ -31,7 +31,7 @@ class OffsetFetchRequestGroup(Struct):
 
 
 @request(ApiKey.OFFSET_FETCH, versions="1-10", flexible="6+")
-class OffsetFetchRequest(Message):
+class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     group_id: String = field("", until=7)
     topics: list[OffsetFetchRequestTopic] | None = field(until=7, nullable="2-7")
     groups: list[OffsetFetchRequestGroup] = field(since=8)

@@ -5,12 +5,12 @@ Versions: 1 adds the kind of key. 4 asks for many keys at once. 6 knows share pa
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
 @request(ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+")
-class FindCoordinatorRequest(Message):
+class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     key: String = field("", until=3)
     key_type: Int8 = field(0, since=1)
     coordinator_keys: list[String] = field(since=4)

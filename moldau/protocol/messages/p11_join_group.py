@@ -5,7 +5,7 @@ protocol type, 8 carries the reason. 9 can tell the leader to skip the assignmen
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
 
 
@@ -16,7 +16,7 @@ class JoinGroupRequestProtocol(Struct):
 
 
 @request(ApiKey.JOIN_GROUP, versions="0-9", flexible="6+")
-class JoinGroupRequest(Message):
+class JoinGroupRequest(Request["JoinGroupResponse"]):
     group_id: String = ""
     session_timeout_ms: Int32 = 0
     rebalance_timeout_ms: Int32 = field(-1, since=1, ignorable=True)

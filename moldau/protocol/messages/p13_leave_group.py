@@ -4,7 +4,7 @@ Versions: 3 removes many members at once. 5 carries the reason.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -16,7 +16,7 @@ class MemberIdentity(Struct):
 
 
 @request(ApiKey.LEAVE_GROUP, versions="0-5", flexible="4+")
-class LeaveGroupRequest(Message):
+class LeaveGroupRequest(Request["LeaveGroupResponse"]):
     group_id: String = ""
     member_id: String = field("", until=2)
     members: list[MemberIdentity] = field(since=3)

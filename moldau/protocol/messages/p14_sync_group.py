@@ -4,7 +4,7 @@ Versions: 3 adds static membership, 5 repeats the protocol's type and name.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bytes, Int16, Int32, String
 
 
@@ -15,7 +15,7 @@ class SyncGroupRequestAssignment(Struct):
 
 
 @request(ApiKey.SYNC_GROUP, versions="0-5", flexible="4+")
-class SyncGroupRequest(Message):
+class SyncGroupRequest(Request["SyncGroupResponse"]):
     group_id: String = ""
     generation_id: Int32 = 0
     member_id: String = ""

@@ -5,12 +5,12 @@ a missing group as an error.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Bytes, Int16, Int32, String
 
 
 @request(ApiKey.DESCRIBE_GROUPS, versions="0-6", flexible="5+")
-class DescribeGroupsRequest(Message):
+class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
     groups: list[String] = field()
     include_authorized_operations: Bool = field(False, since=3)
 

@@ -4,12 +4,12 @@ Versions: 4 filters by state, 5 by type of group.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, String
 
 
 @request(ApiKey.LIST_GROUPS, versions="0-5", flexible="3+")
-class ListGroupsRequest(Message):
+class ListGroupsRequest(Request["ListGroupsResponse"]):
     states_filter: list[String] = field(since=4)
     types_filter: list[String] = field(since=5)
 

@@ -4,12 +4,12 @@ Versions: 1 sends what follows in SaslAuthenticate requests.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, field, request, response
+from moldau.protocol.schema import Message, Request, field, request, response
 from moldau.protocol.types import Int16, String
 
 
 @request(ApiKey.SASL_HANDSHAKE, versions="0-1", flexible="none")
-class SaslHandshakeRequest(Message):
+class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
     mechanism: String = ""
 
 

@@ -5,12 +5,12 @@ lowest version is zero.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
 @request(ApiKey.API_VERSIONS, versions="0-4", flexible="3+")
-class ApiVersionsRequest(Message):
+class ApiVersionsRequest(Request["ApiVersionsResponse"]):
     client_software_name: String = field("", since=3, ignorable=True)
     client_software_version: String = field("", since=3, ignorable=True)
 

@@ -5,7 +5,7 @@ id.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
@@ -31,7 +31,7 @@ class CreatableTopic(Struct):
 
 
 @request(ApiKey.CREATE_TOPICS, versions="2-7", flexible="5+")
-class CreateTopicsRequest(Message):
+class CreateTopicsRequest(Request["CreateTopicsResponse"]):
     topics: list[CreatableTopic] = field()
     timeout_ms: Int32 = 60000
     validate_only: Bool = False

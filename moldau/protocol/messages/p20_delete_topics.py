@@ -4,7 +4,7 @@ Versions: 5 explains errors in words, 6 also takes topic ids.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -15,7 +15,7 @@ class DeleteTopicState(Struct):
 
 
 @request(ApiKey.DELETE_TOPICS, versions="1-6", flexible="4+")
-class DeleteTopicsRequest(Message):
+class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
     topics: list[DeleteTopicState] = field(since=6)
     topic_names: list[String] = field(until=5, ignorable=True)
     timeout_ms: Int32 = 0

@@ -4,7 +4,7 @@ Versions: 2 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -21,7 +21,7 @@ class DeleteRecordsTopic(Struct):
 
 
 @request(ApiKey.DELETE_RECORDS, versions="0-2", flexible="2+")
-class DeleteRecordsRequest(Message):
+class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
     topics: list[DeleteRecordsTopic] = field()
     timeout_ms: Int32 = 0
 

@@ -4,7 +4,7 @@ Versions: 3 names the asking replica. 4 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -22,7 +22,7 @@ class OffsetForLeaderTopic(Struct):
 
 
 @request(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions="2-4", flexible="4+")
-class OffsetForLeaderEpochRequest(Message):
+class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
     replica_id: Int32 = field(-2, since=3, ignorable=True)
     topics: list[OffsetForLeaderTopic] = field()
 

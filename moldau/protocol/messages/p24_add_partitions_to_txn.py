@@ -4,7 +4,7 @@ Versions: 4 is sent by brokers for many transactions at once and can verify only
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
@@ -24,7 +24,7 @@ class AddPartitionsToTxnTransaction(Struct):
 
 
 @request(ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+")
-class AddPartitionsToTxnRequest(Message):
+class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
     transactions: list[AddPartitionsToTxnTransaction] = field(since=4)
     v3_and_below_transactional_id: String = field("", until=3)
     v3_and_below_producer_id: Int64 = field(0, until=3)

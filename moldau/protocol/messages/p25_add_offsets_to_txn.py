@@ -4,12 +4,12 @@ Versions: 3 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, request, response
+from moldau.protocol.schema import Message, Request, request, response
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
 @request(ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+")
-class AddOffsetsToTxnRequest(Message):
+class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
     transactional_id: String = ""
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0

@@ -4,12 +4,12 @@ Versions: 5 returns the producer id and epoch to go on with.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, field, request, response
+from moldau.protocol.schema import Message, Request, field, request, response
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
 @request(ApiKey.END_TXN, versions="0-5", flexible="3+")
-class EndTxnRequest(Message):
+class EndTxnRequest(Request["EndTxnResponse"]):
     transactional_id: String = ""
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0

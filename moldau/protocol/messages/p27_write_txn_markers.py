@@ -5,7 +5,7 @@ Versions: 2 tells the transaction's version.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, Int64, String
 
 
@@ -26,7 +26,7 @@ class WritableTxnMarker(Struct):
 
 
 @request(ApiKey.WRITE_TXN_MARKERS, versions="1-2", flexible="1+")
-class WriteTxnMarkersRequest(Message):
+class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
     markers: list[WritableTxnMarker] = field()
 
 

@@ -4,7 +4,7 @@ Versions: 2 adds leader epochs, 3 the group member's identity.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -23,7 +23,7 @@ class TxnOffsetCommitRequestTopic(Struct):
 
 
 @request(ApiKey.TXN_OFFSET_COMMIT, versions="0-5", flexible="3+")
-class TxnOffsetCommitRequest(Message):
+class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     transactional_id: String = ""
     group_id: String = ""
     producer_id: Int64 = 0

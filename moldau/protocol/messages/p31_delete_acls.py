@@ -4,7 +4,7 @@ Versions: 2 is flexible, 3 adds user resources.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -20,7 +20,7 @@ class DeleteAclsFilter(Struct):
 
 
 @request(ApiKey.DELETE_ACLS, versions="1-3", flexible="2+")
-class DeleteAclsRequest(Message):
+class DeleteAclsRequest(Request["DeleteAclsResponse"]):
     filters: list[DeleteAclsFilter] = field()
 
 

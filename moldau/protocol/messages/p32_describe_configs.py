@@ -4,7 +4,7 @@ Versions: 1 adds synonyms, 3 types and documentation.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -16,7 +16,7 @@ class DescribeConfigsResource(Struct):
 
 
 @request(ApiKey.DESCRIBE_CONFIGS, versions="1-4", flexible="4+")
-class DescribeConfigsRequest(Message):
+class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     resources: list[DescribeConfigsResource] = field()
     include_synonyms: Bool = False
     include_documentation: Bool = field(False, since=3)

@@ -4,7 +4,7 @@ Versions: 1 is like 0. 2 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -22,7 +22,7 @@ class AlterConfigsResource(Struct):
 
 
 @request(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")
-class AlterConfigsRequest(Message):
+class AlterConfigsRequest(Request["AlterConfigsResponse"]):
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = False
 

@@ -4,7 +4,7 @@ Versions: 2 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -21,7 +21,7 @@ class AlterReplicaLogDir(Struct):
 
 
 @request(ApiKey.ALTER_REPLICA_LOG_DIRS, versions="1-2", flexible="2+")
-class AlterReplicaLogDirsRequest(Message):
+class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
     dirs: list[AlterReplicaLogDir] = field()
 
 

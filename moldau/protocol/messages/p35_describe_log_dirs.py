@@ -5,7 +5,7 @@ cordoned.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int16, Int32, Int64, String
 
 
@@ -16,7 +16,7 @@ class DescribableLogDirTopic(Struct):
 
 
 @request(ApiKey.DESCRIBE_LOG_DIRS, versions="1-5", flexible="2+")
-class DescribeLogDirsRequest(Message):
+class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
     topics: list[DescribableLogDirTopic] | None = field(nullable="0+")
 
 

@@ -4,12 +4,12 @@ Versions: 1 adds the session's lifetime.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, field, request, response
+from moldau.protocol.schema import Message, Request, field, request, response
 from moldau.protocol.types import Bytes, Int16, Int64, String
 
 
 @request(ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+")
-class SaslAuthenticateRequest(Message):
+class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
     auth_bytes: Bytes = b""
 
 

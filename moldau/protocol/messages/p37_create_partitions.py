@@ -4,7 +4,7 @@ Versions: 2 is flexible, 3 may be throttled.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
@@ -21,7 +21,7 @@ class CreatePartitionsTopic(Struct):
 
 
 @request(ApiKey.CREATE_PARTITIONS, versions="0-3", flexible="2+")
-class CreatePartitionsRequest(Message):
+class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
     topics: list[CreatePartitionsTopic] = field()
     timeout_ms: Int32 = 0
     validate_only: Bool = False

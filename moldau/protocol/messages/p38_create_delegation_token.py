@@ -4,7 +4,7 @@ Versions: 3 lets one principal create for another.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
@@ -15,7 +15,7 @@ class CreatableRenewers(Struct):
 
 
 @request(ApiKey.CREATE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class CreateDelegationTokenRequest(Message):
+class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
     owner_principal_type: String | None = field("", since=3, nullable="3+")
     owner_principal_name: String | None = field("", since=3, nullable="3+")
     renewers: list[CreatableRenewers] = field()

@@ -4,12 +4,12 @@ Versions: 2 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, request, response
+from moldau.protocol.schema import Message, Request, request, response
 from moldau.protocol.types import Bytes, Int16, Int32, Int64
 
 
 @request(ApiKey.RENEW_DELEGATION_TOKEN, versions="1-2", flexible="2+")
-class RenewDelegationTokenRequest(Message):
+class RenewDelegationTokenRequest(Request["RenewDelegationTokenResponse"]):
     hmac: Bytes = b""
     renew_period_ms: Int64 = 0
 

@@ -4,7 +4,7 @@ Versions: 3 tells who asked for the token.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
@@ -15,7 +15,7 @@ class DescribeDelegationTokenOwner(Struct):
 
 
 @request(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
-class DescribeDelegationTokenRequest(Message):
+class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
     owners: list[DescribeDelegationTokenOwner] | None = field(nullable="0+")
 
 

@@ -4,12 +4,12 @@ Versions: 2 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, String
 
 
 @request(ApiKey.DELETE_GROUPS, versions="0-2", flexible="2+")
-class DeleteGroupsRequest(Message):
+class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
     groups_names: list[String] = field()
 
 

@@ -4,7 +4,7 @@ Versions: 1 adds the type of election.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -15,7 +15,7 @@ class TopicPartitions(Struct):
 
 
 @request(ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+")
-class ElectLeadersRequest(Message):
+class ElectLeadersRequest(Request["ElectLeadersResponse"]):
     election_type: Int8 = field(0, since=1)
     topic_partitions: list[TopicPartitions] | None = field(nullable="0+")
     timeout_ms: Int32 = 60000

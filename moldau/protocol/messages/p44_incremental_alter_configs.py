@@ -4,7 +4,7 @@ Versions: 1 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -23,7 +23,7 @@ class AlterConfigsResource(Struct):
 
 
 @request(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions="0-1", flexible="1+")
-class IncrementalAlterConfigsRequest(Message):
+class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = False
 

@@ -4,7 +4,7 @@ Versions: 1 can refuse a change of the replication factor.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int16, Int32, String
 
 
@@ -21,7 +21,7 @@ class ReassignableTopic(Struct):
 
 
 @request(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0-1", flexible="0+")
-class AlterPartitionReassignmentsRequest(Message):
+class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
     timeout_ms: Int32 = 60000
     allow_replication_factor_change: Bool = field(True, since=1)
     topics: list[ReassignableTopic] = field()

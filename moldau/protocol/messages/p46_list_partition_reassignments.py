@@ -1,7 +1,7 @@
 """ListPartitionReassignments (46) v0: list reassignments in progress."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -12,7 +12,7 @@ class ListPartitionReassignmentsTopics(Struct):
 
 
 @request(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", flexible="0+")
-class ListPartitionReassignmentsRequest(Message):
+class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
     timeout_ms: Int32 = 60000
     topics: list[ListPartitionReassignmentsTopics] | None = field(None, nullable="0+")
 

@@ -1,7 +1,7 @@
 """OffsetDelete (47) v0: delete stored offsets of a group."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, String
 
 
@@ -17,7 +17,7 @@ class OffsetDeleteRequestTopic(Struct):
 
 
 @request(ApiKey.OFFSET_DELETE, versions="0", flexible="none")
-class OffsetDeleteRequest(Message):
+class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
     group_id: String = ""
     topics: list[OffsetDeleteRequestTopic] = field()
 

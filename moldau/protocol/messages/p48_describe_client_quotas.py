@@ -4,7 +4,7 @@ Versions: 1 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Float64, Int8, Int16, Int32, String
 
 
@@ -16,7 +16,7 @@ class ComponentData(Struct):
 
 
 @request(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class DescribeClientQuotasRequest(Message):
+class DescribeClientQuotasRequest(Request["DescribeClientQuotasResponse"]):
     components: list[ComponentData] = field()
     strict: Bool = False
 

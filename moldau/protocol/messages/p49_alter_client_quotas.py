@@ -4,7 +4,7 @@ Versions: 1 is flexible.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Float64, Int16, Int32, String
 
 
@@ -28,7 +28,7 @@ class EntryData(Struct):
 
 
 @request(ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+")
-class AlterClientQuotasRequest(Message):
+class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
     entries: list[EntryData] = field()
     validate_only: Bool = False
 

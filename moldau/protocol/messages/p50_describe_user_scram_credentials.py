@@ -1,7 +1,7 @@
 """DescribeUserScramCredentials (50) v0: describe SCRAM credentials."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
@@ -11,7 +11,7 @@ class UserName(Struct):
 
 
 @request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class DescribeUserScramCredentialsRequest(Message):
+class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsResponse"]):
     users: list[UserName] | None = field(nullable="0+")
 
 

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (51) v0: change SCRAM credentials."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bytes, Int8, Int16, Int32, String
 
 
@@ -21,7 +21,7 @@ class ScramCredentialUpsertion(Struct):
 
 
 @request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+")
-class AlterUserScramCredentialsRequest(Message):
+class AlterUserScramCredentialsRequest(Request["AlterUserScramCredentialsResponse"]):
     deletions: list[ScramCredentialDeletion] = field()
     upsertions: list[ScramCredentialUpsertion] = field()
 

@@ -4,7 +4,7 @@ Versions: 1 names voters by directory too, 2 adds the pre-vote.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
 
 
@@ -27,7 +27,7 @@ class TopicData(Struct):
 
 
 @request(ApiKey.VOTE, versions="0-2", flexible="0+")
-class VoteRequest(Message):
+class VoteRequest(Request["VoteResponse"]):
     cluster_id: String | None = field(None, nullable="0+")
     voter_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[TopicData] = field()

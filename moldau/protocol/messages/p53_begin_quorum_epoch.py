@@ -4,7 +4,7 @@ Versions: 1 names voters by directory and carries endpoints.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
 
 
@@ -30,7 +30,7 @@ class LeaderEndpoint(Struct):
 
 
 @request(ApiKey.BEGIN_QUORUM_EPOCH, versions="0-1", flexible="1+")
-class BeginQuorumEpochRequest(Message):
+class BeginQuorumEpochRequest(Request["BeginQuorumEpochResponse"]):
     cluster_id: String | None = field(None, nullable="0+")
     voter_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[TopicData] = field()

@@ -4,7 +4,7 @@ Versions: 1 names candidates by directory and carries endpoints.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
 
 
@@ -37,7 +37,7 @@ class LeaderEndpoint(Struct):
 
 
 @request(ApiKey.END_QUORUM_EPOCH, versions="0-1", flexible="1+")
-class EndQuorumEpochRequest(Message):
+class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"]):
     cluster_id: String | None = field(None, nullable="0+")
     topics: list[TopicData] = field()
     leader_endpoints: list[LeaderEndpoint] = field(since=1, ignorable=True)

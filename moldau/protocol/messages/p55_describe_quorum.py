@@ -4,7 +4,7 @@ Versions: 1 adds fetch times, 2 directories, listeners and error texts.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uint16, Uuid
 
 
@@ -20,7 +20,7 @@ class TopicData(Struct):
 
 
 @request(ApiKey.DESCRIBE_QUORUM, versions="0-2", flexible="0+")
-class DescribeQuorumRequest(Message):
+class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
     topics: list[TopicData] = field()
 
 

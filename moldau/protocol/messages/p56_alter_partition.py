@@ -5,7 +5,7 @@ Versions: 3 names ISR members with their broker epochs.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid
 
 
@@ -32,7 +32,7 @@ class TopicData(Struct):
 
 
 @request(ApiKey.ALTER_PARTITION, versions="2-3", flexible="0+")
-class AlterPartitionRequest(Message):
+class AlterPartitionRequest(Request["AlterPartitionResponse"]):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
     topics: list[TopicData] = field()

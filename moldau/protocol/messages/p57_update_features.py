@@ -4,7 +4,7 @@ Versions: 1 can downgrade and dry-run, 2 answers for the whole request only.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
@@ -17,7 +17,7 @@ class FeatureUpdateKey(Struct):
 
 
 @request(ApiKey.UPDATE_FEATURES, versions="0-2", flexible="0+")
-class UpdateFeaturesRequest(Message):
+class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
     timeout_ms: Int32 = 60000
     feature_updates: list[FeatureUpdateKey] = field()
     validate_only: Bool = field(False, since=1)

@@ -8,7 +8,7 @@ above those that Kafka counts up from 0.
 from typing import Final
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, data, field, request, response
+from moldau.protocol.schema import Message, Request, data, field, request, response
 from moldau.protocol.types import Bool, Bytes, Int16, Int64, String
 
 UNKNOWN_END_OFFSET: Final = -1
@@ -18,7 +18,7 @@ COMMITTED_END_OFFSET_TAG: Final = 10_000
 
 
 @request(ApiKey.ENVELOPE, versions="0", flexible="0+")
-class EnvelopeRequest(Message):
+class EnvelopeRequest(Request["EnvelopeResponse"]):
     request_data: Bytes = b""
     request_principal: Bytes | None = field(b"", nullable="0+")
     client_host_address: Bytes = b""

@@ -4,7 +4,7 @@ Versions: 1 carries the replica's directory id and endpoints.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uint16, Uuid
 
 
@@ -30,7 +30,7 @@ class TopicSnapshot(Struct):
 
 
 @request(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")
-class FetchSnapshotRequest(Message):
+class FetchSnapshotRequest(Request["FetchSnapshotResponse"]):
     cluster_id: String | None = field(None, nullable="0+", tag=0)
     replica_id: Int32 = -1
     max_bytes: Int32 = 2**31 - 1

@@ -4,12 +4,12 @@ Versions: 1 adds the kind of endpoint, 2 fenced brokers.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
 
 
 @request(ApiKey.DESCRIBE_CLUSTER, versions="0-2", flexible="0+")
-class DescribeClusterRequest(Message):
+class DescribeClusterRequest(Request["DescribeClusterResponse"]):
     include_cluster_authorized_operations: Bool = False
     endpoint_type: Int8 = field(1, since=1)
     include_fenced_brokers: Bool = field(False, since=2)

@@ -1,7 +1,7 @@
 """DescribeProducers (61) v0: describe the producers that a partition remembers."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int16, Int32, Int64, String
 
 
@@ -12,7 +12,7 @@ class TopicRequest(Struct):
 
 
 @request(ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+")
-class DescribeProducersRequest(Message):
+class DescribeProducersRequest(Request["DescribeProducersResponse"]):
     topics: list[TopicRequest] = field()
 
 

@@ -5,7 +5,7 @@ lets a feature's lowest level be zero.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
 
 
@@ -25,7 +25,7 @@ class Feature(Struct):
 
 
 @request(ApiKey.BROKER_REGISTRATION, versions="0-4", flexible="0+")
-class BrokerRegistrationRequest(Message):
+class BrokerRegistrationRequest(Request["BrokerRegistrationResponse"]):
     broker_id: Int32 = 0
     cluster_id: String = ""
     incarnation_id: Uuid = ZERO_UUID

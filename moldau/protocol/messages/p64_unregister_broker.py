@@ -1,12 +1,12 @@
 """UnregisterBroker (64) v0: forget a broker."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, field, request, response
+from moldau.protocol.schema import Message, Request, field, request, response
 from moldau.protocol.types import Int16, Int32, String
 
 
 @request(ApiKey.UNREGISTER_BROKER, versions="0", flexible="0+")
-class UnregisterBrokerRequest(Message):
+class UnregisterBrokerRequest(Request["UnregisterBrokerResponse"]):
     broker_id: Int32 = 0
 
 

@@ -5,7 +5,7 @@ Versions: 1 adds subscription by regular expression.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
@@ -16,7 +16,7 @@ class TopicPartitions(Struct):
 
 
 @request(ApiKey.CONSUMER_GROUP_HEARTBEAT, versions="0-1", flexible="0+")
-class ConsumerGroupHeartbeatRequest(Message):
+class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
     group_id: String = ""
     member_id: String = ""
     member_epoch: Int32 = 0

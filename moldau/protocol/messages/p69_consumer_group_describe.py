@@ -4,12 +4,12 @@ Versions: 1 adds the type of each member.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid
 
 
 @request(ApiKey.CONSUMER_GROUP_DESCRIBE, versions="0-1", flexible="0+")
-class ConsumerGroupDescribeRequest(Message):
+class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
     group_ids: list[String] = field()
     include_authorized_operations: Bool = False
 

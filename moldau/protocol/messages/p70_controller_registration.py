@@ -1,7 +1,7 @@
 """ControllerRegistration (70) v0: a controller registers with the active controller."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uint16, Uuid
 
 
@@ -21,7 +21,7 @@ class Feature(Struct):
 
 
 @request(ApiKey.CONTROLLER_REGISTRATION, versions="0", flexible="0+")
-class ControllerRegistrationRequest(Message):
+class ControllerRegistrationRequest(Request["ControllerRegistrationResponse"]):
     controller_id: Int32 = 0
     incarnation_id: Uuid = ZERO_UUID
     zk_migration_ready: Bool = False

@@ -1,7 +1,7 @@
 """AssignReplicasToDirs (73) v0: a broker tells which log directory holds each replica."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Uuid
 
 
@@ -23,7 +23,7 @@ class DirectoryData(Struct):
 
 
 @request(ApiKey.ASSIGN_REPLICAS_TO_DIRS, versions="0", flexible="0+")
-class AssignReplicasToDirsRequest(Message):
+class AssignReplicasToDirsRequest(Request["AssignReplicasToDirsResponse"]):
     broker_id: Int32 = 0
     broker_epoch: Int64 = -1
     directories: list[DirectoryData] = field()

@@ -4,12 +4,12 @@ Versions: 0 lists client metrics subscriptions only, 1 all types.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int8, Int16, Int32, String
 
 
 @request(ApiKey.LIST_CONFIG_RESOURCES, versions="0-1", flexible="0+")
-class ListConfigResourcesRequest(Message):
+class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
     resource_types: list[Int8] = field(since=1)
 
 

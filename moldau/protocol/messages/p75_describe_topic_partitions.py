@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (75) v0: describe topics page by page."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
@@ -17,7 +17,7 @@ class Cursor(Struct):
 
 
 @request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions="0", flexible="0+")
-class DescribeTopicPartitionsRequest(Message):
+class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
     topics: list[TopicRequest] = field()
     response_partition_limit: Int32 = 2000
     cursor: Cursor | None = field(None, nullable="0+")

@@ -4,7 +4,7 @@ Versions: 1 can answer before the change is committed.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uint16, Uuid
 
 
@@ -16,7 +16,7 @@ class Listener(Struct):
 
 
 @request(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible="0+")
-class AddRaftVoterRequest(Message):
+class AddRaftVoterRequest(Request["AddRaftVoterResponse"]):
     cluster_id: String | None = field("", nullable="0+")
     timeout_ms: Int32 = 0
     voter_id: Int32 = 0

@@ -1,7 +1,7 @@
 """UpdateRaftVoter (82) v0: a voter tells the leader its endpoints and versions."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Struct, field, request, response, struct
+from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
 
 
@@ -19,7 +19,7 @@ class KRaftVersionFeature(Struct):
 
 
 @request(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
-class UpdateRaftVoterRequest(Message):
+class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"]):
     cluster_id: String | None = field("", nullable="0+")
     current_leader_epoch: Int32 = 0
     voter_id: Int32 = 0

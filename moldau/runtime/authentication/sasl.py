@@ -16,19 +16,24 @@ import re
 import secrets
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import Request, Response
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.authentication.tokens import OAuthBearerToken, TokenSource
 
-Send: TypeAlias = Callable[[Message], Awaitable[Any]]
-"""Sends a request in the highest version both sides speak and returns the response."""
+
+class Send(Protocol):
+    """Sends a request in the highest version both sides speak and returns the response."""
+
+    async def __call__(self, message: Request[Response], /) -> Response:
+        """Raises what `Connection.send` raises."""
+
 
 MOST_STEPS: Final = 10
 """No mechanism here needs more than two."""

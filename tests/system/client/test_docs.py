@@ -1,4 +1,4 @@
-"""The examples of docs/client.md do what they say, one after the other, against one node."""
+"""The examples of docs/client.md and of the README do what they say."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import asyncio
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -86,3 +88,20 @@ def _values(results: dict[Any, list[Any]]) -> list[bytes]:
     values = [record.value for records in results.values() for record in records]
     assert values
     return [re.sub(rb"[^a-zA-Z0-9]", b"", value) for value in values]
+
+
+def test_the_examples_of_the_readme_run_as_programs(node: Cluster):
+    document = ROOT / "README.md"
+    first, cluster = (code for _, code in blocks(document))
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", code.replace(ADDRESS, node.bootstrap_server)],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=4 * BLOCK_DEADLINE_S,
+        ).stdout
+        for code in (first, cluster)
+    ]
+    assert outputs[0].splitlines() == ["UA1545 on time", "AA1141 late by 2 minutes"]
+    assert len(outputs[1].split(",")) == 3

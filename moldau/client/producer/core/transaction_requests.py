@@ -23,7 +23,7 @@ from moldau.protocol.messages import p28_txn_offset_commit as committing
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p25_add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest
-from moldau.protocol.schema import Message
+from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition
 
 _E = ErrorCode
@@ -225,7 +225,7 @@ class Ask:
     kind: RequestKind
     destination: Destination
     key: str
-    request: Message
+    request: AnyRequest
     producer: ProducerIdAndEpoch
     lowest_version: int
     highest_version: int
