@@ -91,9 +91,8 @@ class Identity:
 
 
 class PollWatch:
-    """Whether the user still polls (`max.poll.interval.ms`, KIP-62).
-
-    Invariant: while a poll is under way the interval does not run.
+    """Whether the user still polls (`max.poll.interval.ms`, KIP-62). While a poll is under way the
+    interval does not run.
     """
 
     def __init__(self, interval_ms: float, now_ms: float) -> None:
@@ -102,22 +101,18 @@ class PollWatch:
         self._under_way = 0
 
     def begin(self, now_ms: float) -> None:
-        """A poll begins to wait for the group."""
         self._under_way += 1
         self._last_ms = now_ms
 
     def end(self, now_ms: float) -> None:
-        """The poll has returned."""
         self._under_way -= 1
         self._last_ms = now_ms
 
     def note(self, now_ms: float) -> None:
-        """The user has polled."""
         self._last_ms = now_ms
 
     @property
     def deadline_ms(self) -> float:
-        """When the member has to leave unless the user polls before."""
         return NEVER_MS if self._under_way else self._last_ms + self.interval_ms
 
     @property
