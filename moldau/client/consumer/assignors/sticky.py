@@ -611,6 +611,7 @@ class StickyAssignor(_Sticky):
         self._generation_id = assignment.generation_id
 
     def history(self, subscription: Subscription) -> _History:
+        """From the user data: eager members own nothing when they join."""
         return _read_sticky_user_data(subscription.user_data or b"")
 
 
