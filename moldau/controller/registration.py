@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
+from moldau.config.backoff import Backoff
 from moldau.controller.apis import ControllerApis
 from moldau.metadata.features import (
     METADATA_VERSION,
@@ -28,7 +29,6 @@ from moldau.protocol.messages.p70_controller_registration import (
     Feature,
 )
 from moldau.protocol.schema import Message
-from moldau.runtime.backoff import Backoff
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
 from moldau.server.authorizer import AllowAllAuthorizer

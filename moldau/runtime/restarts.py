@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from moldau.runtime.backoff import Backoff
+from moldau.config.backoff import Backoff
 
 FIRST_PAUSE_MS: Final = 1_000
 MAX_PAUSE_MS: Final = 60_000

@@ -19,7 +19,7 @@ from enum import Enum
 from types import FrameType
 from typing import Final, Self
 
-from moldau.runtime.backoff import backoff_ms
+from moldau.config.backoff import backoff_ms
 from moldau.testing.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
 
 #: A node that ends like this would end like this again (see `moldau.broker.__main__`).

@@ -27,8 +27,8 @@ from moldau.broker.coordinator.core.result import CoordinatorState
 from moldau.broker.coordinator.key_partitions import multiple_of_counts, partition_for
 from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS, LogLoader
 from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
-from moldau.runtime.backoff import Backoff
 from moldau.runtime.telemetry.logs import RateLimitedLog
 
 if TYPE_CHECKING:

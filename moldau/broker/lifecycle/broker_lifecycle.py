@@ -27,6 +27,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ControllerChannel,
     ControllerUnavailable,
 )
+from moldau.config.backoff import Backoff
 from moldau.metadata.features import METADATA_VERSION, supports_directory_assignment
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.errors import ErrorCode
@@ -40,7 +41,6 @@ from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
-from moldau.runtime.backoff import Backoff
 from moldau.runtime.restarts import RestartedTask
 
 logger = logging.getLogger("moldau.broker.lifecycle.broker_lifecycle")

@@ -24,10 +24,10 @@ from moldau.broker.lifecycle.controller_channel import (
     ControllerUnavailable,
 )
 from moldau.broker.replica.core.in_sync_set import IsrChange, PartitionState
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p56_alter_partition as p56
 from moldau.protocol.messages import p73_assign_replicas_to_dirs as p73
-from moldau.runtime.backoff import Backoff
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition

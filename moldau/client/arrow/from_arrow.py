@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
 from moldau.client.errors import SerializationError
 from moldau.protocol.records import BytesColumn, RecordColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SENT_COLUMNS: Final[tuple[str, ...]] = (
     "key",
@@ -51,20 +54,16 @@ class ArrowRows:
     """
 
     columns: RecordColumns
-    partitions: Any
-    topics: Any
-    key_column: Any
-    value_column: Any
+    partitions: pa.Int32Array | None
+    topics: pa.Array | None
+    key_column: pa.Array | None
+    value_column: pa.Array
 
 
-def read_rows(batch: Any, now_ms: int) -> ArrowRows:
-    """The rows of a `pyarrow.RecordBatch` of less than 2 GB.
-
-    Args:
-        now_ms: the timestamp of rows that have none.
-
-    Raises:
-        SerializationError: a column that is missing, unknown, twice there, or of a wrong type.
+def read_rows(batch: pa.RecordBatch, now_ms: int) -> ArrowRows:
+    """The rows of a `pyarrow.RecordBatch` of less than 2 GB; rows without a timestamp get `now_ms`.
+    Raises: SerializationError on a column that is missing, unknown, twice there, or of a wrong
+    type.
     """
     found = _named_columns(batch)
     keys = found.get("key")
@@ -88,8 +87,8 @@ def read_rows(batch: Any, now_ms: int) -> ArrowRows:
     )
 
 
-def _named_columns(batch: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    found: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name in IGNORED_COLUMNS:
             continue
@@ -106,7 +105,7 @@ def _named_columns(batch: Any) -> dict[str, Any]:
     return found
 
 
-def _timestamps_ms(values: Any, now_ms: int) -> Any:
+def _timestamps_ms(values: pa.Array, now_ms: int) -> pa.Buffer | None:
     """Milliseconds as int64, a buffer of exactly so many rows."""
     pa, pc = pyarrow(), pyarrow_compute()
     kind = values.type
@@ -138,7 +137,7 @@ def _timestamps_ms(values: Any, now_ms: int) -> Any:
     return raw.buffers()[1].slice(8 * raw.offset, 8 * count)
 
 
-def _partitions(values: Any) -> Any:
+def _partitions(values: pa.Array | None) -> pa.Int32Array | None:
     """int32, null where the key decides."""
     if values is None:
         return None
@@ -153,7 +152,7 @@ def _partitions(values: Any) -> Any:
         raise SerializationError(f"column 'partition': {error}") from error
 
 
-def _topics(values: Any) -> Any:
+def _topics(values: pa.Array | None) -> pa.Array | None:
     """Strings, or a dictionary of them."""
     if values is None:
         return None
@@ -170,7 +169,7 @@ def _topics(values: Any) -> Any:
     return values
 
 
-def _add_headers(columns: RecordColumns, values: Any) -> None:
+def _add_headers(columns: RecordColumns, values: pa.Array) -> None:
     """`list<struct<key: string, value: binary>>`, or a map of the same; null: no headers."""
     pa = pyarrow()
     kind = values.type
@@ -196,7 +195,7 @@ def _add_headers(columns: RecordColumns, values: Any) -> None:
     )
 
 
-def _list_of_map(values: Any) -> tuple[Any, Any]:
+def _list_of_map(values: pa.MapArray) -> tuple[pa.ListArray, pa.DataType]:
     """A map column as the list of pairs that it is."""
     pa = pyarrow()
     entries = values.values
@@ -216,13 +215,13 @@ def _list_of_map(values: Any) -> tuple[Any, Any]:
     return lists, kind
 
 
-def _bad_headers(kind: Any) -> SerializationError:
+def _bad_headers(kind: pa.DataType) -> SerializationError:
     return SerializationError(
         f"column 'headers' is {kind}: list<struct<key: string, value: binary>> is needed"
     )
 
 
-def _flat_lists(values: Any) -> tuple[Any, Any]:
+def _flat_lists(values: pa.ListArray) -> tuple[pa.Buffer, pa.Array]:
     """(int32 offsets from 0 on, all entries of the lists); a null list has none."""
     pa, pc = pyarrow(), pyarrow_compute()
     count = len(values)
@@ -248,14 +247,10 @@ def _flat_lists(values: Any) -> tuple[Any, Any]:
     return ends.buffers()[1].slice(4 * ends.offset, 4 * (count + 1)), entries
 
 
-def _bytes_column(name: str, values: Any) -> BytesColumn:
-    """The column of an array of binary, string, or anything laid out like them.
-
-    Views (binary_view, string_view) and dictionaries are copied into one piece, everything else is
-    used where it lies.
-
-    Raises:
-        SerializationError: a type that holds no bytes, or more than 2 GB.
+def _bytes_column(name: str, values: pa.Array) -> BytesColumn:
+    """The column of an array of binary, string, or anything laid out like them. Views and
+    dictionaries are copied into one piece, everything else is used where it lies. Raises:
+    SerializationError.
     """
     pa = pyarrow()
     kind = values.type
@@ -274,14 +269,16 @@ def _bytes_column(name: str, values: Any) -> BytesColumn:
     if pa.types.is_binary(kind) or pa.types.is_string(kind):
         _, offsets, data = values.buffers()
         return BytesColumn(
-            _int32_offsets(offsets, values.offset, len(values)), _validity_of(values), _data(data)
+            _int32_offsets(offsets, values.offset, len(values)),
+            _validity_of(values),
+            b"" if data is None else data,
         )
     raise SerializationError(
         f"column {name!r} is {kind}: binary or string is needed; cast it, or encode its values"
     )
 
 
-def _validity_of(values: Any) -> Any:
+def _validity_of(values: pa.Array) -> pa.Buffer | bytes | None:
     """The bitmap of what is not null, from its first bit on; None when nothing is null."""
     if not values.null_count:
         return None
@@ -295,17 +292,13 @@ def _validity_of(values: Any) -> Any:
     return number.to_bytes(stop - first, "little")
 
 
-def _int32_offsets(offsets: Any, start: int, count: int) -> Any:
+def _int32_offsets(offsets: pa.Buffer | None, start: int, count: int) -> pa.Buffer | bytes:
     if offsets is None or not offsets.size:
         return bytes(INT32_BYTES * (count + 1))  # an empty array may come without
     return offsets.slice(INT32_BYTES * start, INT32_BYTES * (count + 1))
 
 
-def _data(data: Any) -> Any:
-    return b"" if data is None else data
-
-
-def _fixed_size(values: Any) -> BytesColumn:
+def _fixed_size(values: pa.Array) -> BytesColumn:
     """Rows one behind the other, nulls too: the offsets are the multiples of the width."""
     width = values.type.byte_width
     count = len(values)
@@ -317,7 +310,7 @@ def _fixed_size(values: Any) -> BytesColumn:
     return BytesColumn(offsets.tobytes(), _validity_of(values), content)
 
 
-def _large(name: str, values: Any) -> BytesColumn:
+def _large(name: str, values: pa.Array) -> BytesColumn:
     """64-bit offsets made 32-bit ones, from the slice's first byte on; the bytes stay."""
     pa, pc = pyarrow(), pyarrow_compute()
     count = len(values)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from moldau.client.arrow.from_arrow import ArrowRows
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
 from moldau.client.errors import SerializationError
 from moldau.protocol.records import group_rows, partition_rows, string_buffers
 from moldau.protocol.types import Buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ANY_PARTITION: Final = -1
 
@@ -25,11 +28,8 @@ RowPartitioner: TypeAlias = Callable[[bytes | None, bytes | None], int]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows of a record batch.
-
-    Attributes:
-        numbers: int32 row numbers in native order; None: all rows, as they stand.
-        start, stop: the part of `numbers` (or of all rows) that is meant.
+    """Some rows of a record batch: from `start` to `stop` of `numbers` (int32 row numbers in native
+    order), or of all rows, as they stand, where that is None.
     """
 
     numbers: Buffer | None
@@ -38,15 +38,12 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """The number of rows."""
         return self.stop - self.start
 
 
 def rows_by_topic(rows: ArrowRows, topic: str | None) -> list[tuple[str, Rows]]:
-    """The rows by topic: all to `topic` when it is given, whatever their column says.
-
-    Raises:
-        SerializationError: a row without a topic.
+    """The rows by topic: all to `topic` when it is given, whatever their column says. Raises:
+    SerializationError on a row without a topic.
     """
     everything = Rows(None, 0, rows.columns.row_count)
     if topic is not None:
@@ -76,20 +73,16 @@ def rows_by_partition(
     ignore_keys: bool = False,
     partitioner: RowPartitioner | None = None,
 ) -> list[tuple[int, Rows]]:
-    """The chosen rows by partition; `ANY_PARTITION` for rows that may go to any.
-
-    Args:
-        partitioner: decides for rows without a partition of their own; None: the key's hash does,
-            or with `ignore_keys` nothing.
-
-    Raises:
-        SerializationError: a partition below 0.
-        LookupError: a partition that does not exist; its only argument is the number.
+    """The chosen rows by partition; `ANY_PARTITION` for rows that may go to any. Rows without a
+    partition of their own go where `partitioner` says; without one the key's hash decides, or
+    nothing with `ignore_keys`. Raises: SerializationError on a partition below 0; LookupError,
+    whose only argument is the number, on one that does not exist.
     """
     places = _explicit(rows, chosen)
     has_gaps = places is None or places.null_count > 0
     if has_gaps and (partitioner is not None or not (ignore_keys or rows.key_column is None)):
-        places = _filled(places, _decided(rows, chosen, partition_count, partitioner))
+        decided = _decided(rows, chosen, partition_count, partitioner)
+        places = decided if places is None else pyarrow_compute().coalesce(places, decided)
     if places is None:
         return [(ANY_PARTITION, chosen)] if chosen.count else []
     if places.null_count:
@@ -106,8 +99,7 @@ def rows_by_partition(
     return [(group, Rows(composed, start, stop)) for group, start, stop in bounds]
 
 
-def _explicit(rows: ArrowRows, chosen: Rows) -> Any:
-    """The chosen rows' own partitions, nulls where they have none; None: no row has one."""
+def _explicit(rows: ArrowRows, chosen: Rows) -> pa.Array | None:
     found = rows.partitions
     if found is None or found.null_count == len(found):
         return None
@@ -121,7 +113,7 @@ def _explicit(rows: ArrowRows, chosen: Rows) -> Any:
 
 def _decided(
     rows: ArrowRows, chosen: Rows, partition_count: int, partitioner: RowPartitioner | None
-) -> Any:
+) -> pa.Array:
     """The chosen rows' partitions by key or partitioner, `ANY_PARTITION` without a key."""
     pa = pyarrow()
     if partitioner is None:
@@ -147,25 +139,20 @@ def _bytes_of(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def _filled(places: Any, decided: Any) -> Any:
-    return decided if places is None else pyarrow_compute().coalesce(places, decided)
-
-
 def _composed(chosen: Rows, numbers: Buffer) -> Buffer:
-    """Numbers among the chosen rows as numbers among all rows."""
     if chosen.numbers is None:
         return numbers
     base = _int32_array(chosen.numbers).slice(chosen.start, chosen.count)
     return _int32_buffer(base.take(_int32_array(numbers)))
 
 
-def _int32_array(buffer: Buffer) -> Any:
+def _int32_array(buffer: Buffer) -> pa.Array:
     pa = pyarrow()
     size = len(memoryview(buffer).cast("B")) // 4
     return pa.Array.from_buffers(pa.int32(), size, [None, pa.py_buffer(buffer)])
 
 
-def _int32_buffer(values: Any) -> Buffer:
+def _int32_buffer(values: pa.Array) -> Buffer:
     """The numbers of an array without nulls."""
     pa = pyarrow()
     if values.type != pa.int32():

@@ -1,14 +1,12 @@
-"""Where pyarrow comes from: an optional library, imported when it is first needed.
-
-Owns the one import, through which the whole package goes, and the error of its absence. Invariant:
-importing `moldau.client.arrow` never imports pyarrow.
+"""pyarrow, an optional library: importing `moldau.client.arrow` never imports it, the first call
+that needs it does.
 """
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 from moldau.client.errors import KafkaError
 
@@ -17,21 +15,16 @@ class ArrowMissing(KafkaError, ImportError):
     """A call takes or returns Arrow data, and pyarrow is not installed."""
 
 
-def pyarrow() -> Any:
-    """The library.
-
-    Raises:
-        ArrowMissing: it is not installed, or cannot be loaded.
-    """
+def pyarrow() -> ModuleType:
+    """The library. Raises: ArrowMissing when it is not installed, or cannot be loaded."""
     return _load("pyarrow")
 
 
-def pyarrow_compute() -> Any:
-    """Its compute functions. Raises: ArrowMissing."""
+def pyarrow_compute() -> ModuleType:
     return _load("pyarrow.compute")
 
 
-def _load(name: str) -> Any:
+def _load(name: str) -> ModuleType:
     found = sys.modules.get(name)
     if found is not None:
         return found

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 from moldau.client.arrow.from_arrow import ArrowRows, read_rows
 from moldau.client.arrow.grouping import (
@@ -41,6 +41,9 @@ from moldau.protocol.records import (
     write_header,
 )
 from moldau.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BUFFER_SHARE: Final = 4
 """A batch takes at most this part of `buffer.memory`, so that several can be on their way."""
@@ -128,11 +131,9 @@ class ArrowSender:
     async def send(
         self, topic: str | None, data: ArrowData, partition: int | None = None
     ) -> ArrowDelivery:
-        """Append all rows as there is room, then wait for every acknowledgement.
-
-        Raises: ArrowMissing, SerializationError on data that cannot be sent, and whatever `send`
-        raises. Batches that were appended before are delivered all the same; the error is the
-        first one.
+        """Append all rows as there is room, then wait for every acknowledgement. Batches that were
+        appended before an error are delivered all the same. Raises: the first error; ArrowMissing,
+        SerializationError, and whatever `send` raises.
         """
         self._check()
         if partition is not None and partition < 0:
@@ -236,7 +237,7 @@ class ArrowSender:
             await asyncio.sleep(0)
 
     def _check_size(self, out: bytearray, header: BatchHeader) -> None:
-        """Check a batch with a single row, which may have any size, as `send` does."""
+        """Check a batch with a single row as `send` does: it may have any size."""
         size_bytes = len(out)
         if header.is_compressed:
             write_header(out, header)
@@ -258,9 +259,8 @@ class ArrowSender:
 
 
 class _Sending:
-    """One call's batches that have no outcome yet, and the ranges of the acknowledged ones.
-
-    Invariant: ranges of one partition do not overlap, and those that follow each other are one.
+    """One call's batches that have no outcome yet, and the ranges of the acknowledged ones: those
+    of one partition do not overlap, and those that follow each other are one.
     """
 
     def __init__(self) -> None:
@@ -275,15 +275,13 @@ class _Sending:
             self._enter(self._pending.popleft())
 
     async def settle(self) -> None:
-        """Wait until every batch has its outcome."""
         while self._pending:
             batch = self._pending[0]
-            while (leaf := _next_open(batch)) is not None:
-                await _done(leaf)
+            while open_leaves := [leaf for leaf in _leaves(batch) if not leaf.is_done]:
+                await _done(open_leaves[0])
             self._enter(self._pending.popleft())
 
     def raise_failure(self) -> None:
-        """Raise the first failure, if there is one."""
         if self._failure is not None:
             # Other records of the batch share the error, so it carries no traceback of one.
             raise self._failure.with_traceback(None)
@@ -309,7 +307,6 @@ class _Sending:
         ranges.append((base_offset, row_count))
 
     def delivery(self) -> ArrowDelivery:
-        """Everything that was acknowledged so far."""
         found = {partition: tuple(ranges) for partition, ranges in self._ranges.items()}
         return ArrowDelivery(self._row_count, found)
 
@@ -321,10 +318,6 @@ def _leaves(outcome: Outcome) -> Iterator[Outcome]:
             yield from _leaves(part)
     else:
         yield outcome
-
-
-def _next_open(batch: ProducerBatch) -> Outcome | None:
-    return next((leaf for leaf in _leaves(batch) if not leaf.is_done), None)
 
 
 async def _done(outcome: Outcome) -> None:
@@ -339,22 +332,17 @@ async def _done(outcome: Outcome) -> None:
     await future
 
 
-async def slices(data: ArrowData) -> AsyncIterator[Any]:
-    """Record batches of the data, neither large nor needlessly small.
-
-    A stream is read in a thread, as it may wait for its source.
-
-    Raises:
-        ArrowMissing: pyarrow is not installed.
-        SerializationError: no Arrow data.
+async def slices(data: ArrowData) -> AsyncIterator[pa.RecordBatch]:
+    """Record batches of the data, neither large nor needlessly small. A stream is read in a thread,
+    as it may wait for its source. Raises: ArrowMissing, SerializationError.
     """
-    pa = pyarrow()
-    gathered: list[Any] = []
+    concat_batches = pyarrow().concat_batches
+    gathered: list[pa.RecordBatch] = []
     gathered_bytes = 0
     async for batch in _batches(data):
         size_bytes = batch.nbytes
         if gathered and (size_bytes >= SMALL_BYTES or gathered_bytes >= SLICE_BYTES):
-            yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
+            yield concat_batches(gathered) if len(gathered) > 1 else gathered[0]
             gathered, gathered_bytes = [], 0
         if size_bytes >= SMALL_BYTES:
             for piece in cut(batch, size_bytes):
@@ -363,10 +351,10 @@ async def slices(data: ArrowData) -> AsyncIterator[Any]:
             gathered.append(batch)
             gathered_bytes += size_bytes
     if gathered:
-        yield pa.concat_batches(gathered) if len(gathered) > 1 else gathered[0]
+        yield concat_batches(gathered) if len(gathered) > 1 else gathered[0]
 
 
-def cut(batch: Any, size_bytes: int) -> Iterator[Any]:
+def cut(batch: pa.RecordBatch, size_bytes: int) -> Iterator[pa.RecordBatch]:
     """The batch in slices of about `SLICE_BYTES` and at most 2^20 rows. Nothing is copied."""
     row_count = batch.num_rows
     piece_count = -(-size_bytes // SLICE_BYTES)
@@ -380,7 +368,7 @@ def cut(batch: Any, size_bytes: int) -> Iterator[Any]:
             yield piece
 
 
-async def _batches(data: ArrowData) -> AsyncIterator[Any]:
+async def _batches(data: ArrowData) -> AsyncIterator[pa.RecordBatch]:
     pa = pyarrow()
     if isinstance(data, pa.Table):
         for batch in data.to_batches():
@@ -401,7 +389,7 @@ async def _batches(data: ArrowData) -> AsyncIterator[Any]:
         )
 
 
-def _next_batch(reader: Any) -> Any:
+def _next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
     # StopIteration cannot pass through a thread's future.
     try:
         return reader.read_next_batch()

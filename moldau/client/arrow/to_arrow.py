@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
 
 from moldau.client.arrow.library import pyarrow, pyarrow_compute
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
 from moldau.client.records import TimestampType
 from moldau.protocol.records import BytesColumn, RecordColumns, scaled_int64s, take_columns
 from moldau.protocol.reusable_memory import ReusableMemory
+from moldau.protocol.types import Buffer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MICROSECONDS_PER_MS: Final = 1000
 POLL_BYTES: Final = 64 * 1024 * 1024
@@ -36,7 +41,7 @@ class RowRun:
 
 
 @cache
-def polled_schema() -> Any:
+def polled_schema() -> pa.Schema:
     """The `pyarrow.Schema` of every batch that `poll_arrow` gives."""
     pa = pyarrow()
     return pa.schema(
@@ -54,12 +59,12 @@ def polled_schema() -> Any:
 
 
 @cache
-def _headers_type() -> Any:
+def _headers_type() -> pa.DataType:
     pa = pyarrow()
     return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def take_rows(buffer: FetchBuffer, max_records: int, memory: ReusableMemory) -> Any:
+def take_rows(buffer: FetchBuffer, max_records: int, memory: ReusableMemory) -> pa.RecordBatch:
     """At most so many fetched records as a `pyarrow.RecordBatch`, up to about `POLL_BYTES`."""
     opened = buffer.open_batches(max_records, POLL_BYTES)
     cursors = [batch.cursor for _, batches in opened for batch in batches]
@@ -74,8 +79,7 @@ def take_rows(buffer: FetchBuffer, max_records: int, memory: ReusableMemory) -> 
         return to_arrow(runs, columns)
 
 
-def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
-    """A `pyarrow.RecordBatch` of decoded columns; the runs cover their rows, in order."""
+def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> pa.RecordBatch:
     pa = pyarrow()
     count = columns.row_count
     runs = [run for run in runs if run.row_count]
@@ -100,12 +104,12 @@ def to_arrow(runs: Sequence[RowRun], columns: RecordColumns) -> Any:
     )
 
 
-def _fixed(kind: Any, count: int, buffer: Any) -> Any:
+def _fixed(kind: pa.DataType, count: int, buffer: Buffer | None) -> pa.Array:
     pa = pyarrow()
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(buffer)])
 
 
-def _strings(kind: Any, count: int, column: BytesColumn) -> Any:
+def _strings(kind: pa.DataType, count: int, column: BytesColumn) -> pa.Array:
     pa = pyarrow()
     buffers = [
         None if column.validity is None else pa.py_buffer(column.validity),
@@ -115,7 +119,7 @@ def _strings(kind: Any, count: int, column: BytesColumn) -> Any:
     return pa.Array.from_buffers(kind, count, buffers)
 
 
-def _repeated(values: list[Any], runs: Sequence[RowRun], kind: Any) -> Any:
+def _repeated(values: Sequence[str | int], runs: Sequence[RowRun], kind: pa.DataType) -> pa.Array:
     """Each run's value as often as it has rows."""
     pa, pc = pyarrow(), pyarrow_compute()
     if len(set(values)) == 1:
@@ -123,23 +127,19 @@ def _repeated(values: list[Any], runs: Sequence[RowRun], kind: Any) -> Any:
         if count > KEPT_ROWS:
             return pa.repeat(pa.scalar(values[0], kind), count)
         return _kept_run(values[0], kind).slice(0, count)
-    ends = []
-    end = 0
-    for run in runs:
-        end += run.row_count
-        ends.append(end)
+    ends = list(accumulate(run.row_count for run in runs))
     encoded = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int64()), pa.array(values, kind))
     return pc.run_end_decode(encoded)
 
 
 @lru_cache(maxsize=16)
-def _kept_run(value: Any, kind: Any) -> Any:
+def _kept_run(value: str | int, kind: pa.DataType) -> pa.Array:
     """One value many times, for slices: small polls of the same partition need it again."""
     pa = pyarrow()
     return pa.repeat(pa.scalar(value, kind), KEPT_ROWS)
 
 
-def _headers(count: int, columns: RecordColumns) -> Any:
+def _headers(count: int, columns: RecordColumns) -> pa.Array:
     """Lists of headers; null where a record has none, as Spark has it."""
     pa, pc = pyarrow(), pyarrow_compute()
     header_keys, header_values = columns.header_keys, columns.header_values
@@ -156,7 +156,7 @@ def _headers(count: int, columns: RecordColumns) -> Any:
     return pa.ListArray.from_buffers(_headers_type(), count, buffers, children=[entries])
 
 
-def _header_keys(count: int, column: BytesColumn) -> Any:
+def _header_keys(count: int, column: BytesColumn) -> pa.Array:
     """As strings; what is not UTF-8 is replaced, as in `ConsumerRecord`."""
     pa = pyarrow()
     raw = _strings(pa.binary(), count, column)

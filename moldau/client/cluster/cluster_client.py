@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from moldau.client.cluster.connections import Address, Connections, Purpose
-from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import Broker, MetadataCache, TopicMetadata
 from moldau.client.cluster.metadata_updates import MetadataUpdates
 from moldau.client.cluster.security import security_of
@@ -30,6 +30,7 @@ from moldau.client.errors import (
     error_for,
     raise_for,
 )
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
@@ -66,7 +67,6 @@ class ClusterClient:
     """One client's view of one cluster, on one event loop. States: open → closed.
 
     Args:
-        config: addresses, timeouts, back-off, security.
         network, clock, source: ports; the real ones when None. `source` gives the jitter.
         allow_auto_topic_creation: whether `topic` and `want` may create a topic.
     """
@@ -110,10 +110,9 @@ class ClusterClient:
     # -- connections ----------------------------------------------------------------------------
 
     def ready(self, node_id: int, purpose: Purpose = "data") -> Connection | None:
-        """The connection to a broker when a request may be sent right now.
-
-        None while it is not connected, throttled, or paused after a failure; then an attempt to
-        connect has begun, unless it is too early. Await `connection` for its end.
+        """The connection to a broker when a request may be sent right now. None while it is not
+        connected, throttled, or paused after a failure; then an attempt to connect has begun,
+        unless it is too early. Await `connection` for its end.
         """
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
@@ -125,11 +124,9 @@ class ClusterClient:
         return connection
 
     async def connection(self, node_id: int, purpose: Purpose = "data") -> Connection:
-        """The connection to a broker, opened if need be, once it is not throttled.
-
-        Raises:
-            NoBrokerAvailable: the broker is unknown or cannot be reached (retriable).
-            AuthenticationFailed, TlsFailed, ClientClosed, WrongEventLoop.
+        """The connection to a broker, opened if need be, once it is not throttled. Raises:
+        NoBrokerAvailable when it is unknown or cannot be reached (retriable); AuthenticationFailed,
+        TlsFailed, ClientClosed, WrongEventLoop.
         """
         broker = await self._broker(node_id)
         address = (broker.host, broker.port)
@@ -143,21 +140,13 @@ class ClusterClient:
 
     async def any_connection(self) -> Connection:
         """A connection to the first broker that can be reached. Raises as `connection`."""
-        problems: list[str] = []
-        for address in self._candidates():
-            try:
-                return await self._connections.connect(address, "data")
-            except PASSING_FAULTS as fault:
-                problems.append(_problem(address, fault))
-        raise _none_reached(problems)
+        return await self._first(lambda address: self._connections.connect(address, "data"))
 
     def throttled(
         self, node_id: int, throttle_time_ms: float, purpose: Purpose | None = None
     ) -> None:
-        """Send nothing to a broker for so long, as its response has asked (KIP-219).
-
-        Args:
-            purpose: the connection that is throttled; None for data and fetches. Heartbeats go on.
+        """Send nothing to a broker for so long, as its response has asked (KIP-219): on one
+        connection, or without `purpose` on those for data and fetches. Heartbeats go on.
         """
         broker = self.metadata.brokers.get(node_id)
         if broker is None:
@@ -172,23 +161,18 @@ class ClusterClient:
     async def topic(
         self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
     ) -> TopicMetadata:
-        """Wait for a topic with at least so many partitions; it stays fresh while it is used.
-        Arguments and errors as `MetadataUpdates.topic`.
-        """
+        """See `MetadataUpdates.topic`."""
         return await self._updates.topic(
             name, partition_count=partition_count, timeout_ms=timeout_ms
         )
 
     def want(self, topics: Iterable[str]) -> None:
-        """Keep these topics fresh, in place of those named before (`metadata.max.age.ms`)."""
         self._updates.want(topics)
 
     def want_all(self) -> None:
-        """Keep all topics fresh."""
         self._updates.want_all()
 
     def used(self, topic: str) -> None:
-        """Keep a topic fresh for another `metadata.max.idle.ms`."""
         self._updates.used(topic)
 
     def request_update(self) -> None:
@@ -196,13 +180,11 @@ class ClusterClient:
         self._updates.request()
 
     def expect_topic(self, name: str, topic_id: UUID) -> None:
-        """Take over the topic's id from another client: see `MetadataCache.expect_topic`."""
         self.metadata.expect_topic(name, topic_id)
         if name not in self.metadata.topics:
             self._updates.request()
 
     def on_update(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` after every change of the metadata."""
         self._updates.on_update(callback)
 
     def learn_leaders(
@@ -210,10 +192,8 @@ class ClusterClient:
         leaders: Iterable[tuple[str, int, int, int]],
         node_endpoints: list[p00_produce.NodeEndpoint],
     ) -> None:
-        """Take over leaders from a Produce response (KIP-951).
-
-        Args:
-            leaders: topic, partition, leader id and leader epoch.
+        """Take over leaders from a Produce response (KIP-951): topic, partition, leader id, leader
+        epoch.
         """
         is_news = False
         for leader in leaders:
@@ -222,9 +202,8 @@ class ClusterClient:
             self._updates.announce()
 
     async def refresh_metadata(self, topics: Iterable[str] | None) -> MetadataCache:
-        """Fetch the brokers and the named topics (None: all topics); never creates topics.
-
-        A client of the controllers fetches these instead (KIP-919); they know no topics.
+        """Fetch the brokers and the named topics (None: all topics); never creates topics. A client
+        of the controllers fetches these instead (KIP-919); they know no topics.
         """
         if self.config.asks_controllers:
             await self._find_controllers()
@@ -240,11 +219,8 @@ class ClusterClient:
         return self.metadata
 
     async def leader_of(self, topic: str, partition: int) -> int:
-        """The broker that leads a partition; asks for it when the cache does not know one.
-
-        Raises:
-            UnknownTopicOrPartition: there is no such partition.
-            BrokerError: it has no leader at the moment (retriable).
+        """The broker that leads a partition; asks for it when the cache does not know one. Raises:
+        UnknownTopicOrPartition; BrokerError when there is no leader at the moment (retriable).
         """
         leader_id = self.metadata.leader(topic, partition)
         if leader_id is None:
@@ -265,19 +241,10 @@ class ClusterClient:
         versions: Versions | None = None,
     ) -> Response:
         """Send to the first node that answers: known brokers first, then the bootstrap servers.
-
-        Raises:
-            NoBrokerAvailable: none of them can be reached.
-            UnsupportedByPeer: it serves none of `versions` (lowest, highest).
-            AuthenticationFailed, TlsFailed, ClientClosed.
+        Raises: NoBrokerAvailable when none of them can be reached; UnsupportedByPeer when it serves
+        none of `versions` (lowest, highest); AuthenticationFailed, TlsFailed, ClientClosed.
         """
-        problems: list[str] = []
-        for address in self._candidates():
-            try:
-                return await self._ask(address, request, timeout_ms, versions)
-            except PASSING_FAULTS as fault:
-                problems.append(_problem(address, fault))
-        raise _none_reached(problems)
+        return await self._first(lambda address: self._ask(address, request, timeout_ms, versions))
 
     async def ask_node(
         self,
@@ -287,10 +254,8 @@ class ClusterClient:
         timeout_ms: float | None = None,
         versions: Versions | None = None,
     ) -> Response:
-        """Send to one broker. `versions` as with `ask_any`.
-
-        Raises:
-            NoBrokerAvailable: the broker is unknown or cannot be reached.
+        """Send to one broker. `versions` as with `ask_any`. Raises: NoBrokerAvailable when it is
+        unknown or cannot be reached.
         """
         broker = await self._broker(node_id)
         return await self._ask((broker.host, broker.port), request, timeout_ms, versions)
@@ -319,7 +284,6 @@ class ClusterClient:
         timeout_ms: float | None = None,
         versions: Versions | None = None,
     ) -> Response:
-        """Send to the node that listens there. `versions` as with `ask_any`."""
         return await self._ask((host, port), request, timeout_ms, versions)
 
     async def retry(
@@ -329,8 +293,7 @@ class ClusterClient:
 
         Args:
             attempt: one try; after passing faults and retriable errors it is called again.
-            what: for the error's text.
-            timeout_ms: for all tries together; None for `default.api.timeout.ms`.
+                timeout_ms: for all tries together; None for `default.api.timeout.ms`.
 
         Raises:
             KafkaError: the last try's error; RequestTimeout when a passing fault outlasted the
@@ -338,7 +301,9 @@ class ClusterClient:
         """
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.monotonic_ms() + limit_ms
-        try_count = 0
+        backoff = Backoff(
+            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._random
+        )
         last: BaseException | None = None
         while True:
             if self._connections.is_closed:
@@ -358,13 +323,7 @@ class ClusterClient:
                     last = error
                 elif last is None:
                     last = self._connections.why_slow() or error
-            try_count += 1
-            pause_ms = backoff_ms(
-                self._random,
-                try_count,
-                self.config.retry_backoff_ms,
-                self.config.retry_backoff_max_ms,
-            )
+            pause_ms = backoff.next_ms()
             if self._clock.monotonic_ms() + pause_ms >= deadline_ms:
                 if isinstance(last, KafkaError) and not isinstance(last, NoBrokerAvailable):
                     raise last
@@ -373,8 +332,6 @@ class ClusterClient:
                 ) from last
             self.metadata.controller_id = -1
             await asyncio.sleep(pause_ms / 1000)
-
-    # -- inner workings -------------------------------------------------------------------------
 
     def _lost(self) -> None:
         # A broker has closed the connection: leaders may have moved.
@@ -426,6 +383,16 @@ class ClusterClient:
             self._connections.throttle(address, "data", throttle_time_ms)
         return response
 
+    async def _first(self, attempt: Callable[[Address], Awaitable[Result]]) -> Result:
+        """The outcome at the first node with which `attempt` does not end in a passing fault."""
+        problems: list[str] = []
+        for host, port in self._candidates():
+            try:
+                return await attempt((host, port))
+            except PASSING_FAULTS as fault:
+                problems.append(f"{host}:{port} ({describe_fault(fault)})")
+        raise NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")
+
     def _candidates(self) -> list[Address]:
         """The nodes to ask, the best first: connected and least busy; failed ones last."""
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
@@ -447,11 +414,3 @@ class ClusterClient:
                 links.in_flight_count(address, "data"),
             ),
         )
-
-
-def _problem(address: Address, fault: BaseException) -> str:
-    return f"{address[0]}:{address[1]} ({describe_fault(fault)})"
-
-
-def _none_reached(problems: list[str]) -> NoBrokerAvailable:
-    return NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
-from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.security import Security
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
@@ -26,6 +26,7 @@ from moldau.client.errors import (
     TlsFailed,
     WrongEventLoop,
 )
+from moldau.config.backoff import backoff_ms
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
@@ -99,7 +100,6 @@ class Connections:
         return connection
 
     def is_connected(self, address: Address, purpose: Purpose) -> bool:
-        """Whether there is a connection, throttled or not."""
         return (address, purpose) in self._open
 
     def is_failing(self, address: Address) -> bool:
@@ -108,18 +108,16 @@ class Connections:
         return failure is not None and failure[1] > self._clock.monotonic_ms()
 
     def in_flight_count(self, address: Address, purpose: Purpose) -> int:
-        """Requests under way on that connection."""
         connection = self._open.get((address, purpose))
         return 0 if connection is None else connection.in_flight_count
 
     def throttle(self, address: Address, purpose: Purpose, throttle_time_ms: float) -> None:
-        """Send nothing to the node for so long, as it has asked."""
         until_ms = self._clock.monotonic_ms() + throttle_time_ms
         key = (address, purpose)
         self._throttled_until_ms[key] = max(until_ms, self._throttled_until_ms.get(key, 0.0))
 
     def pause_ms(self, address: Address, purpose: Purpose) -> float:
-        """For how long nothing may be sent to the node; 0 when it is not throttled."""
+        """For how long nothing may be sent to the throttled node; else 0."""
         if not self._throttled_until_ms:
             return 0.0
         until_ms = self._throttled_until_ms.get((address, purpose))
@@ -138,10 +136,8 @@ class Connections:
         self._attempt(address, purpose)
 
     async def connect(self, address: Address, purpose: Purpose) -> Connection:
-        """The open connection, or a new one; waits out the pause after a failure.
-
-        Raises:
-            ClientClosed, WrongEventLoop, AuthenticationFailed, TlsFailed, or a passing fault.
+        """The open connection, or a new one; waits out the pause after a failure. Raises:
+        ClientClosed, WrongEventLoop, AuthenticationFailed, TlsFailed, or a passing fault.
         """
         if self.is_closed:
             raise ClientClosed("the client is closed; make a new one")
@@ -162,21 +158,17 @@ class Connections:
             raise
 
     async def wait_out_throttle(self, address: Address, purpose: Purpose) -> None:
-        """Return when requests may be sent to the node again."""
         while (pause_ms := self.pause_ms(address, purpose)) > 0:
             await asyncio.sleep(pause_ms / 1000)
             if self.is_closed:
                 raise ClientClosed("the client was closed")
 
     def why_slow(self) -> NoBrokerAvailable | None:
-        """Which attempts to connect are under way, and how the last ones ended; None for none."""
         waits = [
             f"{host}:{port} ({self._problems.get((host, port), 'connected to, but silent so far')})"
             for (host, port), _purpose in self._attempts
         ]
         return NoBrokerAvailable(f"no answer from {', '.join(waits)}") if waits else None
-
-    # -- inner workings -------------------------------------------------------------------------
 
     def _stay_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -214,10 +206,10 @@ class Connections:
             self._problems[address] = describe_fault(fault)
             failure_count += 1
             pause_ms = backoff_ms(
-                self._random,
                 failure_count,
                 config.reconnect_backoff_ms,
                 config.reconnect_backoff_max_ms,
+                self._random,
             )
             self._failures[address] = (failure_count, self._clock.monotonic_ms() + pause_ms)
             raise
@@ -230,16 +222,9 @@ class Connections:
 
     async def _make(self, address: Address, purpose: Purpose, failure_count: int) -> Connection:
         config = self._config
-        setup_timeout_ms = backoff_ms(
-            self._random,
-            failure_count + 1,
-            config.socket_connection_setup_timeout_ms,
-            max(
-                config.socket_connection_setup_timeout_ms,
-                config.socket_connection_setup_timeout_max_ms,
-            ),
-        )
-        timeout_ms = max(1, int(setup_timeout_ms))
+        first_ms = config.socket_connection_setup_timeout_ms
+        most_ms = max(first_ms, config.socket_connection_setup_timeout_max_ms)
+        timeout_ms = max(1, int(backoff_ms(failure_count + 1, first_ms, most_ms, self._random)))
         try:
             connection = await self._connection(address, timeout_ms)
             if self._silent.get(address):
@@ -278,13 +263,9 @@ class Connections:
         )
 
     async def _find_out_protocol(self, address: Address, timeout_ms: int) -> None:
-        """Find out whether a port that understood nothing speaks TLS and we do not, or vice versa.
-
-        A TLS handshake shows up in a plaintext broker's log, so that it is tried only when the
-        same has happened twice.
-
-        Raises:
-            TlsFailed: only one side speaks TLS.
+        """Raise TlsFailed when a port understood nothing because only one side speaks TLS. A TLS
+        handshake shows up in a plaintext broker's log, so it is tried only when the same has
+        happened twice.
         """
         where = f"{address[0]}:{address[1]}"
         if self._security.context is not None:
@@ -297,10 +278,7 @@ class Connections:
 
     async def _find_out_why_silent(self, connection: Connection) -> None:
         """Ask a listener that closed the last connection at its first request whether it wants
-        SASL.
-
-        Raises:
-            AuthenticationFailed: it does.
+        SASL. Raises: AuthenticationFailed when it does.
         """
         if self._security.credentials is not None:
             return
@@ -367,7 +345,6 @@ async def _speaks_tls(network: Network, host: str, port: int, timeout_ms: int) -
 
 
 async def _speaks_plaintext(network: Network, host: str, port: int, timeout_ms: int) -> bool:
-    """Whether the port answers Kafka's protocol without TLS."""
     try:
         connection = await Connection.connect(
             network, host, port, connect_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms
@@ -379,9 +356,8 @@ async def _speaks_plaintext(network: Network, host: str, port: int, timeout_ms: 
 
 
 async def _offered_mechanisms(connection: Connection) -> list[str]:
-    """The SASL mechanisms that the listener demands; empty when it demands none.
-
-    Where there are some, the connection is of no use afterwards.
+    """The SASL mechanisms that the listener demands; empty when it demands none. With some, the
+    connection is of no use afterwards.
     """
     try:
         response = await connection.send(SaslHandshakeRequest(mechanism="PLAIN"))

@@ -72,8 +72,7 @@ class CoordinatorCall(Generic[Value]):
 
     Attributes:
         what: for errors: "describe group".
-        request: the request for some keys of one coordinator.
-        answers: the answers in a broker's response, by key.
+        request, answers: the request for some keys, and the answers in its response, by key.
         versions: the versions that can express the call; None for all.
         keys_per_request: 1 where a request names just one.
     """
@@ -118,9 +117,8 @@ class Coordinators:
     async def ask(
         self, call: CoordinatorCall[Value], keys: Iterable[str], *, timeout_ms: float | None = None
     ) -> dict[str, Value | KafkaError]:
-        """Ask for every key until each has its answer or the time is over.
-
-        Errors of a key are in the outcome and never raised.
+        """Ask for every key until each has its answer or the time is over. A key's error is in the
+        outcome and never raised.
         """
         wanted = list(dict.fromkeys(keys))
         outcome: dict[str, Value | KafkaError] = {}
@@ -148,7 +146,6 @@ class Coordinators:
     async def _look_up(
         self, key_type: KeyType, keys: Sequence[str], problems: dict[str, KafkaError]
     ) -> None:
-        """Find the coordinators that are not known; errors go into `problems`."""
         problems.clear()
         unknown = [key for key in keys if (key_type, key) not in self._known]
         for first in range(0, len(unknown), KEYS_PER_REQUEST):

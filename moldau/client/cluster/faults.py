@@ -1,4 +1,4 @@
-"""What counts as a passing fault, its words, and how long to wait before the next try."""
+"""What counts as a passing fault, and its words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 from moldau.client.errors import NoBrokerAvailable
+from moldau.config import backoff
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.runtime.connection import ConnectionLost, RequestTimedOut
 
@@ -19,9 +20,6 @@ PASSING_FAULTS: Final = (
 )
 """Faults after which another node, or the same one later, may serve the request."""
 
-JITTER: Final = 0.2
-"""The share by which a pause is longer or shorter, so that clients do not come in step."""
-
 
 def describe_fault(fault: BaseException | None) -> str:
     """A fault in a few words, also when its own text is empty."""
@@ -33,6 +31,5 @@ def describe_fault(fault: BaseException | None) -> str:
 
 
 def backoff_ms(source: random.Random, failure_count: int, first_ms: int, most_ms: int) -> float:
-    """Doubles with every failure up to `most_ms`, with jitter (KIP-144, KIP-580)."""
-    base_ms = min(most_ms, first_ms << min(max(failure_count - 1, 0), 20))
-    return base_ms * source.uniform(1 - JITTER, 1 + JITTER)
+    """The producer's name for `moldau.config.backoff.backoff_ms`."""
+    return backoff.backoff_ms(failure_count, first_ms, most_ms, source)

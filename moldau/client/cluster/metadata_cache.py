@@ -67,12 +67,9 @@ class TopicMetadata:
 
 
 class MetadataCache:
-    """Brokers, topics and the errors of topics that could not be described.
-
-    Attributes:
-        version: grows with everything that changes.
-        doubted: topics of the last response that were not taken over, since a lagging broker may
-            have sent it; they are requested again soon.
+    """Brokers, topics and the errors of topics that could not be described. `version` grows with
+    every change; `doubted` are topics of the last response that were not taken over, since a
+    lagging broker may have sent it: they are requested again soon.
     """
 
     def __init__(self) -> None:
@@ -190,10 +187,8 @@ class MetadataCache:
         leader_epoch: int,
         node_endpoints: Iterable[p00_produce.NodeEndpoint | p01_fetch.NodeEndpoint] = (),
     ) -> bool:
-        """Take over a leader from a Produce or Fetch response (KIP-951).
-
-        Returns whether the cache changed: an epoch that is not newer, and a node without a known
-        address, change nothing.
+        """Take over a leader from a Produce or Fetch response (KIP-951). Returns whether the cache
+        changed: an epoch that is not newer, and a node without a known address, change nothing.
         """
         found = self._partition(topic, partition)
         if found is None or leader_id < 0 or leader_epoch <= found.leader_epoch:
@@ -210,7 +205,6 @@ class MetadataCache:
         return True
 
     def retain(self, names: Container[str]) -> None:
-        """Drop all other topics."""
         gone = [name for name in self.topics if name not in names]
         for name in gone:
             self.topic_names.pop(self.topics.pop(name).topic_id, None)
@@ -241,7 +235,6 @@ class MetadataCache:
         self.topics.pop(topic, None)
 
     def problem(self, topic: str, partition: int) -> ErrorCode:
-        """Why a partition has no known leader."""
         if topic in self.topic_errors:
             return self.topic_errors[topic]
         if topic in self._expected:

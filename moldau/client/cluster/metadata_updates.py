@@ -15,8 +15,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeGuard
 
-from moldau.client.cluster.faults import PASSING_FAULTS, backoff_ms, describe_fault
+from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
+from moldau.client.cluster.signal import Signal
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
     ClientClosed,
@@ -25,13 +26,14 @@ from moldau.client.errors import (
     RequestTimeout,
     error_for,
 )
+from moldau.config.backoff import backoff_ms
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
-from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.clock import Clock
 from moldau.runtime.connection import UnsupportedByPeer
 
 NEVER: Final = float("inf")
@@ -41,12 +43,7 @@ DEFAULT_MAX_IDLE_MS: Final = 300_000
 
 
 class MetadataUpdates:
-    """States: idle (no task) → running → closed.
-
-    Args:
-        ask: sends a request to any broker.
-        allow_auto_topic_creation: whether a request for a topic may create it.
-    """
+    """States: idle (no task) → running → closed. `ask` sends a request to any broker."""
 
     def __init__(
         self,
@@ -69,9 +66,9 @@ class MetadataUpdates:
         self._wants_all = False
         self._used_ms: dict[str, float] = {}
         self._callbacks: list[Callable[[], object]] = []
-        self._waiting: list[asyncio.Future[None]] = []
+        self._attempt_ended = Signal(clock)
         self._task: asyncio.Task[None] | None = None
-        self._wake: asyncio.Future[None] | None = None
+        self._wake = Signal(clock)
         self._is_requested = False
         self._is_urgent = False
         self._is_closed = False
@@ -94,7 +91,6 @@ class MetadataUpdates:
             self._request(urgent=True)
 
     def want_all(self) -> None:
-        """Keep all topics fresh, as for a pattern."""
         if not self._wants_all:
             self._wants_all = True
             self._request(urgent=True)
@@ -104,11 +100,9 @@ class MetadataUpdates:
         self._used_ms[topic] = self._clock.monotonic_ms()
 
     def on_update(self, callback: Callable[[], object]) -> None:
-        """Call `callback()` after every change of the metadata."""
         self._callbacks.append(callback)
 
     def announce(self) -> None:
-        """Call all callbacks: the cache has changed."""
         for callback in list(self._callbacks):
             callback()
 
@@ -118,7 +112,6 @@ class MetadataUpdates:
 
     @property
     def is_of_use(self) -> bool:
-        """Whether any topic is of interest."""
         return self._wants_all or bool(self._topics_of_interest())
 
     async def topic(
@@ -139,6 +132,7 @@ class MetadataUpdates:
         deadline_ms = self._clock.monotonic_ms() + limit_ms
         self._cache.topic_errors.pop(name, None)
         seen = self._attempt_count
+        has_waited = False
         while True:
             if self._is_closed:
                 raise ClientClosed("the client is closed; make a new one")
@@ -151,17 +145,20 @@ class MetadataUpdates:
                 raise error_for(code, None, f"topic {name}")
             if self._attempt_count > seen and _is_final(self._fault):
                 raise self._fault
-            self._request(urgent=found is None and code is None)
-            if not await self._attempt_ended(deadline_ms):
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if has_waited and left_ms <= 0:
                 raise self._late(name, partition_count, limit_ms)
+            self._request(urgent=found is None and code is None)
+            await self._attempt_ended.wait(left_ms)
+            has_waited = True
 
     async def close(self) -> None:
         """End the task and wake all callers that wait. The connections are closed already."""
         self._is_closed = True
         self._callbacks.clear()
-        self._tell_waiting()
+        self._attempt_ended.set()
         if self._task is not None:
-            self._wake_up()
+            self._wake.set()
             await asyncio.gather(self._task, return_exceptions=True)
 
     # -- the task -------------------------------------------------------------------------------
@@ -173,17 +170,13 @@ class MetadataUpdates:
         self._is_urgent = self._is_urgent or urgent
         if self._task is None:
             self._task = asyncio.create_task(self._run())
-        self._wake_up()
-
-    def _wake_up(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        self._wake.set()
 
     async def _run(self) -> None:
         while not self._is_closed:
             pause_ms = self._due_ms() - self._clock.monotonic_ms()
             if pause_ms > 0:
-                await self._sleep(pause_ms)
+                await self._wake.wait(pause_ms if pause_ms < NEVER else None)
                 continue
             now_ms = self._clock.monotonic_ms()
             calm_ms = 2 * self._config.retry_backoff_max_ms
@@ -201,14 +194,14 @@ class MetadataUpdates:
                 self._failing_since_ms = None
                 self._last_success_ms = self._clock.monotonic_ms()
                 self.announce()
-            self._tell_waiting()
+            self._attempt_ended.set()
 
     def _due_ms(self) -> float:
         earliest_ms = self._last_attempt_ms + backoff_ms(
-            self._random,
             self._quick_count + 1,
             self._config.retry_backoff_ms,
             self._config.retry_backoff_max_ms,
+            self._random,
         )
         if self._is_urgent and self._fault is None:
             return 0.0
@@ -217,18 +210,6 @@ class MetadataUpdates:
         if not self.is_of_use:
             return NEVER
         return max(self._last_success_ms + self._config.metadata_max_age_ms, earliest_ms)
-
-    async def _sleep(self, pause_ms: float) -> None:
-        self._wake = asyncio.get_running_loop().create_future()
-        timer: TimerHandle | None = None
-        if pause_ms < NEVER:
-            timer = self._clock.call_later(pause_ms, self._wake_up)
-        try:
-            await self._wake
-        finally:
-            self._wake = None
-            if timer is not None:
-                timer.cancel()
 
     def _topics_of_interest(self) -> frozenset[str] | None:
         """None for all of them."""
@@ -278,33 +259,6 @@ class MetadataUpdates:
         if self._config.metadata_recovery_strategy == "rebootstrap":
             self._cache.forget_brokers()
 
-    # -- waiting callers ------------------------------------------------------------------------
-
-    def _tell_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    async def _attempt_ended(self, deadline_ms: float) -> bool:
-        """Wait for the next attempt's end; False when the deadline came first."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        left_ms = deadline_ms - self._clock.monotonic_ms()
-
-        def too_late() -> None:
-            if not future.done():
-                future.cancel("deadline")
-
-        timer = self._clock.call_later(max(left_ms, 0.0), too_late)
-        try:
-            await asyncio.wait([future])
-        finally:
-            timer.cancel()
-            if future in self._waiting:
-                self._waiting.remove(future)
-        return not future.cancelled()
-
     def _late(self, name: str, partition_count: int, limit_ms: float) -> KafkaError:
         found = self._cache.topics.get(name)
         if found is not None:
@@ -329,7 +283,6 @@ def _is_final(fault: BaseException | None) -> TypeGuard[KafkaError]:
 
 
 def _is_unfinished(response: MetadataResponse) -> bool:
-    """Whether a topic or partition has an error that the brokers get over by themselves."""
     return any(
         ErrorCode.of(topic.error_code).invalidates_metadata
         or any(

@@ -56,12 +56,7 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JaasEntry:
-    """The one login module of a `sasl.jaas.config`.
-
-    Attributes:
-        module: the last part of the class name: ScramLoginModule.
-        options: by name.
-    """
+    """The one login module of a `sasl.jaas.config`, as the last part of its class name."""
 
     module: str
     options: dict[str, str] = field(repr=False)
@@ -114,28 +109,21 @@ def _pieces(text: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How one client's connections are secured.
-
-    Attributes:
-        context: None without TLS.
-        credentials: None without SASL.
+    """How one client's connections are secured: without TLS no context, without SASL no
+    credentials.
     """
 
     context: ssl.SSLContext | None
     credentials: SaslCredentials | None
 
     async def authenticate(self, send: Send, peer: str) -> int:
-        """Log a connection in; see `runtime.authentication.sasl.authenticate`."""
         assert self.credentials is not None
         return await authenticate(send, self.credentials, peer)
 
 
 def security_of(config: SecurityConfig, clock: Clock, source: random.Random) -> Security:
-    """The TLS context and the credentials that the settings describe.
-
-    Raises:
-        ConfigurationError: settings contradict each other, one is missing, or a file cannot be
-            used.
+    """The TLS context and the credentials that the settings describe. Raises: ConfigurationError
+    when settings contradict each other, one is missing, or a file cannot be used.
     """
     protocol = config.security_protocol
     try:

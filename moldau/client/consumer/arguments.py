@@ -10,7 +10,6 @@ from moldau.client.records import OffsetAndMetadata, TopicPartition
 
 
 def partition_of(given: object) -> TopicPartition:
-    """A partition's name. Raises: TypeError, ValueError."""
     if not isinstance(given, tuple) or len(given) != 2:
         raise TypeError(f"{given!r} is no partition: TopicPartition(topic, number) is needed")
     topic, partition = given
@@ -29,7 +28,6 @@ def partitions_of(given: Iterable[object]) -> list[TopicPartition]:
 
 
 def offset_of(given: object) -> int:
-    """An offset. Raises: TypeError, ValueError."""
     if not isinstance(given, int) or isinstance(given, bool):
         raise TypeError(f"an offset is a number, not {given!r}")
     if not 0 <= given < 2**63:
@@ -40,7 +38,6 @@ def offset_of(given: object) -> int:
 def commits_of(
     given: Mapping[TopicPartition, OffsetAndMetadata | int] | None,
 ) -> dict[TopicPartition, OffsetAndMetadata] | None:
-    """Offsets to commit. Raises: TypeError, ValueError."""
     if given is None:
         return None
     if not isinstance(given, Mapping):
@@ -78,7 +75,6 @@ def record_count_of(given: object, default: int) -> int:
 
 
 def topic_names_of(given: Iterable[str]) -> list[str]:
-    """Names of topics. Raises: InvalidSubscription, TypeError."""
     if isinstance(given, str):
         raise InvalidSubscription(
             f"topics are a list of names: subscribe([{given!r}]), or pattern={given!r}"

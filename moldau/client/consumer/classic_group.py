@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.config.consumer import ConsumerConfig
@@ -28,32 +28,29 @@ from moldau.client.consumer.assignors import (
     rebalance_protocol,
 )
 from moldau.client.consumer.core.classic_member import ClassicMember
-from moldau.client.consumer.core.rebalance_steps import (
-    Assign,
-    Backoff,
-    GroupRequest,
-    Partitions,
-    PollWatch,
-)
+from moldau.client.consumer.core.rebalance_steps import Assign, GroupRequest, Partitions, PollWatch
 from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, GroupLink
-from moldau.client.records import TopicPartition
+from moldau.client.records import TopicPartition, by_topic
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedTopic,
 )
-from moldau.protocol.messages.consumer_protocol import (
-    TopicPartition as AssignedTopic,
-)
+from moldau.protocol.messages.consumer_protocol import TopicPartition as AssignedTopic
 from moldau.protocol.messages.p11_join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
 )
-from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
+from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
-from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from moldau.protocol.messages.p14_sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
 from moldau.protocol.schema import AnyRequest, Request, Response
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -69,12 +66,8 @@ REASON_LIMIT: Final = 255
 
 @dataclass(slots=True)
 class _Round:
-    """One generation in the making.
-
-    Attributes:
-        protocol_name: the assignor the coordinator chose.
-        joined: JoinGroup's answer, for the leader.
-        assignments: what the leader sends, by member id.
+    """One generation in the making: the assignor that the coordinator chose, JoinGroup's answer for
+    the leader, and what the leader sends, by member id.
     """
 
     protocol_name: str = ""
@@ -83,11 +76,7 @@ class _Round:
 
 
 class ClassicGroup:
-    """The requests of one member, and the assignors it offers.
-
-    Raises:
-        ConfigurationError: `partition.assignment.strategy` makes no sense.
-    """
+    """The requests of one member, and the assignors it offers. Raises: ConfigurationError."""
 
     def __init__(
         self,
@@ -122,12 +111,10 @@ class ClassicGroup:
         self._led_topics: Topics | None = None
 
     def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
-        """What to subscribe to from now on; this client has matched the pattern itself."""
         self._topics = topics
         self.member.subscribe(topics, is_new=is_new)
 
     def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
-        """Leave. Returns what was owned, and whether it was lost already."""
         return self.member.unsubscribe(reason)
 
     def metadata_changed(self) -> None:
@@ -139,7 +126,6 @@ class ClassicGroup:
             self.member.request_rejoin("cached metadata has changed since the last assignment")
 
     def before_assign(self, step: Assign) -> None:
-        """Tell the assignor what this member got, before the user has it."""
         assignor = self._assignors.get(self._assigned_by)
         if assignor is not None:
             assignor.on_assignment(
@@ -154,36 +140,35 @@ class ClassicGroup:
 
     def exchange(
         self, request: GroupRequest, now_ms: float
-    ) -> tuple[int, Coroutine[Any, Any, Any]]:
-        """The request's number, and its sending, which does not touch the member. Raises as
-        `GroupLink.ask`.
-        """
+    ) -> tuple[int, Coroutine[object, object, object]]:
+        """The request's number, and its sending, which does not touch the member."""
         return self.member.sent(request, now_ms), self._send(request)
 
-    def accept(self, request: GroupRequest, attempt: int, response: Any, now_ms: float) -> None:
-        """Pass the answer on to the member."""
+    def accept(self, request: GroupRequest, attempt: int, response: object, now_ms: float) -> None:
         member = self.member
-        if request is GroupRequest.LEAD:
+        if isinstance(response, dict):  # what `_lead` has worked out
             if member.led(attempt):
                 self._round.assignments = response
             return
+        assert isinstance(response, JoinGroupResponse | SyncGroupResponse | HeartbeatResponse)
         code = ErrorCode.of(response.error_code)
-        if code is ErrorCode.NONE and request is not GroupRequest.HEARTBEAT:
-            protocol_type = response.protocol_type
-            if protocol_type not in (None, "", PROTOCOL_TYPE):
-                code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if (
+            code is ErrorCode.NONE
+            and not isinstance(response, HeartbeatResponse)
+            and response.protocol_type not in (None, "", PROTOCOL_TYPE)
+        ):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code is not ErrorCode.NONE:
-            member_id = response.member_id if request is GroupRequest.JOIN else member.member_id
-            member.refused(attempt, now_ms, request, code, member_id=member_id)
-        elif request is GroupRequest.JOIN:
+            joined = response if isinstance(response, JoinGroupResponse) else member
+            member.refused(attempt, now_ms, request, code, member_id=joined.member_id)
+        elif isinstance(response, JoinGroupResponse):
             self._joined(attempt, response, now_ms)
-        elif request is GroupRequest.SYNC:
+        elif isinstance(response, SyncGroupResponse):
             self._synced(attempt, bytes(response.assignment), now_ms)
         else:
             member.heartbeat_succeeded(attempt, now_ms)
 
     def refused(self, request: GroupRequest, attempt: int, now_ms: float, code: ErrorCode) -> None:
-        """The request failed for good, or an assignor of the user's own raised."""
         self.member.refused(attempt, now_ms, request, code)
 
     def farewell(self) -> Coroutine[object, object, object] | None:
@@ -203,7 +188,7 @@ class ClassicGroup:
 
         return self._link.ask(LeaveGroupRequest, build, purpose=OFFSETS)
 
-    async def _send(self, request: GroupRequest) -> Any:
+    async def _send(self, request: GroupRequest) -> object:
         match request:
             case GroupRequest.JOIN:
                 timeout_ms = self._config.max_poll_interval_ms + JOIN_LAPSE_MS
@@ -353,7 +338,6 @@ class ClassicGroup:
         }
 
     def _existing(self, topics: Iterable[str]) -> Topics:
-        """The partitions of the topics, and their replicas' racks, as this client knows them."""
         metadata = self._client.metadata
         racks = {broker_id: broker.rack for broker_id, broker in metadata.brokers.items()}
         existing: dict[str, list[PartitionRacks]] = {}
@@ -420,7 +404,7 @@ def _write_subscription(subscription: Subscription) -> bytes:
         user_data=subscription.user_data,
         owned_partitions=[
             OwnedTopic(topic=topic, partitions=partitions)
-            for topic, partitions in _by_topic(subscription.owned_partitions).items()
+            for topic, partitions in by_topic(sorted(subscription.owned_partitions)).items()
         ],
         generation_id=-1 if generation_id is None else generation_id,
         rack_id=subscription.rack_id,
@@ -429,7 +413,6 @@ def _write_subscription(subscription: Subscription) -> bytes:
 
 
 def _read_subscription(metadata: bytes, group_instance_id: str | None) -> Subscription:
-    """A member's, as the leader gets it. Raises: RemoteProtocolError."""
     read = ConsumerProtocolSubscription.decode(metadata, _version_of(metadata), _VERSION.size)[0]
     return Subscription(
         topics=tuple(read.topics),
@@ -451,7 +434,7 @@ def _write_assignment(
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
             AssignedTopic(topic=topic, partitions=indexes)
-            for topic, indexes in _by_topic(partitions).items()
+            for topic, indexes in by_topic(sorted(partitions)).items()
         ],
         user_data=user_data,
     )
@@ -459,9 +442,7 @@ def _write_assignment(
 
 
 def _read_assignment(assignment: bytes) -> tuple[tuple[TopicPartition, ...], bytes | None]:
-    """Partitions and the assignor's own bytes; no bytes at all are no partitions. Raises:
-    RemoteProtocolError.
-    """
+    """Partitions and the assignor's own bytes; no bytes at all are no partitions."""
     if not assignment:
         return (), None
     version = _version_of(assignment)
@@ -472,10 +453,3 @@ def _read_assignment(assignment: bytes) -> tuple[tuple[TopicPartition, ...], byt
         for partition in each.partitions
     )
     return partitions, None if read.user_data is None else bytes(read.user_data)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for each in sorted(partitions):
-        by_topic.setdefault(each.topic, []).append(each.partition)
-    return by_topic

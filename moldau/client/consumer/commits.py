@@ -34,7 +34,7 @@ from moldau.client.errors import (
     NoBrokerAvailable,
     error_for,
 )
-from moldau.client.records import OffsetAndMetadata, TopicPartition
+from moldau.client.records import OffsetAndMetadata, TopicPartition, by_topic
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
@@ -102,12 +102,7 @@ class _Commit:
 
 
 class Commits:
-    """The commits of one consumer.
-
-    Args:
-        membership: signs commits.
-        on_attention: called when a callback waits for a poll.
-    """
+    """The commits of one consumer, signed by its `membership`."""
 
     def __init__(
         self,
@@ -138,16 +133,13 @@ class Commits:
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether a poll has callbacks to run."""
         return bool(self._callbacks)
 
     # -- committing -----------------------------------------------------------------------------
 
     async def commit(self, offsets: Offsets, timeout_ms: float | None = None) -> None:
-        """Commit and wait for it, after everything that `enqueue` was given before.
-
-        Raises:
-            CommitFailed, RebalanceInProgress, RequestTimeout, and what the coordinator refuses.
+        """Commit and wait for it, after everything that `enqueue` was given before. Raises:
+        CommitFailed, RebalanceInProgress, RequestTimeout, and what the coordinator refuses.
         """
         if not offsets:
             return
@@ -166,10 +158,8 @@ class Commits:
             self._forget_numbers()
 
     def enqueue(self, offsets: Offsets, done: Callable[[KafkaError | None], None]) -> None:
-        """Commit in the background, once; `done` is called on the loop with the outcome.
-
-        Raises:
-            CommitFailed, RebalanceInProgress: this member may not commit now.
+        """Commit in the background, once; `done` is called on the loop with the outcome. Raises:
+        CommitFailed, RebalanceInProgress when this member may not commit now.
         """
         commit = self._asked(offsets)
         last = self._queue[-1] if self._queue else None
@@ -184,16 +174,13 @@ class Commits:
             self._worker = asyncio.create_task(self._work())
 
     def _asked(self, offsets: Offsets) -> _Commit:
-        """A new commit, signed. Raises: CommitFailed, RebalanceInProgress"""
         identity = self._membership.sign()
         self._asked_count += 1
         return _Commit(dict(offsets), dict.fromkeys(offsets, self._asked_count), identity)
 
     def commit_nowait(self, offsets: Offsets, callback: CommitCallback | None) -> None:
         """Commit in the background, once; a later poll calls the callback, which is never lost.
-
-        Raises:
-            CommitFailed: too many wait already.
+        Raises: CommitFailed when too many wait already.
         """
         if self._waiting_count >= WAITING_LIMIT:
             raise CommitFailed(
@@ -221,7 +208,6 @@ class Commits:
             done(error)
 
     async def run_callbacks(self) -> None:
-        """Call the callbacks whose commits have an outcome; raises what a callback raises."""
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()
             self._waiting_count -= 1
@@ -230,7 +216,6 @@ class Commits:
                 await told
 
     async def drain(self, deadline_ms: float) -> None:
-        """Wait for the commits under way, until the deadline."""
         left_ms = deadline_ms - self._clock.monotonic_ms()
         if self._worker is not None and left_ms > 0:
             await asyncio.wait([self._worker], timeout=left_ms / 1000)
@@ -287,7 +272,6 @@ class Commits:
     async def _ask(
         self, offsets: Offsets, identity: Identity
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Send a commit. Returns the refused partitions with the reason."""
         offsets, ids = self._of_existing_topics(offsets)
         if not offsets:
             return {}
@@ -308,11 +292,10 @@ class Commits:
         return _commit_problems(response, offsets, ids)
 
     def _of_existing_topics(self, offsets: Offsets) -> tuple[Offsets, dict[str, UUID]]:
-        """The offsets without those of former topics, and the topics' ids.
-
-        A position in a deleted topic cannot be committed: under the name alone it would count for
-        the topic that was created again. Where the client does not know the topic at the moment,
-        the position's own id keeps the coordinator from that.
+        """The offsets without those of former topics, and the topics' ids. A position in a deleted
+        topic cannot be committed: under the name alone it would count for the topic that was
+        created again. Where the client does not know the topic at the moment, the position's own id
+        keeps the coordinator from that.
         """
         topics = self._client.metadata.topics
         ids: dict[str, UUID] = {}
@@ -413,11 +396,7 @@ class Commits:
 
 
 class AutomaticCommits:
-    """The commits of `enable.auto.commit`. Does nothing where they are switched off.
-
-    Attributes:
-        due_ms: when the next one is due, infinity for never.
-    """
+    """The commits of `enable.auto.commit`, due at `due_ms`: never where they are switched off."""
 
     def __init__(
         self,
@@ -436,7 +415,6 @@ class AutomaticCommits:
         self._under_way = False
 
     def switch_off(self) -> None:
-        """Commit nothing automatically any more."""
         self._is_on = False
         self.due_ms = NEVER_MS
 
@@ -533,7 +511,6 @@ def _commit_request(
 def _commit_problems(
     response: OffsetCommitResponse, offsets: Iterable[TopicPartition], ids: _TopicIds
 ) -> dict[TopicPartition, ErrorCode]:
-    """The partitions whose offsets were not stored, with the reason."""
     names = {topic_id: name for name, topic_id in ids.items()}
     outcome: dict[TopicPartition, ErrorCode] = {}
     for topic in response.topics:
@@ -558,9 +535,7 @@ def _fetch_request(
     """The request for some partitions' offsets, those of finished transactions only (KIP-447;
     brokers before version 7 cannot tell). `identity` is that of a member with an epoch (KIP-848).
     """
-    indexes: dict[str, list[int]] = {}
-    for each in partitions:
-        indexes.setdefault(each.topic, []).append(each.partition)
+    indexes = by_topic(partitions)
     if version < _GROUPS_VERSION:
         return OffsetFetchRequest(
             group_id=group_id,

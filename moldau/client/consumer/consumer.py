@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
+from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer import arguments
 from moldau.client.consumer.commits import CommitCallback
@@ -42,7 +43,6 @@ from moldau.client.consumer.core.subscription_state import RebalanceListener, Su
 from moldau.client.consumer.fetcher import Fetcher
 from moldau.client.consumer.offset_lookup import OffsetLookup
 from moldau.client.consumer.positions import Positions
-from moldau.client.consumer.signal import Signal
 from moldau.client.errors import (
     ClientClosed,
     ConcurrentUse,

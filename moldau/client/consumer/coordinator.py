@@ -17,20 +17,13 @@ from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
+from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.commits import AutomaticCommits, CommitCallback, Commits, Offsets
-from moldau.client.consumer.core.rebalance_steps import (
-    Assign,
-    Fail,
-    Lose,
-    Partitions,
-    Revoke,
-    Step,
-)
+from moldau.client.consumer.core.rebalance_steps import Assign, Fail, Lose, Partitions, Revoke, Step
 from moldau.client.consumer.core.subscription_state import RebalanceListener, SubscriptionState
 from moldau.client.consumer.group_link import GroupLink
 from moldau.client.consumer.membership import Membership
-from moldau.client.consumer.signal import Signal
 from moldau.client.errors import ClientClosed, ConfigurationError, error_for
 from moldau.client.records import ConsumerGroupMetadata
 from moldau.protocol.errors import ErrorCode
@@ -44,15 +37,8 @@ class GroupCoordinator:
     """What a `Consumer` with a `group.id` does about its group. States: open → closed.
 
     Args:
-        client: connections and metadata.
-        config: the consumer's settings; `group_id` is set.
-        subscription: what is subscribed to and assigned.
-        clock, source: ports.
         progress: a value that changes while the user takes records without polling.
         on_attention: called on the loop whenever `poll` has something to do.
-
-    Attributes:
-        commits: the group's offsets.
     """
 
     def __init__(
@@ -116,14 +102,10 @@ class GroupCoordinator:
         )
 
     async def poll(self, deadline_ms: float) -> None:
-        """Do what is due: commit, call listeners, take away and hand out partitions, join.
-
-        Returns when there is nothing left to do or to wait for, or at the deadline (monotonic ms).
-        A listener or a commit that has begun is awaited beyond it.
-
-        Raises:
-            KafkaError: the group refuses this member; what a listener or a callback raised.
-            ClientClosed: the consumer was closed during the poll.
+        """Do what is due: commit, call listeners, take away and hand out partitions, join. Returns
+        when there is nothing left to do or to wait for, or at the deadline (monotonic ms); a
+        listener or a commit that has begun is awaited beyond it. Raises: ClientClosed; KafkaError
+        when the group refuses this member; what a listener or a callback raised.
         """
         while True:
             self._check_open()
@@ -159,12 +141,9 @@ class GroupCoordinator:
         self._stop_being_member("the consumer unsubscribed from all topics")
 
     async def close(self, deadline_ms: float, *, commits: bool) -> None:
-        """Commit if that is automatic, call listeners, leave the group (static members stay).
-
-        Ends a poll that is under way. Raises what a listener or a callback raises, at the end.
-
-        Args:
-            commits: whether a last automatic commit is made.
+        """Commit if that is automatic and `commits` allows it, call listeners, leave the group
+        (static members stay). Ends a poll that is under way. Raises what a listener or a callback
+        raises, at the end.
         """
         if self._closed:
             return
@@ -189,12 +168,8 @@ class GroupCoordinator:
     # -- offsets --------------------------------------------------------------------------------
 
     async def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
-        """Commit these, or the positions of everything assigned; returns when it is done.
-
-        Raises:
-            CommitFailed: this member is not (or no longer) in the group.
-            RebalanceInProgress: poll first.
-            RequestTimeout: no answer within `timeout_ms` (None: `default.api.timeout.ms`).
+        """Commit these, or the positions of everything assigned; returns when it is done. Raises:
+        CommitFailed, RebalanceInProgress, RequestTimeout.
         """
         given = self._subscription.all_consumed() if offsets is None else offsets
         await self.commits.commit(given, timeout_ms)
@@ -203,15 +178,11 @@ class GroupCoordinator:
     def commit_nowait(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit in the background, without retries; a later poll, commit or `close` calls
-        `callback(offsets, error or None)`.
-        """
         self._check_open()
         given = self._subscription.all_consumed() if offsets is None else offsets
         self.commits.commit_nowait(given, callback)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """This consumer's membership, for a producer's transaction (KIP-447)."""
         identity = self._membership.identity()
         return ConsumerGroupMetadata(
             self._group_id,
@@ -223,7 +194,6 @@ class GroupCoordinator:
     # -- the subscription -----------------------------------------------------------------------
 
     def _follow_subscription(self) -> None:
-        """Tell the membership what is subscribed to, when that has changed."""
         version = self._subscription.subscription_version
         if version == self._seen_version:
             return
@@ -355,12 +325,9 @@ class GroupCoordinator:
             await _call(listener, what, partitions)
 
     async def _call_former_listeners(self) -> None:
-        """Tell the listeners of ended subscriptions what was taken away."""
         while self._former_listeners:
             listener, partitions, was_lost = self._former_listeners.pop(0)
             await _call(listener, "lost" if was_lost else "revoked", partitions)
-
-    # -- inner workings -------------------------------------------------------------------------
 
     def _failure(self, step: Fail) -> BaseException:
         error, self._membership.error = self._membership.error, None

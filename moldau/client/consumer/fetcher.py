@@ -15,11 +15,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
+from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.core.faults import PositionOutOfRange
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
@@ -32,7 +33,6 @@ from moldau.client.consumer.core.fetch_session import (
 from moldau.client.consumer.core.partition_records import Chunk, FetchedFrame
 from moldau.client.consumer.core.partition_state import NO_NODE, PartitionState
 from moldau.client.consumer.core.subscription_state import SubscriptionState
-from moldau.client.consumer.signal import Signal
 from moldau.client.errors import (
     ClientClosed,
     KafkaError,
@@ -40,8 +40,9 @@ from moldau.client.errors import (
     UnsupportedByBroker,
     error_for,
 )
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p01_fetch import FetchRequest
+from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse, PartitionData
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, UnsupportedByPeer
@@ -60,7 +61,6 @@ REFUSED_TOPIC: Final = frozenset(
 )
 """Answers about a topic that no waiting helps against: the next poll raises them."""
 
-CONSUMER_REPLICA_ID: Final = -1
 PURPOSE: Final = "fetch"
 
 _MOVED: Final = frozenset(
@@ -90,13 +90,9 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What is to be done after a response.
-
-    Attributes:
-        is_outdated: the metadata are to be asked for again.
-        has_news: a poll that waits can go on.
-        has_moved: a partition is fetched from another broker from now on.
-        leaders: (topic, partition, leader id, leader epoch) that the broker named (KIP-951).
+    """What is to be done after a response. `is_outdated`: ask for the metadata again; `has_news`: a
+    poll that waits can go on; `has_moved`: a partition is fetched from another broker from now on;
+    `leaders`: (topic, partition, leader id, leader epoch) that the broker named (KIP-951).
     """
 
     is_outdated: bool = False
@@ -120,10 +116,8 @@ class _Plan:
 
 
 class Fetcher:
-    """Keeps the buffer filled. States: open → stopping → stopped.
-
-    Args:
-        on_news: called when a waiting poll may go on, to hand something out or to raise.
+    """Keeps the buffer filled. States: open → stopping → stopped. `on_news` is called when a
+    waiting poll may go on, to hand something out or to raise.
     """
 
     def __init__(
@@ -150,7 +144,6 @@ class Fetcher:
         self._unreached_since_ms: float | None = None
 
     def changed(self) -> None:
-        """Assignment, position, pause or leaders have changed: the next poll looks again."""
         self._is_outdated = True
 
     def kick(self) -> None:
@@ -164,7 +157,6 @@ class Fetcher:
                     node.signal.set()
 
     def look(self) -> None:
-        """Start the tasks of brokers that have none, and let the idle ones look."""
         if self.stopping:
             return
         self._is_outdated = False
@@ -181,14 +173,9 @@ class Fetcher:
         self.on_news()
 
     def raise_refusal(self, now_ms: float) -> float | None:
-        """Raise what no waiting helps against, or what was waited for too long.
-
-        Returns how long a poll may wait before it asks again; None for any time.
-
-        Raises:
-            NoBrokerAvailable: no broker was reached within `default.api.timeout.ms` of the first
-                poll.
-            KafkaError: the cluster refuses this client, or a topic.
+        """Raise what no waiting helps against, or NoBrokerAvailable when no broker was reached
+        within `default.api.timeout.ms` of the first poll. Returns how long a poll may wait before
+        it asks again; None for any time.
         """
         if self._refusal is not None:
             refusal, self._refusal = self._refusal, None
@@ -217,7 +204,6 @@ class Fetcher:
         )
 
     def plan(self, node_id: int) -> _Plan:
-        """What may be asked of the broker now."""
         plan = _Plan()
         now_ms = self.clock.monotonic_ms()
         max_bytes = self.config.max_partition_fetch_bytes
@@ -246,9 +232,12 @@ class Fetcher:
         return plan
 
     def take(
-        self, plan: _Plan, response: Any, topic_of: Callable[[UUID], str | None], now_ms: float
+        self,
+        plan: _Plan,
+        response: FetchResponse,
+        topic_of: Callable[[UUID], str | None],
+        now_ms: float,
     ) -> None:
-        """Take over a response without an error of its own, and do what follows from it."""
         outcome = _Outcome()
         frame = FetchedFrame(
             sum(
@@ -286,7 +275,7 @@ class Fetcher:
     def _take_partition(
         self,
         state: PartitionState,
-        data: Any,
+        data: PartitionData,
         frame: FetchedFrame,
         now_ms: float,
         outcome: _Outcome,
@@ -304,14 +293,16 @@ class Fetcher:
         if data.preferred_read_replica >= 0:
             state.prefer(data.preferred_read_replica, now_ms + self.config.metadata_max_age_ms)
             outcome.has_moved = True
-        if not data.records:
+        records = data.records
+        if not records:
             return
+        assert isinstance(records, memoryview), "decoded"
         aborted = None
         if self.is_read_committed and data.aborted_transactions:
             aborted = deque(
                 sorted((each.first_offset, each.producer_id) for each in data.aborted_transactions)
             )
-        if self._buffer.add(state, Chunk(data.records, frame, aborted)):
+        if self._buffer.add(state, Chunk(records, frame, aborted)):
             outcome.has_news = True
             self._subscription.moved_back(state.topic_partition)
 
@@ -319,7 +310,7 @@ class Fetcher:
         self,
         state: PartitionState,
         code: ErrorCode,
-        data: Any,
+        data: PartitionData,
         frame: FetchedFrame,
         now_ms: float,
         outcome: _Outcome,
@@ -361,7 +352,6 @@ class Fetcher:
         self._buffer.add(state, Chunk(memoryview(b""), frame, fault=fault))
 
     def node_ended(self, node: _NodeFetcher) -> None:
-        """Forget the broker's task, which is over."""
         if self._nodes.get(node.node_id) is node:
             del self._nodes[node.node_id]
 
@@ -404,7 +394,8 @@ class _NodeFetcher:
         self._fetcher = fetcher
         self._session = FetchSession()
         self._connection: Connection | None = None
-        self._failure_count = 0
+        config = fetcher.config
+        self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
         self._last_fetch_ms = -LOOK_IN_MS
         self.task: asyncio.Task[None] = asyncio.create_task(
             self._run(), name=f"fetch from broker {node_id}"
@@ -463,7 +454,7 @@ class _NodeFetcher:
         except (*PASSING_FAULTS, KafkaError, UnsupportedByPeer) as error:
             await self._failed(plan, error)
             return
-        self._failure_count = 0
+        self._backoff.reset()
         self._take(plan, response)
 
     def _request(self, connection: Connection, plan: _Plan) -> tuple[FetchRequest, int]:
@@ -474,7 +465,6 @@ class _NodeFetcher:
         )
         if not self._session.uses_ids:
             version = min(version, LAST_VERSION_WITH_NAMES)
-        request.replica_id = CONSUMER_REPLICA_ID
         request.max_wait_ms = 0 if plan.held_back else config.fetch_max_wait_ms
         request.min_bytes = config.fetch_min_bytes
         request.max_bytes = config.fetch_max_bytes
@@ -482,7 +472,7 @@ class _NodeFetcher:
         request.rack_id = config.client_rack
         return request, version
 
-    def _take(self, plan: _Plan, response: Any) -> None:
+    def _take(self, plan: _Plan, response: FetchResponse) -> None:
         fetcher, client = self._fetcher, self._fetcher.client
         if response.throttle_time_ms > 0:
             client.throttled(self.node_id, response.throttle_time_ms)
@@ -512,12 +502,7 @@ class _NodeFetcher:
         fetcher.client.request_update()
         fetcher.look()
         self.signal.clear()
-        config = fetcher.config
-        pause_ms = min(
-            config.retry_backoff_max_ms, config.retry_backoff_ms * 2**self._failure_count
-        )
-        self._failure_count = min(self._failure_count + 1, 16)
-        await self.signal.wait(pause_ms)
+        await self.signal.wait(self._backoff.next_ms())
 
     async def end_session(self, timeout_ms: float) -> None:
         """Have the broker forget the session, over another connection where this one waits."""

@@ -31,12 +31,7 @@ class AnswerLost(Exception):
 
 
 class GroupLink:
-    """Requests to the coordinator of one group.
-
-    Args:
-        client: opens connections and finds coordinators.
-        group_id: the group.
-    """
+    """Requests to the coordinator of one group."""
 
     def __init__(self, client: ClusterClient, group_id: str) -> None:
         self._client = client
@@ -101,7 +96,6 @@ class GroupLink:
         return response
 
     def close(self) -> None:
-        """Stop looking for the coordinator."""
         if self._finding is not None:
             self._finding.cancel()
 

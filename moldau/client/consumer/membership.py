@@ -12,11 +12,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
+from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.classic_group import ClassicGroup
 from moldau.client.consumer.core.classic_member import ClassicMember
@@ -25,7 +26,6 @@ from moldau.client.consumer.core.rebalance_steps import (
     NEVER_MS,
     NO_GENERATION,
     Assign,
-    Backoff,
     GroupRequest,
     Identity,
     Partitions,
@@ -33,15 +33,16 @@ from moldau.client.consumer.core.rebalance_steps import (
     Standing,
 )
 from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, AnswerLost, GroupLink
-from moldau.client.consumer.signal import Signal
 from moldau.client.errors import CommitFailed, KafkaError, RebalanceInProgress
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from moldau.protocol.messages.p68_consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
-
-JITTER: Final = 0.2
 
 REGEX_VERSION: Final = 1
 """From this version on a heartbeat can carry a regular expression."""
@@ -57,9 +58,6 @@ class Membership:
             the clock, infinity for never).
 
     Attributes:
-        member: the state machine.
-        watch: the user's polls.
-        is_subscribed: whether the consumer wants to be in the group.
         error: what to raise for the member's next `Fail`, when it is more than a code.
     """
 
@@ -83,11 +81,7 @@ class Membership:
         self._tick = tick
         self._signal = Signal(clock)
         self.watch: PollWatch = PollWatch(config.max_poll_interval_ms, clock.monotonic_ms())
-        backoff = Backoff(
-            config.retry_backoff_ms,
-            config.retry_backoff_max_ms,
-            lambda: source.uniform(1 - JITTER, 1 + JITTER),
-        )
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source)
         self.group: ClassicGroup | ConsumerGroup
         if config.group_protocol == "classic":
             self.group = ClassicGroup(client, config, link, self.watch, backoff, self._attend)
@@ -103,7 +97,7 @@ class Membership:
         self._seen_progress = progress()
         self._asked_at_ms = NEVER_MS
         self._task: asyncio.Task[None] | None = None
-        self._exchange: asyncio.Task[Any] | None = None
+        self._exchange: asyncio.Task[object] | None = None
         self._leaving: set[asyncio.Task[object]] = set()
         self._naming: asyncio.Task[None] | None = None
         self._stopping = False
@@ -111,9 +105,7 @@ class Membership:
     # -- what polls do --------------------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
-        """What to consume; begins the task. `pattern` is for the broker to match (KIP-848);
-        `is_new`: the user has just subscribed.
-        """
+        """What to consume; begins the task. `pattern` is for the broker to match (KIP-848)."""
         self.is_subscribed = True
         self.group.subscribe(topics, pattern, is_new=is_new)
         if self._task is None and not self._stopping:
@@ -128,11 +120,9 @@ class Membership:
         return outcome
 
     def wake(self) -> None:
-        """Look around: a step has been carried out."""
         self._signal.set()
 
     def metadata_changed(self) -> None:
-        """The metadata of topics have been updated."""
         self.group.metadata_changed()
         self._signal.set()
 
@@ -155,7 +145,6 @@ class Membership:
     # -- signing commits ------------------------------------------------------------------------
 
     def identity(self) -> Identity:
-        """What this consumer is in its group at the moment."""
         if self.is_subscribed:
             return self.member.identity()
         return Identity(NO_GENERATION, "", self._config.group_instance_id)
@@ -182,7 +171,6 @@ class Membership:
         return member.standing() is Standing.MEMBER and member.owned.issuperset(partitions)
 
     def commit_refused(self, identity: Identity, code: ErrorCode) -> None:
-        """A commit that was signed like this has been refused."""
         if self.is_subscribed:
             self.member.commit_refused(identity, code)
             self._signal.set()
@@ -237,13 +225,13 @@ class Membership:
                 self._exchange.cancel()  # its answer is not wanted any more
             self._exchange = self._begin(request, now_ms)
 
-    def _begin(self, request: GroupRequest, now_ms: float) -> asyncio.Task[Any]:
+    def _begin(self, request: GroupRequest, now_ms: float) -> asyncio.Task[object]:
         attempt, exchange = self.group.exchange(request, now_ms)
         task = asyncio.create_task(exchange)
         task.add_done_callback(lambda done: self._ended(done, request, attempt))
         return task
 
-    def _ended(self, task: asyncio.Task[Any], request: GroupRequest, attempt: int) -> None:
+    def _ended(self, task: asyncio.Task[object], request: GroupRequest, attempt: int) -> None:
         if self._exchange is task:
             self._exchange = None
         if task.cancelled() or self._stopping:
@@ -296,10 +284,8 @@ class Membership:
 
 
 class ConsumerGroup:
-    """A group of the new protocol (KIP-848), as one member sees it: the way of its heartbeats.
-
-    Has the same methods as `ClassicGroup`. What is in a heartbeat and when it is sent is decided by
-    the member.
+    """A group of the new protocol (KIP-848), as one member sees it, with the methods of
+    `ClassicGroup`. The member decides what is in a heartbeat and when it is sent.
     """
 
     def __init__(
@@ -327,15 +313,12 @@ class ConsumerGroup:
         )
 
     def subscribe(self, topics: frozenset[str], pattern: str | None, *, is_new: bool) -> None:
-        """What to subscribe to from now on."""
         self.member.subscribe(Wish(topics, pattern), is_new=is_new)
 
     def unsubscribe(self, reason: str) -> tuple[Partitions, bool]:
-        """Leave; heartbeats carry no reason."""
         return self.member.unsubscribe()
 
     def metadata_changed(self) -> None:
-        """The names of more topic ids may be known."""
         self.member.names_changed()
 
     def before_assign(self, step: Assign) -> None:
@@ -343,10 +326,7 @@ class ConsumerGroup:
 
     def exchange(
         self, request: GroupRequest, now_ms: float
-    ) -> tuple[int, Coroutine[Any, Any, Any]]:
-        """The next heartbeat's number, and its sending, which does not touch the member. Raises as
-        `GroupLink.ask`.
-        """
+    ) -> tuple[int, Coroutine[object, object, object]]:
         attempt, message = self.member.sent(now_ms)
         lowest = REGEX_VERSION if message.subscribed_topic_regex is not None else 0
         return attempt, self._link.ask(
@@ -356,8 +336,8 @@ class ConsumerGroup:
             versions=(lowest, ConsumerGroupHeartbeatRequest.MAX_VERSION),
         )
 
-    def accept(self, request: GroupRequest, attempt: int, response: Any, now_ms: float) -> None:
-        """Pass the answer on to the member."""
+    def accept(self, request: GroupRequest, attempt: int, response: object, now_ms: float) -> None:
+        assert isinstance(response, ConsumerGroupHeartbeatResponse)
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             self.member.refused(attempt, now_ms, code, response.error_message)
@@ -379,11 +359,9 @@ class ConsumerGroup:
         )
 
     def refused(self, request: GroupRequest, attempt: int, now_ms: float, code: ErrorCode) -> None:
-        """The heartbeat failed for good."""
         self.member.refused(attempt, now_ms, code)
 
     def farewell(self) -> Coroutine[object, object, object] | None:
-        """The sending of the last heartbeat, None for a member that is not in the group."""
         message = self.member.take_leave()
         if message is None:
             return None

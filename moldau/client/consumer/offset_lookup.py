@@ -11,9 +11,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
-from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import KafkaError, NoBrokerAvailable, UnsupportedByBroker, error_for
 from moldau.client.records import OffsetAndTimestamp
@@ -24,10 +24,12 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.protocol.messages.p23_offset_for_leader_epoch import (
+    EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from moldau.protocol.schema import Request, Response
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
@@ -52,7 +54,6 @@ class FoundOffset:
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
     """The end offset of the largest epoch that is not above the one asked for; -1 for none.
-
     `is_unsupported`: the broker cannot say.
     """
 
@@ -62,7 +63,6 @@ class EpochEnd:
 
     @property
     def is_known(self) -> bool:
-        """Whether the leader found an end."""
         return self.leader_epoch >= 0 and self.end_offset >= 0
 
 
@@ -71,11 +71,7 @@ _Answers: TypeAlias = dict[TopicPartition, Answer | KafkaError]
 
 
 class OffsetLookup:
-    """Asks leaders for offsets.
-
-    Args:
-        read_committed: whether "the end" is the last stable offset (KIP-98).
-    """
+    """Asks leaders for offsets; with `read_committed` a log ends at the last stable one."""
 
     def __init__(self, client: ClusterClient, *, read_committed: bool) -> None:
         self._client = client
@@ -84,9 +80,8 @@ class OffsetLookup:
     async def find(
         self, targets: Mapping[TopicPartition, int], timeout_ms: float | None
     ) -> dict[TopicPartition, FoundOffset]:
-        """The first offset at or after each timestamp (or a special one, below zero).
-
-        Raises: KafkaError, that of one partition that could not be asked within the time.
+        """The first offset at or after each timestamp (or a special one, below zero). Raises:
+        KafkaError, that of one partition that could not be asked within the time.
         """
         found: dict[TopicPartition, FoundOffset] = {}
 
@@ -108,7 +103,6 @@ class OffsetLookup:
     async def by_time(
         self, times_ms: Mapping[TopicPartition, int], timeout_ms: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """As `find`, in the user's terms: None where there is no such record."""
         found = await self.find(times_ms, timeout_ms)
         return {
             name: None
@@ -175,13 +169,9 @@ class OffsetLookup:
             topics=list(topics.values()),
             timeout_ms=int(self._client.config.request_timeout_ms),
         )
-        try:
-            response = await self._client.ask_node(node_id, request, versions=LIST_OFFSETS_VERSIONS)
-        except UnsupportedByPeer as error:
-            refusal = UnsupportedByBroker(f"list offsets: broker {node_id}: {error}")
-            return dict.fromkeys(targets, refusal)
-        except PASSING_FAULTS as fault:
-            return dict.fromkeys(targets, self._lost("list offsets", node_id, fault))
+        response = await self._ask(node_id, request, LIST_OFFSETS_VERSIONS, "list offsets")
+        if isinstance(response, KafkaError):
+            return dict.fromkeys(targets, response)
         answers: _Answers[FoundOffset] = {
             name: NoBrokerAvailable(f"list offsets: broker {node_id} left out {name}")
             for name in targets
@@ -215,12 +205,11 @@ class OffsetLookup:
         request = OffsetForLeaderEpochRequest(
             replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values())
         )
-        try:
-            response = await self._client.ask_node(node_id, request, versions=EPOCH_END_VERSIONS)
-        except UnsupportedByPeer:
+        response = await self._ask(node_id, request, EPOCH_END_VERSIONS, "check positions")
+        if isinstance(response, UnsupportedByBroker):
             return dict.fromkeys(epochs, EpochEnd(is_unsupported=True))
-        except PASSING_FAULTS as fault:
-            return dict.fromkeys(epochs, self._lost("check positions", node_id, fault))
+        if isinstance(response, KafkaError):
+            return dict.fromkeys(epochs, response)
         missing = NoBrokerAvailable(f"check positions: broker {node_id} left partitions out")
         answers: _Answers[EpochEnd] = dict.fromkeys(epochs, missing)
         for each in response.topics:
@@ -230,7 +219,7 @@ class OffsetLookup:
                     answers[name] = self._epoch_end(name, part)
         return answers
 
-    def _epoch_end(self, name: TopicPartition, part: Any) -> EpochEnd | KafkaError:
+    def _epoch_end(self, name: TopicPartition, part: EpochEndOffset) -> EpochEnd | KafkaError:
         code = part.error_code
         if code == ErrorCode.NONE:
             return EpochEnd(part.leader_epoch, part.end_offset)
@@ -239,15 +228,21 @@ class OffsetLookup:
         return self._refused(name, code, "check the position of")
 
     def _leader_epoch(self, name: TopicPartition) -> int:
-        """The epoch of the leader that is asked, -1 where it is not known."""
         topic = self._client.metadata.topics.get(name.topic)
         found = None if topic is None else topic.partitions.get(name.partition)
         return -1 if found is None else found.leader_epoch
 
-    def _lost(self, what: str, node_id: int, fault: BaseException) -> KafkaError:
-        """The error of a leader that did not answer: perhaps another broker leads by now."""
-        self._client.request_update()
-        return NoBrokerAvailable(f"{what}: broker {node_id}: {describe_fault(fault)}")
+    async def _ask(
+        self, node_id: int, request: Request[Response], versions: Versions, what: str
+    ) -> Response | KafkaError:
+        """The leader's response, or why there is none: perhaps another broker leads by now."""
+        try:
+            return await self._client.ask_node(node_id, request, versions=versions)
+        except UnsupportedByPeer as error:
+            return UnsupportedByBroker(f"{what}: broker {node_id}: {error}")
+        except PASSING_FAULTS as fault:
+            self._client.request_update()
+            return NoBrokerAvailable(f"{what}: broker {node_id}: {describe_fault(fault)}")
 
     def _refused(self, name: TopicPartition, code: int, what: str) -> KafkaError:
         """A partition's error; asks for the metadata again where they are the reason."""

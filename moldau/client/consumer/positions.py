@@ -13,24 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.commits import Commits
 from moldau.client.consumer.core.partition_state import (
     LATEST,
     UNKNOWN_EPOCH,
     FetchState,
-    OffsetReset,
     PartitionState,
     ResetKind,
 )
 from moldau.client.consumer.core.subscription_state import SubscriptionState
-from moldau.client.consumer.offset_lookup import (
-    UNKNOWN_OFFSET,
-    EpochEnd,
-    FoundOffset,
-    OffsetLookup,
-)
-from moldau.client.consumer.signal import Signal
+from moldau.client.consumer.offset_lookup import UNKNOWN_OFFSET, EpochEnd, OffsetLookup
 from moldau.client.errors import KafkaError, LogTruncated, NoOffsetForPartition, RequestTimeout
 from moldau.client.records import OffsetAndMetadata
 from moldau.protocol.types import TopicPartition
@@ -40,14 +34,8 @@ logger: Final = logging.getLogger("moldau.client.consumer")
 
 
 class Positions:
-    """Gives every assigned partition a position. States: idle ⇄ working → closed.
-
-    Attributes:
-        settled: set when positions have been found out, or the search has failed.
-
-    Args:
-        commits: None without a group: nothing is committed then.
-        on_news: called when something has been found out, or has gone wrong.
+    """Gives every assigned partition a position. States: idle ⇄ working → closed. `on_news` is
+    called, and `settled` set, when something has been found out or has gone wrong.
     """
 
     def __init__(
@@ -74,9 +62,8 @@ class Positions:
         self._closed = False
 
     def kick(self) -> None:
-        """Find out the positions that are missing: called by every poll.
-
-        Raises: KafkaError, what went wrong since the last call.
+        """Find out the positions that are missing: called by every poll. Raises: KafkaError, what
+        went wrong since the last call.
         """
         if self._error is not None:
             error, self._error = self._error, None
@@ -124,9 +111,7 @@ class Positions:
         check: Callable[[], None],
     ) -> None:
         """Return when all of them have a position, or are not assigned any more. Calls `check`
-        before each wait.
-
-        Raises: RequestTimeout; what `check` raises; KafkaError as `kick`.
+        before each wait. Raises: RequestTimeout; what `check` raises; KafkaError as `kick`.
         """
         limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.monotonic_ms() + limit_ms
@@ -154,7 +139,6 @@ class Positions:
     async def committed(
         self, states: Iterable[PartitionState]
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of these; nothing without a group."""
         if self._commits is None:
             return {}
         return await self._commits.committed([state.topic_partition for state in states])
@@ -258,17 +242,14 @@ class Positions:
             elif answer.offset == UNKNOWN_OFFSET and reset.kind is ResetKind.BY_DURATION:
                 beyond[name] = LATEST.timestamp_ms(now_ms)
             else:
-                self._found(state, reset, answer)
+                state.position_reset(reset, max(answer.offset, 0), answer.leader_epoch)
         # No record is that young: begin with the next one.
         for name, answer in (await self._lookup.offsets(beyond) if beyond else {}).items():
             state, reset = wanted[name]
             if isinstance(answer, KafkaError):
                 self._rest_or_raise([state], answer)
             else:
-                self._found(state, reset, answer)
-
-    def _found(self, state: PartitionState, reset: OffsetReset, found: FoundOffset) -> None:
-        state.position_reset(reset, max(found.offset, 0), found.leader_epoch)
+                state.position_reset(reset, max(answer.offset, 0), answer.leader_epoch)
 
     async def _validate(self, states: list[PartitionState]) -> None:
         asked = {}

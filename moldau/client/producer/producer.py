@@ -48,9 +48,9 @@ from moldau.client.producer.transactions import (
 )
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
 from moldau.client.serialization import SerializerLike, serialize_function
+from moldau.config.backoff import backoff_ms
 from moldau.protocol.records import Codec, RecordHeaders
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.backoff import backoff_ms
 from moldau.runtime.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from moldau.client.producer.core.transaction_requests import (
 )
 from moldau.client.producer.core.transaction_states import Problem, TransactionState
 from moldau.client.producer.sender import Sender
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
-from moldau.runtime.backoff import Backoff
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 

@@ -36,9 +36,9 @@ from moldau.client.producer.core.transaction_states import (
 from moldau.client.producer.sender import Sender
 from moldau.client.producer.transaction_driver import TransactionDriver
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.backoff import Backoff
 from moldau.runtime.clock import Clock
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")

@@ -21,8 +21,8 @@ from typing import Final, TypeAlias
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
+from moldau.config.backoff import Backoff
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
-from moldau.runtime.backoff import Backoff
 from moldau.runtime.clock import Clock
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024

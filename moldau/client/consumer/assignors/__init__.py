@@ -76,10 +76,8 @@ def make_assignors(
 
 
 def rebalance_protocol(assignors: Iterable[ConsumerPartitionAssignor]) -> RebalanceProtocol:
-    """The best way of handing over partitions that all of them know (KIP-429).
-
-    Raises:
-        ConfigurationError: they have none in common.
+    """The best way of handing over partitions that all of them know (KIP-429). Raises:
+    ConfigurationError when they have none in common.
     """
     common = set(RebalanceProtocol)
     for assignor in assignors:

@@ -117,7 +117,6 @@ def member_order(member_id: str, subscription: Subscription) -> tuple[bool, byte
 
 
 def racks_of_members(subscriptions: Mapping[str, Subscription]) -> dict[str, str]:
-    """The racks of those members that have one."""
     return {
         member_id: subscription.rack_id
         for member_id, subscription in subscriptions.items()

@@ -1,9 +1,8 @@
-"""The order in which Java's hash tables are read.
+"""The order in which Java's hash tables are read: `java.util.HashMap` with its default load factor.
 
-Owns exactly that. The sticky assignors of Apache Kafka keep members and movements in hash tables,
-so this order decides which of several equal members keeps one partition more. With another order a
-group whose leader changes from a Java member to this client would move partitions for nothing.
-Invariant: the order is that of `java.util.HashMap` with its default load factor.
+The sticky assignors of Apache Kafka keep members and movements in hash tables, so this order
+decides which of several equal members keeps one partition more. With another order a group whose
+leader changes from a Java member to this client would move partitions for nothing.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ def in_hash_order(keys: Iterable[str]) -> list[str]:
 
 
 class PartitionHashSet:
-    """A set of partitions that is read in the order of `java.util.HashSet`.
-
-    The table grows and never shrinks, as there.
-    """
+    """A set of partitions, read in the order of `java.util.HashSet`: the table never shrinks."""
 
     __slots__ = ("_capacity", "_members")
 
@@ -53,13 +49,11 @@ class PartitionHashSet:
         self._members: dict[TopicPartition, int] = {}
 
     def add(self, partition: TopicPartition) -> None:
-        """Put it in, unless it is there."""
         self._members.setdefault(partition, partition_hash(partition))
         while len(self._members) > self._capacity * 3 // 4:
             self._capacity *= 2
 
     def discard(self, partition: TopicPartition) -> None:
-        """Take it out, if it is there."""
         self._members.pop(partition, None)
 
     def __iter__(self) -> Iterator[TopicPartition]:

@@ -1,7 +1,6 @@
-"""The range assignor: neighbouring partitions of each topic to each member.
-
-Owns the distribution, with the racks of KIP-881. Invariant: topics with equally many partitions and
-the same members are co-partitioned: a member gets the same numbers of each, where racks allow it.
+"""The range assignor: neighbouring partitions of each topic to each member, with the racks of
+KIP-881. Topics with equally many partitions and the same members are co-partitioned: a member gets
+the same numbers of each, where racks allow it.
 """
 
 from __future__ import annotations
@@ -54,10 +53,8 @@ class RangeAssignor(ConsumerPartitionAssignor):
 
 
 class _Spread:
-    """One topic while it is being handed out.
-
-    Invariant: no member gets more than its share, and at most `_longer_count` members get the share
-    that is one longer.
+    """One topic while it is being handed out: no member gets more than its share, and at most
+    `_longer_count` members get the share that is one longer.
     """
 
     def __init__(
@@ -87,12 +84,10 @@ class _Spread:
         return rack is None or rack in self._partitions[partition]
 
     def room(self, member_id: str) -> int:
-        """How many more the member may get."""
         longest = self._share + (1 if self._longer_count > 0 else 0)
         return max(0, longest - self._taken[member_id])
 
     def give(self, member_id: str, partitions: list[int]) -> None:
-        """Assign these, which are still left, to the member."""
         for partition in partitions:
             del self._left[partition]
             self._assignments[member_id].append(TopicPartition(self.topic, partition))

@@ -1,7 +1,5 @@
-"""The round-robin assignor: all partitions of all topics dealt out like cards.
-
-Owns the distribution. Invariant: when all members want the same topics, no two of them differ by
-more than one partition.
+"""The round-robin assignor: when all members want the same topics, no two of them differ by more
+than one partition.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from moldau.client.consumer.assignors.assignor import (
     racks_of_members,
 )
 from moldau.client.consumer.assignors.java_hash import PartitionHashSet, in_hash_order
+from moldau.client.records import by_topic
 from moldau.protocol.types import TopicPartition
 
 _INT16: Final = Struct(">h")
@@ -51,11 +52,9 @@ def write_sticky_user_data(partitions: Iterable[TopicPartition], generation_id: 
     """Version 1 of what an eager member sends along: what it has, and since which generation. The
     bytes carry no version number.
     """
-    by_topic: dict[str, list[int]] = {}
-    for partition in partitions:
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
-    parts = [_INT32.pack(len(by_topic))]
-    for topic, indexes in by_topic.items():
+    topics = by_topic(partitions)
+    parts = [_INT32.pack(len(topics))]
+    for topic, indexes in topics.items():
         name = topic.encode()
         parts += (_INT16.pack(len(name)), name, _INT32.pack(len(indexes)))
         parts += (_INT32.pack(index) for index in indexes)

@@ -19,7 +19,6 @@ from moldau.client.consumer.core.rebalance_steps import (
     NO_GENERATION,
     NOTHING,
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Identity,
@@ -30,6 +29,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Standing,
     Step,
 )
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 
 
@@ -62,7 +62,6 @@ TRANSITIONS: Final[Mapping[ClassicState, frozenset[ClassicState]]] = MappingProx
         ClassicState.FATAL: frozenset({ClassicState.FATAL, ClassicState.OUT}),
     }
 )
-"""The legal transitions."""
 
 _FATAL_CODES: Final = frozenset(
     {
@@ -91,20 +90,14 @@ class ClassicMember:
     """One member's life in one group. Legal transitions: `TRANSITIONS`.
 
     Args:
-        group_instance_id: the static name (KIP-345), or None.
         cooperative: keep partitions while the group rebalances (KIP-429).
-        heartbeat_interval_ms: `heartbeat.interval.ms`.
-        session_timeout_ms: `session.timeout.ms`: after so long without an answer the coordinator
-            is looked up again.
+        session_timeout_ms: after so long without an answer the coordinator is looked up again.
         on_attention: called when a poll has something to do.
 
     Attributes:
-        state: see the transitions.
         member_id: "" until the coordinator has given one.
-        generation_id: -1 outside of a generation.
         owned: what the user may consume at the moment.
         owned_generation_id: in which generation it was assigned; -1 for none.
-        is_leader: whether this member worked out the current assignment.
         needs_coordinator: whether the coordinator is to be looked up again; the driver resets it.
         needs_topic_names: never: this protocol names topics, not their ids.
         rejoin_reason: why the next join happens, for JoinGroup (KIP-800).
@@ -155,10 +148,8 @@ class ClassicMember:
     # -- the user's side ------------------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str], *, is_new: bool = False) -> None:
-        """What to consume from now on; another set than before leads to a rebalance.
-
-        Args:
-            is_new: the user has just subscribed: after a fatal error the member joins again.
+        """What to consume from now on; another set than before leads to a rebalance. `is_new`: the
+        user has just subscribed: after a fatal error the member joins again.
         """
         if self.state is ClassicState.FATAL and is_new:
             self._reset(forget_member=True)
@@ -178,7 +169,6 @@ class ClassicMember:
         return owned, was_lost
 
     def request_rejoin(self, reason: str | None) -> None:
-        """The next poll joins again."""
         if not self._rejoin_wanted:
             self._rejoin_wanted = True
             self.rejoin_reason = reason
@@ -192,7 +182,6 @@ class ClassicMember:
         return step
 
     def has_step(self) -> bool:
-        """Whether `next_step` has one."""
         return self._step() is not None
 
     def _step(self) -> Step | None:
@@ -219,7 +208,6 @@ class ClassicMember:
         return not self._subscribed or (self.state is ClassicState.STABLE and not self.has_step())
 
     def revoked(self, partitions: Partitions, now_ms: float) -> None:
-        """A `Revoke` has been carried out."""
         if self._is_lost:
             # The membership ended while the listener was called: what is left is lost next.
             self.lost(partitions, now_ms)
@@ -238,7 +226,6 @@ class ClassicMember:
             self._not_before_ms = max(self._not_before_ms, now_ms)
 
     def lost(self, partitions: Partitions, now_ms: float) -> None:
-        """A `Lose` has been carried out."""
         self.owned -= partitions
         if not self.owned:
             self._is_lost = False
@@ -259,7 +246,6 @@ class ClassicMember:
     # -- commits --------------------------------------------------------------------------------
 
     def standing(self) -> Standing:
-        """How this member stands when it wants to commit."""
         if self.state is ClassicState.STABLE:
             return Standing.MEMBER
         if self.state in (ClassicState.OUT, ClassicState.FATAL):
@@ -267,7 +253,6 @@ class ClassicMember:
         return Standing.REBALANCING
 
     def identity(self) -> Identity:
-        """With what this member signs at the moment."""
         return Identity(self.generation_id, self.member_id, self.group_instance_id)
 
     def commit_refused(self, identity: Identity, code: ErrorCode) -> None:
@@ -368,7 +353,6 @@ class ClassicMember:
         return True
 
     def synced(self, attempt: int, now_ms: float, partitions: Partitions) -> None:
-        """SyncGroup succeeded with this assignment."""
         if not self._answered(attempt) or self.state is not ClassicState.READY_TO_SYNC:
             return
         self._backoff.reset()
@@ -379,7 +363,6 @@ class ClassicMember:
         self._on_attention()
 
     def heartbeat_succeeded(self, attempt: int, now_ms: float) -> None:
-        """The coordinator knows this member and its generation."""
         if self._answered(attempt):
             self._backoff.reset()
             self._heard_at_ms = now_ms
@@ -418,8 +401,6 @@ class ClassicMember:
         else:
             self._lose(forget_member=False)
             self._failure = Fail(code, message)
-
-    # -- inner workings -------------------------------------------------------------------------
 
     def _to_give_up_before_joining(self) -> Partitions:
         if not self.cooperative:

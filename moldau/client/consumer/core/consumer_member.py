@@ -21,7 +21,6 @@ from moldau.client.consumer.core.rebalance_steps import (
     NO_GENERATION,
     NOTHING,
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Identity,
@@ -33,6 +32,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Step,
 )
 from moldau.client.records import TopicPartition
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -100,7 +100,6 @@ TRANSITIONS: Final[Mapping[ConsumerState, frozenset[ConsumerState]]] = MappingPr
         ConsumerState.FATAL: frozenset({ConsumerState.UNSUBSCRIBED}),
     }
 )
-"""The legal transitions."""
 
 _IN_GROUP: Final = frozenset(
     {ConsumerState.STABLE, ConsumerState.RECONCILING, ConsumerState.ACKNOWLEDGING}
@@ -128,16 +127,12 @@ class ConsumerMember:
 
     Args:
         member_id: chosen by the client for its whole life (KIP-1082).
-        group_instance_id: the static name, or None.
-        rack_id: `client.rack`, or None.
         server_assignor: `group.remote.assignor`, None for the broker's choice.
         poll_watch: the user's polls; its interval is the member's rebalance timeout too.
         name_of: the name of a topic id, None when it is not known (yet).
         on_attention: called when a poll has something to do.
 
     Attributes:
-        state: see the transitions.
-        member_epoch: -1 outside of the group.
         owned: what the user may consume at the moment.
         needs_coordinator: whether the coordinator is to be looked up again; the driver resets it.
         needs_topic_names: whether the coordinator wants topics whose names are not known.
@@ -186,7 +181,6 @@ class ConsumerMember:
     # -- the user's side ------------------------------------------------------------------------
 
     def subscribe(self, wish: Wish, *, is_new: bool = False) -> None:
-        """What to consume from now on. `is_new`: the user has just subscribed."""
         if self.state is ConsumerState.FATAL and is_new:
             self._move(ConsumerState.UNSUBSCRIBED)
             self._failure = None
@@ -199,7 +193,6 @@ class ConsumerMember:
             self._heartbeat_at_ms = 0.0
 
     def unsubscribe(self) -> tuple[Partitions, bool]:
-        """Leave the group. Returns what was owned, and whether that had been lost already."""
         owned, was_lost = self.owned, self._has_lost()
         self._wish = None
         self._own(NOTHING, {})
@@ -209,7 +202,6 @@ class ConsumerMember:
         return owned, was_lost
 
     def next_step(self, now_ms: float) -> Step | None:
-        """What a poll has to do now; None for nothing, or for waiting for the group."""
         if self._has_lost() and self.owned:
             return Lose(self.owned)
         if self._failure is not None:
@@ -247,28 +239,23 @@ class ConsumerMember:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a poll need not wait for the group: it has its assignment, or wants none."""
         return self._wish is None or (
             self.state in (ConsumerState.STABLE, ConsumerState.ACKNOWLEDGING)
         )
 
     @property
     def needs_topic_names(self) -> bool:
-        """See the class."""
         return self.state is ConsumerState.RECONCILING and self._unresolved()
 
     def revoked(self, partitions: Partitions, now_ms: float) -> None:
-        """A `Revoke` has been carried out."""
         self._own(self.owned - partitions, self._owned_ids)
 
     def lost(self, partitions: Partitions, now_ms: float) -> None:
-        """A `Lose` has been carried out."""
         self._own(self.owned - partitions, self._owned_ids)
         if self.state is ConsumerState.UNSUBSCRIBED and self._wish is not None and not self.owned:
             self._join()
 
     def assigned(self, partitions: Partitions, now_ms: float) -> None:
-        """An `Assign` is being carried out: the user has them, the listener is yet to be called."""
         ids = {**self._owned_ids, **self._resolved()}
         self._own(partitions, ids)
 
@@ -286,18 +273,15 @@ class ConsumerMember:
     # -- commits --------------------------------------------------------------------------------
 
     def standing(self) -> Standing:
-        """How this member stands when it wants to commit."""
         if self.state in _IN_GROUP:
             return Standing.MEMBER
         return Standing.REBALANCING if self.state is ConsumerState.JOINING else Standing.OUT
 
     def identity(self) -> Identity:
-        """With what this member signs at the moment."""
         member_id = self.member_id if self.member_epoch >= 0 else ""
         return Identity(self.member_epoch, member_id, self.group_instance_id)
 
     def commit_refused(self, identity: Identity, code: ErrorCode) -> None:
-        """A commit signed with `identity` was refused: what that says about the membership."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fail(code, None)
         elif code is ErrorCode.STALE_MEMBER_EPOCH:
@@ -308,7 +292,6 @@ class ConsumerMember:
     # -- requests -------------------------------------------------------------------------------
 
     def next_request(self, now_ms: float) -> GroupRequest | None:
-        """What to send now, if anything; say `sent` when it goes out."""
         if self.state in _ACTIVE and now_ms >= self._watch.deadline_ms:
             # A user that does not poll makes no progress: other members get the partitions.
             self._leave()
@@ -321,7 +304,6 @@ class ConsumerMember:
         return GroupRequest.HEARTBEAT if now_ms >= self._heartbeat_at_ms else None
 
     def due_ms(self) -> float:
-        """When `next_request` has to be called at the latest, if nothing happens before."""
         if self._leave_epoch is not None:
             return 0.0
         if self.state not in _ACTIVE:
@@ -332,7 +314,6 @@ class ConsumerMember:
         return due
 
     def sent(self, now_ms: float) -> tuple[int, ConsumerGroupHeartbeatRequest]:
-        """A heartbeat goes out: its number, to be given with the answer, and the message."""
         assert self._wish is not None, "there are no heartbeats without a subscription"
         self._attempt += 1
         self._in_flight = True
@@ -422,7 +403,6 @@ class ConsumerMember:
     def refused(
         self, attempt: int, now_ms: float, code: ErrorCode, message: str | None = None
     ) -> None:
-        """A heartbeat was answered with an error."""
         if not self._answered(attempt) or self.state not in _ACTIVE:
             return
         if code in _FENCED_CODES:
@@ -440,8 +420,6 @@ class ConsumerMember:
         else:
             self._fail(code, message)
 
-    # -- inner workings -------------------------------------------------------------------------
-
     def _join(self) -> None:
         self._move(ConsumerState.JOINING)
         self._forget_epoch()
@@ -449,7 +427,6 @@ class ConsumerMember:
         self._not_before_ms = 0.0
 
     def _leave(self) -> None:
-        """Send a last heartbeat, unless the coordinator does not know this member."""
         static = self.group_instance_id is not None
         if self.state in _ACTIVE:
             self._leave_epoch = LEAVE_FOR_A_WHILE_EPOCH if static else LEAVE_EPOCH
@@ -521,7 +498,6 @@ class ConsumerMember:
         self._heartbeat_at_ms = now_ms
 
     def _answered(self, attempt: int) -> bool:
-        """Whether this is the heartbeat under way, which it then no longer is."""
         if attempt != self._attempt or not self._in_flight:
             return False
         self._in_flight = False

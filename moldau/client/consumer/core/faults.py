@@ -1,18 +1,10 @@
-"""The consumer's own errors, as exceptions that name partition and offset and how to go on.
-
-Errors that only carry a broker's code are in `client.errors`.
-"""
+"""The consumer's own errors, which name partition and offset and how to go on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from moldau.client.errors import (
-    InvalidState,
-    KafkaError,
-    OffsetOutOfRange,
-    SerializationError,
-)
+from moldau.client.errors import InvalidState, KafkaError, OffsetOutOfRange, SerializationError
 from moldau.client.records import ConsumerRecord
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
@@ -71,11 +63,7 @@ class RecordDeserializationError(SerializationError):
 
 
 class PositionOutOfRange(OffsetOutOfRange):
-    """The position is not in the log, and `auto.offset.reset` is none: seek.
-
-    Attributes:
-        positions: the offset by partition.
-    """
+    """The positions, by partition, are not in the log, and `auto.offset.reset` is none: seek."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -20,11 +20,7 @@ from moldau.protocol.records import InvalidBatch
 
 
 class FetchBuffer:
-    """The prefetched records of all partitions of one consumer.
-
-    Args:
-        limit_bytes: while so many bytes of responses are in memory, `is_full`.
-    """
+    """The prefetched records of all partitions of one consumer, full at `limit_bytes`."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.memory: FrameMemory = FrameMemory()
@@ -33,7 +29,6 @@ class FetchBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be fetched before something has been read."""
         return self.memory.pinned_bytes >= self._limit_bytes
 
     def add(self, state: PartitionState, chunk: Chunk) -> bool:
@@ -58,10 +53,9 @@ class FetchBuffer:
         return self._first() is not None
 
     def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """At most `max_records`, partition by partition.
-
-        Raises: a partition's fault, when nothing comes before it. What is buffered of that
-        partition is dropped and fetched again, as the fault may have been the transport's.
+        """At most `max_records`, partition by partition. Raises a partition's fault, when nothing
+        comes before it. What is buffered of that partition is dropped and fetched again, as the
+        fault may have been the transport's.
         """
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = max_records
@@ -89,7 +83,6 @@ class FetchBuffer:
 
     def start_run(self, max_records: int) -> Iterator[ConsumerRecord] | None:
         """An iterator over at most `max_records` of one partition; advancing it hands them out.
-
         None when there is nothing. Raises as `take`.
         """
         while (state := self._first()) is not None:
@@ -106,9 +99,8 @@ class FetchBuffer:
     def open_batches(
         self, max_records: int, max_bytes: int
     ) -> list[tuple[PartitionState, list[OpenBatch]]]:
-        """Open batches of as many partitions as it takes for so many records or bytes.
-
-        For taking rows off their cursors in that order, inside `taking`. Raises as `take`.
+        """Open batches of as many partitions as it takes for so many records or bytes, for taking
+        rows off their cursors in that order, inside `taking`. Raises as `take`.
         """
         opened: list[tuple[PartitionState, list[OpenBatch]]] = []
         states = [state for state in self._queue if state.may_hand_out]
@@ -133,9 +125,7 @@ class FetchBuffer:
     @contextmanager
     def taking(self, opened: list[tuple[PartitionState, list[OpenBatch]]]) -> Iterator[None]:
         """Around taking rows off the cursors of `open_batches`: positions follow afterwards. When
-        the block raises, nothing counts as taken.
-
-        Raises: CorruptRecords in place of InvalidBatch.
+        the block raises, nothing counts as taken. Raises: CorruptRecords in place of InvalidBatch.
         """
         try:
             yield

@@ -8,15 +8,17 @@ session that may be left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import groupby
+from typing import Final
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     FetchPartition,
     FetchRequest,
+    FetchResponse,
     FetchTopic,
     ForgottenTopic,
 )
@@ -34,11 +36,8 @@ LAST_VERSION_WITH_NAMES: Final = 12
 
 @dataclass(slots=True)
 class Wanted:
-    """From where a partition is fetched. Equal values need not be sent again in a session.
-
-    Attributes:
-        topic_id: ZERO_UUID where it is not known.
-        leader_epoch: the leader's, as the metadata have it; -1 for unknown.
+    """From where a partition is fetched, by the leader epoch of the metadata (-1: unknown). Equal
+    values need not be sent again in a session.
     """
 
     topic_id: UUID
@@ -62,16 +61,14 @@ class FetchSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the broker may hold a session of ours."""
         return self.session_id != NO_SESSION
 
     def request(
         self, wanted: Mapping[TopicPartition, Wanted], *, may_use_ids: bool
     ) -> FetchRequest:
-        """A request for these partitions, in their order: full, or what is new in the session.
-
-        The caller fills in its limits. `may_use_ids`: the connection serves version 13; when some
-        topic has no id, all go by name (version 12 at most, see `uses_ids`).
+        """A request for these partitions, in their order: full, or what is new in the session. The
+        caller fills in its limits. `may_use_ids`: the connection serves version 13; when some topic
+        has no id, all go by name (version 12 at most, see `uses_ids`).
         """
         uses_ids = may_use_ids and all(each.topic_id != ZERO_UUID for each in wanted.values())
         if uses_ids != self._uses_ids:
@@ -95,10 +92,16 @@ class FetchSession:
         return FetchRequest(
             session_id=self.session_id,
             session_epoch=self._epoch,
-            topics=_by_topic(named, FetchTopic, _fetch_partition),
-            forgotten_topics_data=_by_topic(
-                forgotten, ForgottenTopic, lambda name, _each: name.partition
-            ),
+            topics=[
+                FetchTopic(topic=topic, topic_id=topic_id, partitions=list(map(_asked, some)))
+                for topic, topic_id, some in _by_topic(named)
+            ],
+            forgotten_topics_data=[
+                ForgottenTopic(
+                    topic=topic, topic_id=topic_id, partitions=[name.partition for name, _ in some]
+                )
+                for topic, topic_id, some in _by_topic(forgotten)
+            ],
         )
 
     @property
@@ -107,10 +110,9 @@ class FetchSession:
         return self._uses_ids
 
     def topic_of(self, topic_id: UUID) -> str | None:
-        """The name behind an id of a response."""
         return self._topics.get(topic_id)
 
-    def accept(self, response: Any) -> ErrorCode:
+    def accept(self, response: FetchResponse) -> ErrorCode:
         """Take the response to the last request. Returns its error: then the next fetch is full."""
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
@@ -132,11 +134,12 @@ class FetchSession:
         return code
 
     def lost(self) -> None:
-        """No response came, or one that does not fit: it is unknown whether it was served."""
+        """It is unknown whether the broker served the request: no response came, or one that does
+        not fit.
+        """
         self._restart()
 
     def closing_request(self) -> FetchRequest:
-        """The request that ends the session at the broker."""
         return FetchRequest(session_id=self.session_id, session_epoch=FINAL_EPOCH)
 
     def _restart(self) -> None:
@@ -145,22 +148,20 @@ class FetchSession:
         self._partitions = {}
 
 
-def _fetch_partition(name: TopicPartition, each: Wanted) -> FetchPartition:
+def _asked(entry: tuple[TopicPartition, Wanted]) -> FetchPartition:
+    name, wanted = entry
     return FetchPartition(
         partition=name.partition,
-        current_leader_epoch=each.leader_epoch,
-        fetch_offset=each.fetch_offset,
-        partition_max_bytes=each.max_bytes,
+        current_leader_epoch=wanted.leader_epoch,
+        fetch_offset=wanted.fetch_offset,
+        partition_max_bytes=wanted.max_bytes,
     )
 
 
-def _by_topic(partitions: Mapping[TopicPartition, Wanted], kind: Any, entry: Any) -> list[Any]:
+def _by_topic(
+    partitions: Mapping[TopicPartition, Wanted],
+) -> Iterator[tuple[str, UUID, list[tuple[TopicPartition, Wanted]]]]:
     """Neighbours of one topic in one entry: their order is the order in which they are served."""
-    topics: list[Any] = []
-    last: tuple[str, UUID] | None = None
-    for name, each in partitions.items():
-        if last != (name.topic, each.topic_id):
-            last = (name.topic, each.topic_id)
-            topics.append(kind(topic=name.topic, topic_id=each.topic_id, partitions=[]))
-        topics[-1].partitions.append(entry(name, each))
-    return topics
+    neighbours = groupby(partitions.items(), lambda entry: (entry[0].topic, entry[1].topic_id))
+    for (topic, topic_id), entries in neighbours:
+        yield topic, topic_id, list(entries)

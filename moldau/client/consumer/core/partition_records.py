@@ -73,12 +73,8 @@ def deserialize_with(
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is the same for all partitions of a consumer.
-
-    Attributes:
-        check_crcs: verify every batch's CRC-32C before it is read.
-        read_committed: leave out what belongs to aborted transactions.
-        deserialize: None leaves keys and values as bytes.
+    """What is the same for all partitions of a consumer; without `deserialize` keys and values stay
+    bytes.
     """
 
     check_crcs: bool = True
@@ -98,10 +94,8 @@ class Chunk:
     """One partition's part of one response: whole batches, or a fault in their place.
 
     Attributes:
-        data: the batches; `at` is where the next one to open begins.
+        data: the batches; `at` is where the next one to open begins, `size_bytes` their first size.
         headers: those of the batches from there on, as far as they could be read.
-        size_bytes: of `data` as it came.
-        frame: the response that keeps the bytes.
         aborted: (first offset, producer id) of the aborted transactions in it, by first offset.
         fault: raises, or clears the partition's records; called when all before it was read.
     """
@@ -143,10 +137,8 @@ class Chunk:
 
 
 class FrameMemory:
-    """How many bytes of responses one consumer keeps in memory.
-
-    Attributes:
-        pinned_bytes: of all responses of which a chunk is held; each counts whole.
+    """How many bytes of responses one consumer keeps in memory: `pinned_bytes` counts every
+    response whole of which a chunk is held.
     """
 
     __slots__ = ("pinned_bytes",)
@@ -155,13 +147,12 @@ class FrameMemory:
         self.pinned_bytes: int = 0
 
     def hold(self, chunk: Chunk) -> None:
-        """Count the chunk's whole response as long as the chunk is held."""
+        """Count the chunk's whole response until every chunk of it is released."""
         if not chunk.frame.chunk_count:
             self.pinned_bytes += chunk.frame.size_bytes
         chunk.frame.chunk_count += 1
 
     def release(self, chunk: Chunk) -> None:
-        """The chunk is not read any more."""
         chunk.frame.chunk_count -= 1
         if not chunk.frame.chunk_count:
             self.pinned_bytes -= chunk.frame.size_bytes
@@ -171,8 +162,7 @@ class OpenBatch:
     """A batch that is being read.
 
     Attributes:
-        section: its records, decompressed.
-        cursor: reads them one after the other.
+        section: its records, decompressed, which `cursor` reads one after the other.
         next_offset: the first offset behind it and behind invisible batches that follow.
         closes: the chunks that are not needed once it has been read.
     """
@@ -225,7 +215,6 @@ class PartitionRecords:
 
     @property
     def position(self) -> int:
-        """The offset after the last record handed out."""
         if self._run_iterator is None:
             return self._position
         taken = len(self._run) - self._left_in_run()
@@ -240,7 +229,6 @@ class PartitionRecords:
 
     @property
     def has_fault(self) -> bool:
-        """Whether a fault comes next."""
         return bool(self._chunks) and self._chunks[0].fault is not None and not self._batches
 
     @property
@@ -250,7 +238,6 @@ class PartitionRecords:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to read and no fault to raise."""
         return not (self._chunks or self._batches)
 
     def restart(self, position: int, position_epoch: int) -> None:
@@ -305,10 +292,9 @@ class PartitionRecords:
     # -- taking ---------------------------------------------------------------------------------
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
-        """At most `max_records`, as far as there are chunks.
-
-        Raises: CorruptRecords, RecordDeserializationError, or a fault's own error, when it comes
-        before any record; otherwise those before it are returned.
+        """At most `max_records`, as far as there are chunks. Raises: CorruptRecords,
+        RecordDeserializationError, or a fault's own error, when it comes before any record;
+        otherwise those before it are returned.
         """
         taken: list[ConsumerRecord] = []
         if self._run_iterator is not None:
@@ -329,9 +315,8 @@ class PartitionRecords:
         return taken
 
     def start_run(self, max_records: int) -> Iterator[ConsumerRecord]:
-        """At most `max_records` of one batch; advancing the iterator hands them out.
-
-        The position follows it. The iterator is empty when nothing is there. Raises as `take`.
+        """At most `max_records` of one batch, empty when nothing is there; advancing the iterator
+        hands them out, and the position follows it. Raises as `take`.
         """
         if self._run_iterator is not None:
             if self._left_in_run():
@@ -354,9 +339,8 @@ class PartitionRecords:
             self._settle_run()
 
     def open_batches(self, max_records: int, max_bytes: int) -> list[OpenBatch]:
-        """Batches, in order, with that many records or bytes at least, as far as there are.
-
-        For taking rows off their cursors; then `batches_taken`. Raises as `take`.
+        """Batches, in order, with that many records or bytes at least, as far as there are. For
+        taking rows off their cursors; then `batches_taken`. Raises as `take`.
         """
         self._settle_run()
         count = sum(batch.cursor.remaining for batch in self._batches)
@@ -435,7 +419,6 @@ class PartitionRecords:
     # -- batch by batch -------------------------------------------------------------------------
 
     def _open_batch(self) -> OpenBatch | None:
-        """The next visible batch, behind those that are open."""
         header = self._find_visible()
         if header is None:
             return None
@@ -450,9 +433,8 @@ class PartitionRecords:
         return batch
 
     def _find_visible(self, *, is_wanted: bool = True) -> BatchHeader | None:
-        """The header of the next batch to read, which then lies at `_chunks[0].at`.
-
-        A fault is raised only when what comes next is wanted.
+        """The header of the next batch to read, which then lies at `_chunks[0].at`. A fault is
+        raised only when what comes next is wanted.
         """
         while self._visible is None and self._chunks:
             chunk = self._chunks[0]

@@ -49,7 +49,6 @@ class OffsetReset:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """The strategy that a checked `auto.offset.reset` names."""
         if text.startswith(BY_DURATION):
             duration = duration_ms(text.removeprefix(BY_DURATION))
             assert duration is not None, "the settings are checked"
@@ -57,7 +56,6 @@ class OffsetReset:
         return cls(ResetKind(text))
 
     def timestamp_ms(self, now_ms: int) -> int:
-        """The timestamp with which ListOffsets is asked. NONE has none."""
         assert self.kind is not ResetKind.NONE
         if self.kind is ResetKind.EARLIEST:
             return EARLIEST_TIMESTAMP
@@ -93,9 +91,6 @@ class PartitionState:
     Attributes:
         records: what was fetched; its `position` is the consumer's.
         on_unsettled: called when there is something to find out before fetching.
-        reset: by which strategy, in RESETTING.
-        generation: see the module's invariant.
-        paused: by the user; what is buffered stays.
         pending_revocation, pending_listener: by the group: nothing is handed out or fetched.
         topic_id: of the topic that the position is in; ZERO_UUID while that is not known.
         leader_id, leader_epoch: the leader against which the position was last checked.
@@ -134,7 +129,6 @@ class PartitionState:
 
     @property
     def has_position(self) -> bool:
-        """Whether the position is known, be it still to be validated."""
         return self.state in (FetchState.FETCHING, FetchState.VALIDATING)
 
     @property
@@ -147,10 +141,8 @@ class PartitionState:
     def seek(
         self, offset: int, offset_epoch: int = UNKNOWN_EPOCH, topic_id: UUID = ZERO_UUID
     ) -> None:
-        """Read on from `offset`. With the epoch of the record before it, it is validated first.
-
-        Args:
-            topic_id: of the topic that the offset is in; ZERO_UUID for the one known so far.
+        """Read on from `offset` of the topic `topic_id` (ZERO_UUID: the one known so far). With the
+        epoch of the record before it, it is validated first.
         """
         if topic_id not in (ZERO_UUID, self.topic_id):
             self.topic_id = topic_id
@@ -235,11 +227,9 @@ class PartitionState:
         self.preferred_until_ms = until_ms
 
     def prefer_leader(self) -> None:
-        """Fetch from the leader again."""
         self.preferred_node_id = NO_NODE
 
     def _forget_topic(self) -> None:
-        """Drop what is known of leader and log: it was another topic's."""
         self.leader_id, self.leader_epoch = NO_NODE, UNKNOWN_EPOCH
         self.prefer_leader()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1

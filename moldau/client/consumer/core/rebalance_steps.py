@@ -8,7 +8,6 @@ steps are carried out inside polls only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeAlias
@@ -91,35 +90,9 @@ class Identity:
     group_instance_id: str | None
 
 
-class Backoff:
-    """Pauses between tries: exponential, with jitter (KIP-580).
-
-    Args:
-        first_ms, most_ms: `retry.backoff.ms`, `retry.backoff.max.ms`.
-        jitter: a factor around 1 for each pause.
-    """
-
-    def __init__(self, first_ms: float, most_ms: float, jitter: Callable[[], float]) -> None:
-        self._first_ms = first_ms
-        self._most_ms = most_ms
-        self._jitter = jitter
-        self._failure_count = 0
-
-    def next_ms(self) -> float:
-        """The pause after one more failure."""
-        pause_ms = min(self._most_ms, self._first_ms * 2.0 ** min(self._failure_count, 20))
-        self._failure_count += 1
-        return pause_ms * self._jitter()
-
-    def reset(self) -> None:
-        """A request succeeded."""
-        self._failure_count = 0
-
-
 class PollWatch:
-    """Whether the user still polls (`max.poll.interval.ms`, KIP-62).
-
-    Invariant: while a poll is under way the interval does not run.
+    """Whether the user still polls (`max.poll.interval.ms`, KIP-62). While a poll is under way the
+    interval does not run.
     """
 
     def __init__(self, interval_ms: float, now_ms: float) -> None:
@@ -128,22 +101,18 @@ class PollWatch:
         self._under_way = 0
 
     def begin(self, now_ms: float) -> None:
-        """A poll begins to wait for the group."""
         self._under_way += 1
         self._last_ms = now_ms
 
     def end(self, now_ms: float) -> None:
-        """The poll has returned."""
         self._under_way -= 1
         self._last_ms = now_ms
 
     def note(self, now_ms: float) -> None:
-        """The user has polled."""
         self._last_ms = now_ms
 
     @property
     def deadline_ms(self) -> float:
-        """When the member has to leave unless the user polls before."""
         return NEVER_MS if self._under_way else self._last_ms + self.interval_ms
 
     @property

@@ -53,11 +53,6 @@ class SubscriptionState:
     """States: nothing → topics, pattern or by hand → (unsubscribe) nothing.
 
     Attributes:
-        topics: the topics subscribed to by name.
-        pattern: the regular expression subscribed to.
-        listener: the group's rebalance listener of the subscription.
-        subscription_version: see the module's invariant.
-        default_reset: `auto.offset.reset`.
         matched_topics: what the pattern matches at the moment; set by the group's coordinator.
         is_unsettled: whether a partition may be without a position that can be fetched from.
         on_change: called when what is assigned, or what may be fetched of it, has changed.
@@ -84,12 +79,10 @@ class SubscriptionState:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the group decides what is assigned."""
         return bool(self.topics) or self.pattern is not None
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether anything has been subscribed to or assigned by hand."""
         return self._is_manual or self.is_automatic
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None) -> None:
@@ -104,7 +97,6 @@ class SubscriptionState:
         self.subscription_version += 1
 
     def subscribe_pattern(self, pattern: str, listener: RebalanceListener | None) -> None:
-        """All topics whose names match, also those to come."""
         self._check_kind("a pattern", self._is_manual or bool(self.topics))
         self.pattern = pattern
         self.matched_topics = frozenset()
@@ -123,7 +115,6 @@ class SubscriptionState:
         self._replace(wanted)
 
     def unsubscribe(self) -> None:
-        """End every kind of subscription; nothing is assigned afterwards."""
         self.topics = frozenset()
         self.pattern = None
         self.matched_topics = frozenset()
@@ -133,7 +124,6 @@ class SubscriptionState:
         self._replace([])
 
     def subscription(self) -> set[str]:
-        """The topics: as named, or as the pattern has matched."""
         return set(self.topics if self.pattern is None else self.matched_topics)
 
     def _check_kind(self, wanted: str, in_the_way: bool) -> None:
@@ -146,19 +136,15 @@ class SubscriptionState:
     # -- the assignment -------------------------------------------------------------------------
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions assigned at the moment."""
         return set(self._states)
 
     def states(self) -> Iterator[PartitionState]:
-        """The states of all assigned partitions, in the order of fetching."""
         return iter(self._states.values())
 
     def get(self, topic_partition: TopicPartition) -> PartitionState | None:
-        """The state of a partition, None when it is not assigned."""
         return self._states.get(topic_partition)
 
     def state_of(self, topic_partition: TopicPartition) -> PartitionState:
-        """The state of an assigned partition. Raises: NotAssigned."""
         state = self._states.get(topic_partition)
         if state is None:
             raise NotAssigned(topic_partition)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from moldau.client.consumer.core.classic_member import ClassicMember, ClassicState
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Lose,
@@ -21,6 +20,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Standing,
 )
 from moldau.client.records import TopicPartition
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from tests.unit.client.consumer.core.decisions import Decisions
 
@@ -143,7 +143,7 @@ class ClassicWalk:
                 heartbeat_interval_ms=100.0,
                 session_timeout_ms=500.0,
                 poll_watch=watch,
-                backoff=Backoff(10.0, 50.0, lambda: 1.0),
+                backoff=Backoff(10.0, 50.0),
             )
             member.subscribe(frozenset({"t"}))
             self.nodes.append(Node(member, watch))

@@ -11,7 +11,6 @@ from uuid import UUID
 from moldau.client.consumer.core.consumer_member import ConsumerMember, Wish
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Lose,
@@ -20,6 +19,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Standing,
 )
 from moldau.client.records import TopicPartition
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.unit.client.consumer.core.classic_walk import Violation
@@ -138,7 +138,7 @@ class ConsumerWalk:
                 rack_id=None,
                 server_assignor=None,
                 poll_watch=watch,
-                backoff=Backoff(10.0, 50.0, lambda: 1.0),
+                backoff=Backoff(10.0, 50.0),
                 name_of=lambda topic_id: "t" if self.knows_name else None,
             )
             member.subscribe(Wish(frozenset({"t"})))

@@ -7,7 +7,6 @@ import pytest
 from moldau.client.consumer.core.classic_member import TRANSITIONS, ClassicMember, ClassicState
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Lose,
@@ -16,6 +15,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Standing,
 )
 from moldau.client.records import TopicPartition
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
@@ -34,7 +34,7 @@ class Script:
             heartbeat_interval_ms=100.0,
             session_timeout_ms=500.0,
             poll_watch=self.watch,
-            backoff=Backoff(10.0, 1_000.0, lambda: 1.0),
+            backoff=Backoff(10.0, 1_000.0),
             on_attention=self._attend,
         )
         self.member.subscribe(frozenset({"t"}))

@@ -15,7 +15,6 @@ from moldau.client.consumer.core.consumer_member import (
 )
 from moldau.client.consumer.core.rebalance_steps import (
     Assign,
-    Backoff,
     Fail,
     GroupRequest,
     Identity,
@@ -25,6 +24,7 @@ from moldau.client.consumer.core.rebalance_steps import (
     Standing,
 )
 from moldau.client.records import TopicPartition
+from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -47,7 +47,7 @@ class Script:
             rack_id="rack",
             server_assignor="uniform",
             poll_watch=self.watch,
-            backoff=Backoff(10.0, 100.0, lambda: 1.0),
+            backoff=Backoff(10.0, 100.0),
             name_of=self.names.get,
             on_attention=self._attend,
         )

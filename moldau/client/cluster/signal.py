@@ -1,7 +1,5 @@
-"""A flag to wait for, with a time limit by the client's own clock.
-
-Owns one flag. Must not start tasks. Invariant: a set that happens before the wait is not lost;
-cancelling a waiter leaves nothing behind.
+"""A flag to wait for, with a time limit by the client's own clock: a set that happens before the
+wait is not lost, and cancelling a waiter leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ class Signal:
                 waiter.set_result(None)
 
     def clear(self) -> None:
-        """Forget that it was set."""
         self._is_set = False
 
     async def wait(self, timeout_ms: float | None) -> None:

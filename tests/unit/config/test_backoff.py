@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from moldau.runtime.backoff import JITTER, Backoff, backoff_ms
+from moldau.config.backoff import JITTER, Backoff, backoff_ms
 
 
 @pytest.mark.parametrize(
