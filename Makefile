@@ -8,7 +8,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(BUG),--bug $(BUG)) $(if $(WORKERS),--workers $(WORKERS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test test-all slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,10 +16,14 @@ help: ## Show this list
 setup: ## Create .venv and install everything from the package registry (fast when up to date)
 	@$(PYTHON) .ci/bootstrap.py
 
-test: setup lint ## Everything: lint, types, import contracts, all tests, the simulators for a few minutes
+test: setup lint ## For people, under ten minutes: lint, types, import contracts, all logic, each client and tool, short simulations
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not thorough" $(PYTEST_ARGS)
+
+test-all: setup lint ## What continuous integration runs: `make test`, and simulations, soaks, all clients and Spark for half an hour
+	MOLDAU_SIM_SECONDS=40 MOLDAU_CLUSTER_SIM_SECONDS=30 MOLDAU_REPLICATION_SIM_SECONDS=40 MOLDAU_TRANSACTION_SIM_SECONDS=40 \
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
 
-slow: setup ## Only what `make test` leaves out for its minutes, most of it with Spark
+slow: setup ## Only what `make test-all` leaves out for its minutes, most of it with Spark
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client

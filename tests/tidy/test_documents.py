@@ -66,7 +66,7 @@ def test_every_make_target_explains_itself():
 def test_continuous_integration_runs_the_readmes_test_command():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     commands = [line for line in script.splitlines() if line.startswith("exec ")]
-    assert commands == ["exec make test"]
+    assert commands == ["exec make test-all"]
 
 
 def test_decision_records_have_context_decision_and_consequences():

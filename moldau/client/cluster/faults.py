@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final
 
 from moldau.client.errors import NoBrokerAvailable
-from moldau.config import backoff
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.runtime.connection import ConnectionLost, RequestTimedOut
 
@@ -28,8 +26,3 @@ def describe_fault(fault: BaseException | None) -> str:
     if isinstance(fault, OSError) and fault.strerror:
         return fault.strerror
     return str(fault) or type(fault).__name__
-
-
-def backoff_ms(source: random.Random, failure_count: int, first_ms: int, most_ms: int) -> float:
-    """The producer's name for `moldau.config.backoff.backoff_ms`."""
-    return backoff.backoff_ms(failure_count, first_ms, most_ms, source)

@@ -18,7 +18,7 @@ from tests.kit.injected_bugs import InjectedBug
 from tests.kit.seeds import Choice
 from tests.simulation.cluster.run import CLUSTER
 
-TIME_BOX_S = float(os.environ.get("MOLDAU_CLUSTER_SIM_SECONDS", "40"))
+TIME_BOX_S = float(os.environ.get("MOLDAU_CLUSTER_SIM_SECONDS", "10"))
 FIRST_SEED = int(os.environ.get("MOLDAU_CLUSTER_SIM_FIRST_SEED", "1"))
 TIMEOUT_S = TIME_BOX_S + 240
 

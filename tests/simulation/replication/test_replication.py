@@ -22,7 +22,7 @@ from tests.simulation.replication.run import REPLICATION
 from tests.simulation.replication.world import ReplicationWorld
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
-TIME_BOX_S = float(os.environ.get("MOLDAU_REPLICATION_SIM_SECONDS", "60"))
+TIME_BOX_S = float(os.environ.get("MOLDAU_REPLICATION_SIM_SECONDS", "10"))
 FIRST_SEED = int(os.environ.get("MOLDAU_REPLICATION_SIM_FIRST_SEED", "0"))
 """The same seeds every time, as the quorum's gate; `make sim MINUTES=n` runs new ones."""
 

@@ -9,7 +9,7 @@ import pytest
 from tests.kit.gates import ENOUGH_SEEDS, check_determinism, check_time_box
 from tests.simulation.transactions.run import TRANSACTIONS
 
-TIME_BOX_S = float(os.environ.get("MOLDAU_TRANSACTION_SIM_SECONDS", "60"))
+TIME_BOX_S = float(os.environ.get("MOLDAU_TRANSACTION_SIM_SECONDS", "10"))
 FIRST_SEED = int(os.environ.get("MOLDAU_TRANSACTION_SIM_FIRST_SEED", "0"))
 """The same seeds every time, as the quorum's gate; `make sim MINUTES=n` runs new ones."""
 
