@@ -53,6 +53,8 @@ LOAD_DEADLINE_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
+    """What loading an image took."""
+
     seconds: float
     cpu_seconds: float
     peak_bytes: int

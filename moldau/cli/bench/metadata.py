@@ -76,6 +76,8 @@ POLL_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataPlan:
+    """What is created, changed and restarted, and how often."""
+
     partition_count: int = 100_000
     partitions_per_topic: int = 10
     sample_count: int = 50

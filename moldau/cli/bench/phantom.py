@@ -130,6 +130,8 @@ class PhantomBroker:
 
 @dataclass(frozen=True, slots=True)
 class CreationFigures:
+    """What creating the topics took."""
+
     topic_count: int
     partition_count: int
     seconds: float

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
+from moldau.testing import wait_until_async
 from tests.interop.java.tools import MAIN_CLASSES, JavaTools, Outcome
 from tests.unit.controller.quorum_cluster import BROKER, CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID
@@ -38,7 +39,13 @@ class Tools:
 async def cluster(java: JavaTools, tmp_path: Path) -> AsyncIterator[Cluster]:
     made = Cluster(tmp_path)
     await made.start()
-    await made.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)  # somebody leads
+    await made.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)  # a controller leads
+    # The tools ask any controller: one that has not replayed the first records knows no features.
+    end = made.nodes[made.active].committed_end_offset
+    await wait_until_async(
+        lambda: all(made.nodes[each].committed_end_offset >= end for each in CONTROLLERS),
+        "every controller has the first records",
+    )
     yield made
     await made.stop()
 
