@@ -42,10 +42,11 @@ async def cluster(java: JavaTools, tmp_path: Path) -> AsyncIterator[Cluster]:
     await made.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)  # a controller leads
     # The tools ask any controller: one that has not replayed the first records knows no features.
     end = made.nodes[made.active].committed_end_offset
-    await wait_until_async(
-        lambda: all(made.nodes[each].committed_end_offset >= end for each in CONTROLLERS),
-        "every controller has the first records",
-    )
+
+    async def have_caught_up() -> bool:
+        return all(made.nodes[each].committed_end_offset >= end for each in CONTROLLERS)
+
+    await wait_until_async(have_caught_up, what="every controller has the first records")
     yield made
     await made.stop()
 
