@@ -449,7 +449,8 @@ async def test_a_peer_that_only_ends_its_own_side_does_not_hold_up_the_end(
     peer.send(peer.request(1), peer.request(2))
     await until(lambda: server.bytes_sent > 0)
     peer.writer.write_eof()
-    await until(lambda: server.connection_count == 0)
+    # The server sees the end and closes, unless it has stopped reading since its answers pile up.
+    await until(lambda: server.connection_count == 0 or server.bytes_sent > 2 * len(answer))
     async with asyncio.timeout(20):
         await server.close(0)
     assert server.connection_count == 0
