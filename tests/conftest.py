@@ -46,7 +46,7 @@ LONGEST_FIRST = (
 DEAF_S = 120.0
 """Longer than that behind its time limit no test is still being ended."""
 
-THOROUGH = ("interop", "simulation", "spark", "system")
+THOROUGH = ("deploy/test_running.py", "interop", "simulation", "spark", "system")
 """Below these only `make test-all` runs everything: minutes of real processes and of many seeds."""
 
 QUICK = (
@@ -58,7 +58,6 @@ QUICK = (
     "interop/java/test_cluster_tools.py",
     "interop/java/test_consumer_protocol.py",
     "interop/java/test_controller_listener.py",
-    "interop/kafka_python/test_groups.py",
     "interop/kafka_python/test_produce_consume.py",
     "interop/kcat",
     "interop/raw",
@@ -79,7 +78,6 @@ QUICK = (
     "spark/pipelines/test_story.py",
     "spark/source/test_batch.py",
     "spark/source/test_reading.py",
-    "system/client/test_docs.py",
     "system/client/test_sync.py",
     "system/client/test_transactions.py",
     "system/embedding/test_pytest_plugin.py",
@@ -124,7 +122,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if folder == prefix or folder.startswith(prefix + "/"):
                 item.add_marker(getattr(pytest.mark, mark))
         place = item.path.relative_to(HERE).as_posix()
-        if place.startswith(THOROUGH) and not _is_quick(place, item.name):
+        is_clients_with_kafka = place.startswith("client/") and "[kafka" in item.name
+        if is_clients_with_kafka or (
+            place.startswith(THOROUGH) and not _is_quick(place, item.name)
+        ):
             item.add_marker(pytest.mark.thorough)
 
 
