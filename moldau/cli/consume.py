@@ -76,7 +76,8 @@ UntilEnd = Annotated[
     bool, typer.Option("--until-end", help="Stop at the end that the log has at the start.")
 ]
 Output = Annotated[
-    str | None, typer.Option("--output", "-o", help="Write to this file, which is made anew.")
+    str | None,
+    typer.Option("--output", "-o", help="Write to this file; an existing one is replaced."),
 ]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Fields = Annotated[

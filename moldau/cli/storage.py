@@ -1,6 +1,6 @@
 """`moldau storage`: random-uuid, format, info; the same words as kafka-storage.
 
-Must not need a running node. The engine is `broker.node.formatting`.
+Must not need a running node. The engine is `node.formatting`.
 """
 
 from __future__ import annotations

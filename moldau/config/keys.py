@@ -208,7 +208,7 @@ _REPLICATION = (
     ConfigKey("replica.lag.time.max.ms", LONG, 30_000, None, HIGH, STATIC,
         "A follower behind for this long leaves the in-sync replicas."),
     ConfigKey("replica.selector.class", STRING, None, None, MEDIUM, STATIC,
-        "Who chooses the replica a consumer reads from: nobody, it is the leader, or "
+        "The class that chooses the replica a consumer reads from: null for the leader, or "
         "org.apache.kafka.common.replica.RackAwareReplicaSelector (no other class is served)."),
     ConfigKey("replica.socket.timeout.ms", INT, 30_000, None, HIGH, STATIC,
         "How long a follower waits on a connection to its leader."),

@@ -1,7 +1,7 @@
 """The composition root: one node from its configuration to its last flush.
 
 Owns the order in which quorum, broker and HTTP start and stop, and nothing of what they do. This
-package is the only one that joins raft, metadata.controller, controller_server and broker.
+package is the only one that joins `raft`, `controller` and `broker`.
 Invariant: the broker starts when the metadata log has been read; the quorum ends after the broker.
 """
 

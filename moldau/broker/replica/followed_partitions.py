@@ -228,7 +228,7 @@ class FollowedPartition:
     def _begin_empty(self, log: Log, log_start_offset: int, reason: str) -> None:
         """Raises: LogOffline."""
         logger.warning(
-            "%s: log of %d to %d is given up and begins anew at %d: %s",
+            "%s: log of %d to %d is given up and starts again, empty, at %d: %s",
             log.name,
             log.log_start_offset,
             log.log_end_offset,

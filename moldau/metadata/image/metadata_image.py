@@ -154,7 +154,7 @@ class MetadataDelta:
         """
         target = _TARGETS.get(type(record))
         if target is None:
-            raise InvalidMetadataRecord(f"nobody knows how to replay this record: {record}")
+            raise InvalidMetadataRecord(f"no part of the image replays this record: {record}")
         part, method = target
         self.record_count += 1
         if type(record) is kinds.RemoveTopicRecord:

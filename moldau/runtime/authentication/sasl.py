@@ -151,7 +151,9 @@ class ScramClient:
     def _final(self, server_first: str) -> bytes:
         attributes = _attributes(server_first)
         if "m" in attributes:
-            raise AuthenticationError("SCRAM: the server demands an extension nobody knows")
+            raise AuthenticationError(
+                "SCRAM: the server demands an extension that this client does not know"
+            )
         nonce, salt_text, count_text = (attributes.get(key, "") for key in "rsi")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise AuthenticationError("SCRAM: the server's nonce does not continue ours")
@@ -167,7 +169,7 @@ class ScramClient:
         if not LEAST_ITERATIONS <= count <= MOST_ITERATIONS:
             raise AuthenticationError(
                 f"SCRAM: {count} iterations; from {LEAST_ITERATIONS} to {MOST_ITERATIONS} are "
-                "accepted: set the user's credential anew"
+                "accepted: set the user's credential again"
             )
         without_proof = f"c={b64encode(_GS2_HEADER.encode()).decode()},r={nonce}"
         message = f"{self._first_bare},{server_first},{without_proof}".encode()
