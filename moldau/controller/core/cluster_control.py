@@ -461,6 +461,7 @@ class ClusterControl:
         if broker.fenced:
             if request.want_shut_down:
                 response.should_shut_down = True
+                self.heartbeats.forget(broker.broker_id)
             elif not request.want_fence and is_caught_up and not broker.in_controlled_shutdown:
                 # An incarnation that began to shut down does not come back; the next one does.
                 response.is_fenced = False
@@ -506,7 +507,9 @@ class ClusterControl:
     def _leave(
         self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, *, shut_down: bool
     ) -> ControllerResult[BrokerHeartbeatResponse]:
-        """Fence a broker that asked for it."""
+        """Fence a broker that asked for it. One that may stop has no session any more: its next
+        start need not wait for the end of it.
+        """
         response = BrokerHeartbeatResponse(
             is_caught_up=request.current_metadata_offset >= broker.broker_epoch,
             is_fenced=True,
@@ -514,6 +517,8 @@ class ClusterControl:
         )
         step = self._fencing_step(broker)
         if step.is_last:
+            if shut_down:
+                self.heartbeats.forget(broker.broker_id)
             return ControllerResult(response, step.records)
         again = self._again(self.heartbeat, request)
         return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)

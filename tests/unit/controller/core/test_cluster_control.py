@@ -267,6 +267,19 @@ def test_a_broker_that_leads_nothing_may_stop_at_once() -> None:
     assert driver.beat(1, want_shut_down=True).should_shut_down is True
 
 
+@pytest.mark.parametrize("heartbeats", [1, 2], ids=["answered", "answer lost"])
+def test_the_next_start_after_leave_to_stop_registers_at_once(heartbeats: int) -> None:
+    driver = CoreDriver()
+    driver.join(1)
+    for _ in range(heartbeats):
+        assert driver.beat(1, want_shut_down=True).should_shut_down is True
+    other = registration(1, incarnation_id=UUID(int=0x77))
+    assert driver.ask(other).error_code == 0
+    # The next incarnation has a session of its own.
+    third = registration(1, incarnation_id=UUID(int=0x78))
+    assert driver.ask(third).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
 def test_a_failed_directory_takes_its_replicas_out() -> None:
     driver = CoreDriver()
     directories = [directory_id(1, 0), directory_id(1, 1)]
