@@ -7,6 +7,9 @@ BENCH_ARGS ?=
 SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	$(if $(FIRST_SEED),--first-seed $(FIRST_SEED)) $(if $(BUG),--bug $(BUG)) $(if $(WORKERS),--workers $(WORKERS))
 
+# Tests start thousands of Python processes: none of them compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-all slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
