@@ -191,17 +191,17 @@ def deposed_stays_active(patch: Patch) -> None:
 
 BUGS = table(
     InjectedBug(answer_before_commit, 1),
-    InjectedBug(decisions_overlap, 1),
+    InjectedBug(decisions_overlap, 11),
     InjectedBug(sessions_unchecked),
     InjectedBug(fenced_stays_in_isr, 1, ("kill_broker", "stop_broker")),
-    InjectedBug(unclean_start_is_clean, 1, ("kill_broker",)),
-    InjectedBug(deposed_keeps_state, 1, ("stop_controller", "partition", "resign", "stall_disk")),
+    InjectedBug(unclean_start_is_clean, 2, ("kill_broker",)),
+    InjectedBug(deposed_keeps_state, 2, ("stop_controller", "partition", "resign", "stall_disk")),
     InjectedBug(producer_ids_twice, 1),
     InjectedBug(second_broker_epoch, 1),
-    InjectedBug(persist_in_the_background, 1, ("storage_outage",)),
+    InjectedBug(persist_in_the_background, 2, ("storage_outage",)),
     InjectedBug(votes_forgotten),
-    InjectedBug(unflushed_counts, 1, ("storage_outage",)),
+    InjectedBug(unflushed_counts, 4, ("storage_outage",)),
     InjectedBug(delivered_before_commit),
-    InjectedBug(trimmed_before_snapshot, 1, ("crash_on_file", "kill_controller")),
+    InjectedBug(trimmed_before_snapshot, 12, ("crash_on_file", "kill_controller")),
     InjectedBug(deposed_stays_active),
 )
