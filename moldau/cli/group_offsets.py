@@ -31,6 +31,7 @@ from moldau.cli.targets import (
     chosen_groups,
     existing_partitions,
     parse_topics,
+    partitions_of,
     require_groups,
 )
 from moldau.client import (
@@ -447,12 +448,7 @@ async def _gone(admin: Admin, partitions: list[TopicPartition]) -> set[TopicPart
     """The partitions that do not exist any more: offsets outlive topics for a while."""
     names = set(await admin.list_topics(include_internal=True))
     topics = await admin.describe_topics(sorted({each.topic for each in partitions} & names))
-    present = {
-        TopicPartition(name, each.partition)
-        for name, topic in topics.items()
-        for each in topic.partitions
-    }
-    return {each for each in partitions if each not in present}
+    return set(partitions) - partitions_of(topics).keys()
 
 
 async def _carry_out(
@@ -480,8 +476,7 @@ def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> N
     rows: list[dict[str, object]] = [
         {
             "group_id": group_id,
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
+            **each.partition._asdict(),
             "current_offset": each.current,
             "new_offset": each.new.offset if each.new else None,
             "note": each.note or None,

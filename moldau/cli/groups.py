@@ -180,8 +180,7 @@ def document(described: DescribedGroup) -> dict[str, object]:
         "members": [_member_document(member) for member in group.members],
         "offsets": [
             {
-                "topic": row.partition.topic,
-                "partition": row.partition.partition,
+                **row.partition._asdict(),
                 "current_offset": row.committed.offset if row.committed else None,
                 "leader_epoch": _epoch(row),
                 "metadata": row.committed.metadata if row.committed else None,

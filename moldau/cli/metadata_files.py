@@ -70,10 +70,8 @@ def metadata_directory(filesystem: Filesystem, path: str) -> str:
 
 
 def metadata_log_files(filesystem: Filesystem, path: str) -> list[str]:
-    """The snapshots and segments of a path, in the order of their offsets.
-
-    Raises:
-        FileNotFoundError: there is nothing at `path`, or no metadata in it.
+    """The snapshots and segments of a path, in the order of their offsets. Raises:
+    FileNotFoundError: there is nothing at `path`, or no metadata in it
     """
     if not filesystem.exists(path):
         raise FileNotFoundError(2, "there is no such file or directory", path)

@@ -118,7 +118,7 @@ def asks_cluster(
     *, controllers: bool = False, timeout_ms: int = DEFAULT_TIMEOUT_MS
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of a running cluster in place of its first parameter, a
-    `ClusterAccess`. They come behind the command's own options, before `--json`.
+    `ClusterAccess`.
 
     Args:
         controllers: whether `--bootstrap-controller` is one of them.
@@ -130,11 +130,20 @@ def asks_cluster(
         "command_config": (CommandConfig, None),
         "timeout_ms": (TimeoutMs, timeout_ms),
     }
+    return asks(options, ClusterAccess)
+
+
+def asks(
+    options: Mapping[str, tuple[object, object]], make: Callable[..., object]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options (by name: type and default) in place of its first parameter, which
+    `make` makes of them. They come behind the command's own options, before `--json`.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**given: Any) -> None:
-            command(ClusterAccess(**{name: given.pop(name) for name in options}), **given)
+            command(make(**{name: given.pop(name) for name in options}), **given)
 
         _, *own = signature(command, eval_str=True).parameters.values()
         end = len(own) - (own[-1:] != [] and own[-1].name == "as_json")

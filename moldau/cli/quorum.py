@@ -87,15 +87,12 @@ def replication(
         ),
         (
             (
-                row["node_id"],
-                row["directory_id"],
-                row["log_end_offset"],
-                row["lag"],
-                _time_text(row["last_fetch_timestamp_ms"], now_ms, human_readable),
-                _time_text(row["last_caught_up_timestamp_ms"], now_ms, human_readable),
-                row["status"],
+                *figures,
+                _time_text(fetched_ms, now_ms, human_readable),
+                _time_text(caught_up_ms, now_ms, human_readable),
+                status,
             )
-            for row in rows
+            for *figures, fetched_ms, caught_up_ms, status in (row.values() for row in rows)
         ),
     )
 

@@ -37,7 +37,15 @@ from moldau.cli.reassignment_plan import (
     set_throttle,
     write_assignment,
 )
-from moldau.cli.targets import Target, Targets, describe_targets, ids_text, parse_ids, parse_targets
+from moldau.cli.targets import (
+    Target,
+    Targets,
+    describe_targets,
+    ids_text,
+    parse_ids,
+    parse_targets,
+    partitions_of,
+)
 from moldau.client import Admin, Reassignment, TopicPartition
 
 app = typer.Typer(
@@ -188,8 +196,7 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
         print_json(
             [
                 {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
+                    **partition._asdict(),
                     "replicas": list(move.replicas),
                     "adding_replicas": list(move.adding_replicas),
                     "removing_replicas": list(move.removing_replicas),
@@ -463,13 +470,8 @@ async def _settle(admin: Admin, after: Mapping[TopicPartition, Sequence[int]]) -
     names = {partition.topic for partition in after}
     deadline_s = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline_s:
-        topics = await admin.describe_topics(names)
-        told = {
-            TopicPartition(name, each.partition): each.replicas
-            for name, topic in topics.items()
-            for each in topic.partitions
-        }
-        if all(told.get(partition) == tuple(after[partition]) for partition in after):
+        told = partitions_of(await admin.describe_topics(names))
+        if all(each in told and told[each].replicas == tuple(after[each]) for each in after):
             return
         await asyncio.sleep(MIN_INTERVAL_S)
 
@@ -495,13 +497,12 @@ async def _verified(
     """
     # Moves first: one that ends between the two questions is then seen as it was, not as wrong.
     moves = await admin.list_partition_reassignments()
-    topics, _ = await describe_targets(admin, [(each.topic, each.partition) for each in partitions])
-    replicas = {
-        TopicPartition(name, each.partition): each.replicas
-        for name, topic in topics.items()
-        for each in topic.partitions
-    }
-    rows = [_state(each, moves.get(each), replicas[each], planned.get(each)) for each in partitions]
+    topics, _ = await describe_targets(admin, partitions)
+    there = partitions_of(topics)
+    rows = [
+        _state(each, moves.get(each), there[each].replicas, planned.get(each))
+        for each in partitions
+    ]
     if not quiet:
         for row in rows:
             name = TopicPartition(row["topic"], row["partition"])
@@ -566,4 +567,4 @@ def _wanted(
     if targets:
         fail("--from-json and TOPIC exclude each other", status=2)
     planned = read_assignment(from_json)
-    return [(each.topic, each.partition) for each in planned], planned
+    return list(planned), planned

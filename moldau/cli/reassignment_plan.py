@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from moldau.cli.options import read_small_file
 from moldau.cli.output import fail
-from moldau.cli.targets import Target, describe_targets, ids_text
+from moldau.cli.targets import Target, describe_targets, ids_text, partitions_of
 from moldau.client import (
     Admin,
     ClusterDescription,
@@ -154,8 +154,7 @@ def assignment_document(assignment: Assignment) -> dict[str, object]:
         "version": VERSION,
         "partitions": [
             {
-                "topic": partition.topic,
-                "partition": partition.partition,
+                **partition._asdict(),
                 "replicas": list(replicas),
                 "log_dirs": [ANY_DIRECTORY] * len(replicas),
             }
@@ -270,20 +269,12 @@ class Plan(NamedTuple):
 
 async def make_plan(admin: Admin, wish: Wish) -> Plan:
     """What fulfils a wish; exits with status 1 when nothing can. Raises: KafkaError"""
-    listed = wish.listed or {}
-    targets = wish.targets or [(each.topic, each.partition) for each in listed]
-    topics, partitions = await describe_targets(admin, targets)
+    topics, partitions = await describe_targets(admin, wish.targets or list(wish.listed or ()))
     cluster = await admin.describe_cluster(include_fenced_brokers=True)
     ongoing = await admin.list_partition_reassignments()
-    before = {}
-    for partition in partitions:
-        described = next(
-            each
-            for each in topics[partition.topic].partitions
-            if each.partition == partition.partition
-        )
-        move = ongoing.get(partition)
-        before[partition] = move.target_replicas if move else described.replicas
+    described = partitions_of(topics)
+    before = {each: described[each].replicas for each in partitions}
+    before |= {each: ongoing[each].target_replicas for each in partitions if each in ongoing}
     after: Mapping[TopicPartition, Sequence[int]]
     if wish.listed is not None:
         after = wish.listed

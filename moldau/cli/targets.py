@@ -7,13 +7,13 @@ not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated
 
 import typer
 
 from moldau.cli.output import fail
-from moldau.client import Admin, TopicDescription, TopicPartition
+from moldau.client import Admin, PartitionDescription, TopicDescription, TopicPartition
 from moldau.protocol.types import is_legal_topic_name
 
 Targets = Annotated[
@@ -45,7 +45,7 @@ def parse_targets(texts: Iterable[str] | None) -> list[Target]:
 
 
 async def describe_targets(
-    admin: Admin, targets: list[Target]
+    admin: Admin, targets: Collection[Target]
 ) -> tuple[dict[str, TopicDescription], list[TopicPartition]]:
     """The topics and the partitions that are meant, all of them when `targets` is empty.
 
@@ -64,6 +64,16 @@ async def describe_targets(
         for each in sorted(indexes[name]) if index is None else [index]:
             found[TopicPartition(name, each)] = None
     return topics, list(found)
+
+
+def partitions_of(
+    topics: Mapping[str, TopicDescription],
+) -> dict[TopicPartition, PartitionDescription]:
+    return {
+        TopicPartition(name, each.partition): each
+        for name, topic in topics.items()
+        for each in topic.partitions
+    }
 
 
 async def resolve_names(
@@ -141,13 +151,9 @@ async def existing_partitions(
     admin: Admin, topics: dict[str, set[int] | None]
 ) -> list[TopicPartition]:
     """The partitions in order. Exits with status 1 for one that is not there. Raises: KafkaError"""
-    described = await admin.describe_topics(sorted(topics))
-    partitions = []
-    for topic in sorted(topics):
-        indexes = {each.partition for each in described[topic].partitions}
-        wanted = topics[topic]
-        for index in sorted(indexes if wanted is None else wanted):
-            if index not in indexes:
-                fail(f"there is no partition {index} of {topic}; it has {len(indexes)}")
-            partitions.append(TopicPartition(topic, index))
-    return partitions
+    targets: list[Target] = []
+    for topic, indexes in sorted(topics.items()):
+        targets += (
+            [(topic, None)] if indexes is None else [(topic, each) for each in sorted(indexes)]
+        )
+    return (await describe_targets(admin, targets))[1]

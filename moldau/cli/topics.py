@@ -420,8 +420,7 @@ def elect_leaders(
         print_json(
             [
                 {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
+                    **partition._asdict(),
                     "elected": error is None,
                     "error": None if error is None else error.code.name,
                 }

@@ -131,10 +131,8 @@ class ClusterLayout:
 
     @classmethod
     def found(cls, directory: Path, config: Mapping[str, str] | None = None) -> ClusterLayout:
-        """The cluster that an earlier layout wrote into `directory`.
-
-        Raises:
-            LayoutError: there is none, or its configuration cannot be read.
+        """The cluster that an earlier layout wrote into `directory`. Raises: LayoutError: there is
+        none, or its configuration cannot be read
         """
         nodes: list[NodeSpec] = []
         host = ""
@@ -203,9 +201,7 @@ class ClusterLayout:
 
     def format(self, *, cluster_id: str | None = None) -> str:
         """Format every node's storage; returns the cluster id, a fresh one when None was given.
-
-        Raises:
-            LayoutError: a node's configuration or directory does not allow it.
+        Raises: LayoutError: a node's configuration or directory does not allow it
         """
         from moldau.node.formatting import (
             FormatError,
@@ -318,9 +314,7 @@ class PortHolder:
 
     def hold(self, port: int) -> None:
         """Hold a port that a node had before; what is left of its connections does not matter.
-
-        Raises:
-            NoFreePort: another process uses it.
+        Raises: NoFreePort: another process uses it
         """
         if port not in self._held and not self._bind(port, is_own=True):
             raise NoFreePort(f"{self._host}:{port} is in use")

@@ -75,11 +75,7 @@ class NodeProcess:
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Spawn the process without waiting for it to serve.
-
-        Raises:
-            NodeFailed: it already runs.
-        """
+        """Spawn the process without waiting for it to serve. Raises: NodeFailed: it already runs"""
         if self.running:
             raise NodeFailed(f"node {self.config_path} already runs")
         self._collect()
@@ -121,10 +117,8 @@ class NodeProcess:
         return None
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> str:
-        """Wait for the `ready: HOST:PORT` line and return its address.
-
-        Raises:
-            NodeFailed: the node ended or the deadline passed; the text has the end of its log.
+        """Wait for the `ready: HOST:PORT` line and return its address. Raises: NodeFailed: the node
+        ended or the deadline passed; the text has the end of its log
         """
         process = self._process
         assert process is not None, "started"
@@ -216,10 +210,8 @@ class NodeProcess:
 
 
 def wait_ready_together(nodes: Iterable[NodeProcess], deadline_s: float = START_DEADLINE_S) -> None:
-    """Wait until all of them are ready, which may need one another.
-
-    Raises:
-        NodeFailed: one ended, or the deadline passed; the text has the end of its log.
+    """Wait until all of them are ready, which may need one another. Raises: NodeFailed: one ended,
+    or the deadline passed; the text has the end of its log
     """
     waiting = list(nodes)
     end = time.monotonic() + deadline_s

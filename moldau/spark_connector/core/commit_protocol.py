@@ -264,10 +264,8 @@ class TaskReport:
 
 
 def role_of(plan: Plan, query_id: str, batch_id: int, task: int) -> tuple[Role, Slot | None]:
-    """What a task has to do, and for a REWRITE the slot that was lost.
-
-    Raises:
-        Refused: nothing may be written.
+    """What a task has to do, and for a REWRITE the slot that was lost. Raises: Refused: nothing may
+    be written
     """
     batch = plan.batch(query_id, batch_id)
     if batch is not None:

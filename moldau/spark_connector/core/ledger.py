@@ -370,19 +370,15 @@ class LedgerIndex:
             del self._finished[sink_id]
 
     def record(self, sink_id: str) -> SinkRecord | None:
-        """The sink's own record; None for one that the ledger does not know.
-
-        Raises:
-            LedgerUnreadable
+        """The sink's own record; None for one that the ledger does not know. Raises:
+        LedgerUnreadable
         """
         entry = self._records.get(sink_id)
         return None if entry is None else _decoded(entry, sink_id)
 
     def finished(self, sink_id: str, query_id: str) -> Batch | None:
-        """The last batch of a query that another one has followed on the sink.
-
-        Raises:
-            LedgerUnreadable
+        """The last batch of a query that another one has followed on the sink. Raises:
+        LedgerUnreadable
         """
         entry = self._finished.get(sink_id, {}).get(query_id)
         return None if entry is None else _decoded(entry, sink_id).batch
@@ -407,10 +403,8 @@ class LedgerIndex:
         return found, len(names) <= most
 
     def elsewhere(self, sink_id: str, query_id: str) -> list[tuple[str, Batch]]:
-        """The last batches of a query under other sinks, with these sinks' ids.
-
-        Raises:
-            LedgerUnreadable
+        """The last batches of a query under other sinks, with these sinks' ids. Raises:
+        LedgerUnreadable
         """
         found = []
         needle = query_id.encode()

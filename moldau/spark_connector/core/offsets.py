@@ -63,10 +63,8 @@ def to_json(
 
 
 def from_json(value: object) -> Offsets:
-    """The offsets of a checkpoint.
-
-    Raises:
-        InvalidCheckpoint: it is not what `to_json`, or Spark's own Kafka source, has written.
+    """The offsets of a checkpoint. Raises: InvalidCheckpoint: it is not what `to_json`, or Spark's
+    own Kafka source, has written
     """
     if value == {}:  # a pattern that no topic has matched yet
         return {}
@@ -229,10 +227,8 @@ class Wanted:
         return self.latest_when_not_found
 
     def times(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The times that have to be looked up, in ms, by partition.
-
-        Raises:
-            OffsetsNotFound: they are not given for exactly these partitions.
+        """The times that have to be looked up, in ms, by partition. Raises: OffsetsNotFound: they
+        are not given for exactly these partitions
         """
         if isinstance(self.selection, AtTime):
             return dict.fromkeys(partitions, self.selection.timestamp_ms)

@@ -170,10 +170,8 @@ def prepare_environment() -> None:
 
 
 def java_home() -> Path | None:
-    """The directory for JAVA_HOME; None when the environment is right as it is.
-
-    Raises:
-        JavaNotFound: no Java, or only ones that this Spark cannot use.
+    """The directory for JAVA_HOME; None when the environment is right as it is. Raises:
+    JavaNotFound: no Java, or only ones that this Spark cannot use
     """
     newest = newest_java()
     tried: list[str] = []

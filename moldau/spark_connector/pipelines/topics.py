@@ -27,11 +27,9 @@ KAFKA_PREFIX: Final = "kafka."
 
 
 def prepare_topics(pipeline: Pipeline) -> None:
-    """Make the topics that the sink says how to make; refuse those that do not fit.
-
-    Raises:
-        PipelineFailed: a topic is missing or has the wrong number of partitions, the pipeline would
-            read what it writes, or no broker answers.
+    """Make the topics that the sink says how to make; refuse those that do not fit. Raises:
+    PipelineFailed: a topic is missing or has the wrong number of partitions, the pipeline would
+    read what it writes, or no broker answers
     """
     sink, source = pipeline.sink, pipeline.source
     try:
@@ -87,9 +85,7 @@ def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
 
 def settle_pipeline(pipeline: Pipeline) -> bool:
     """End the transactions that a pipeline which does not run has left open; whether it has any.
-
-    Raises:
-        SparkConnectorError: the cluster does not answer, or rows are lost.
+    Raises: SparkConnectorError: the cluster does not answer, or rows are lost
     """
     from moldau.spark_connector import settle_sink
 

@@ -126,10 +126,8 @@ class Positions:
         return self._skipped.total()
 
     def new_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Those that the store does not have. A partition's rows may come in any order.
-
-        Raises:
-            RowsOutOfOrder: see the module, case 3.
+        """Those that the store does not have. A partition's rows may come in any order. Raises:
+        RowsOutOfOrder: see the module, case 3
         """
         for row in rows:
             offset = row["offset"]

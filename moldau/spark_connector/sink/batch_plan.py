@@ -89,10 +89,8 @@ def _memory() -> _Process:
 def plan_batch(
     options: SinkOptions, sink_id: str, *, query_id: str | None = None, is_single: bool = False
 ) -> PlannedBatch:
-    """Take charge of the sink, finish what was decided, abort what was not.
-
-    Raises:
-        SparkConnectorError: nothing may be written, or the cluster does not answer.
+    """Take charge of the sink, finish what was decided, abort what was not. Raises:
+    SparkConnectorError: nothing may be written, or the cluster does not answer
     """
     memory = _memory()
     servers = options.kafka["bootstrap.servers"]
@@ -166,10 +164,8 @@ def commit_batch(
     batch_id: int,
     reports: Sequence[TaskReport],
 ) -> None:
-    """Make the batch visible, once and for all.
-
-    Raises:
-        SparkConnectorError: it is not, or not whole; the text says which.
+    """Make the batch visible, once and for all. Raises: SparkConnectorError: it is not, or not
+    whole; the text says which
     """
     what = f"committing batch {batch_id} of sink {planned.sink_id!r}"
     with explained(what), _carrier(options, planned) as carrier:

@@ -159,10 +159,8 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """From what Spark hands over.
-
-        Raises:
-            InvalidOption: unknown, misplaced, refused, or not a value that the option can have.
+        """From what Spark hands over. Raises: InvalidOption: unknown, misplaced, refused, or not a
+        value that the option can have
         """
         reader = OptionReader(
             given, known=KNOWN, elsewhere=ELSEWHERE, refused_kafka=REFUSED_KAFKA, what="sink"

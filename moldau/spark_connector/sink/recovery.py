@@ -310,10 +310,8 @@ class StepCarrier:
 
 
 def serves_two_phase(options: SinkOptions, sink_id: str) -> bool:
-    """Whether the brokers serve prepared transactions (KIP-939) to this principal.
-
-    Raises:
-        KafkaError: they cannot be asked.
+    """Whether the brokers serve prepared transactions (KIP-939) to this principal. Raises:
+    KafkaError: they cannot be asked
     """
     config = options.producer_config(
         transactional_id=f"{sink_id}.probe", transaction_two_phase_commit_enable=True

@@ -160,11 +160,8 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """What Spark hands over, checked.
-
-        Raises:
-            InvalidOption: an option is unknown, missing, excluded by another, or has a value that
-                it cannot have.
+        """What Spark hands over, checked. Raises: InvalidOption: an option is unknown, missing,
+        excluded by another, or has a value that it cannot have
         """
         reader = OptionReader(
             given, known=OPTIONS, elsewhere=ELSEWHERE, refused_kafka=REFUSED_KAFKA, what="source"
@@ -199,10 +196,8 @@ class SourceOptions:
         return self.kafka.get("isolation.level") == "read_committed"
 
     def check_stream(self) -> Wanted:
-        """What a stream needs beyond what every read does; returns where a new one starts.
-
-        Raises:
-            InvalidOption
+        """What a stream needs beyond what every read does; returns where a new one starts. Raises:
+        InvalidOption
         """
         for name in ONLY_BATCH:
             if name in self.given:
@@ -213,10 +208,8 @@ class SourceOptions:
         return self.starting or Wanted(Place.LATEST, "startingOffsets")
 
     def check_batch(self) -> tuple[Wanted, Wanted]:
-        """What a batch needs beyond what every read does; returns where it starts and ends.
-
-        Raises:
-            InvalidOption
+        """What a batch needs beyond what every read does; returns where it starts and ends. Raises:
+        InvalidOption
         """
         for name in ONLY_STREAM:
             if name in self.given:

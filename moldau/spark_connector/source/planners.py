@@ -69,10 +69,8 @@ ENDED: Final = (Missing.GONE, Missing.REPLACED)
 def plan_batch(
     options: SourceOptions, source: OffsetsReader, narrowing: Narrowing
 ) -> tuple[list[OffsetRange], TopicIds]:
-    """What each task reads, of the topics as they are now.
-
-    Raises:
-        InvalidOption, TopicsNotFound, OffsetsNotFound, DataLoss, and what the cluster refuses.
+    """What each task reads, of the topics as they are now. Raises: InvalidOption, TopicsNotFound,
+    OffsetsNotFound, DataLoss, and what the cluster refuses
     """
     starting, ending = options.check_batch()
     topology = source.topology(patient=True)
@@ -157,10 +155,8 @@ class StreamPlanner:
         self._planned_blindly = False
 
     def initial_offset(self) -> OffsetsJson:
-        """Where a query begins that has no checkpoint yet.
-
-        Raises:
-            TopicsNotFound, OffsetsNotFound, DataLoss, and what the cluster refuses.
+        """Where a query begins that has no checkpoint yet. Raises: TopicsNotFound, OffsetsNotFound,
+        DataLoss, and what the cluster refuses
         """
         topology = self._source.topology(patient=True)
         check_found(topology.missing)
@@ -218,10 +214,8 @@ class StreamPlanner:
         self._admission.set_target(self._source.ends(topology.partitions))
 
     def tasks(self, start_value: object, end_value: object) -> list[OffsetRange]:
-        """What each task of the batch between two offsets reads.
-
-        Raises:
-            DataLoss, InvalidCheckpoint, and what the cluster refuses.
+        """What each task of the batch between two offsets reads. Raises: DataLoss,
+        InvalidCheckpoint, and what the cluster refuses
         """
         start, end = from_json(start_value), from_json(end_value)
         start_ids, end_ids = topic_ids_of(start_value), topic_ids_of(end_value)

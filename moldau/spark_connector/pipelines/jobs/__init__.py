@@ -28,10 +28,8 @@ STARTS: Final = {
 
 
 def start_job(spark: SparkSession, pipeline: Pipeline) -> Running:
-    """Start a pipeline whose topics are prepared.
-
-    Raises:
-        PipelineFailed: it cannot be started as it is: Spark refuses an expression, for example.
+    """Start a pipeline whose topics are prepared. Raises: PipelineFailed: it cannot be started as
+    it is: Spark refuses an expression, for example
     """
     from pyspark.errors import PySparkException
 

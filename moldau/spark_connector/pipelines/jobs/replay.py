@@ -196,10 +196,8 @@ class ReplayBook:
         self._files = files
 
     def plan(self, source: ArchiveSource, target: str) -> ReplayPlan | None:
-        """The plan of an earlier run; None when there was none.
-
-        Raises:
-            PipelineFailed: it was for something else, or cannot be read.
+        """The plan of an earlier run; None when there was none. Raises: PipelineFailed: it was for
+        something else, or cannot be read
         """
         document = self._read(PLAN_FILE)
         if document is None:
@@ -280,10 +278,8 @@ def start(spark: SparkSession, pipeline: Pipeline) -> RunningReplay:
 
 
 def archived(spark: SparkSession, source: ArchiveSource, name: str) -> DataFrame:
-    """The archive's records that are to be replayed.
-
-    Raises:
-        PipelineFailed: the archive holds something else than whole records.
+    """The archive's records that are to be replayed. Raises: PipelineFailed: the archive holds
+    something else than whole records
     """
     found = spark.read.parquet(source.path)
     missing = [each for each in _NEEDED if each not in found.columns]

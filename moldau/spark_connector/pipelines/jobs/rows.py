@@ -105,10 +105,8 @@ def _as_bytes(frame: DataFrame, column: Column) -> Column:
 
 
 def transformed(spark: SparkSession, frame: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """The frame after the pipeline's transform, unchanged when it has none.
-
-    Raises:
-        PipelineFailed: SQL that Spark cannot plan, or a function that fails or returns no stream.
+    """The frame after the pipeline's transform, unchanged when it has none. Raises: PipelineFailed:
+    SQL that Spark cannot plan, or a function that fails or returns no stream
     """
     from pyspark.errors import PySparkException
 
