@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,9 +80,12 @@ def run(
 
     pipelines = _loaded(file)
     if available_now:
-        pipelines = _until_end(pipelines)
+        ending = tuple(replace(each, every_ms=None) for each in pipelines.pipelines)
+        pipelines = replace(pipelines, pipelines=ending)
     options = RunOptions(master, key_values(conf or [], "--conf"))
-    _refuse_foreign_settings(options)
+    for key in options.settings:
+        if not key.startswith("spark."):
+            fail(f"--conf {key}: Spark's settings begin with spark.", status=2)
     try:
         _run_and_show(pipelines, options, as_json=as_json)
     except SparkConnectorError as error:
@@ -92,10 +96,13 @@ def run(
 def check(file: File, as_json: AsJson = False) -> None:
     """Say whether a file is right, as far as that can be known without Spark and the cluster."""
     from moldau.spark_connector.errors import PipelineError
+    from moldau.spark_connector.pipelines.jobs.streams import load_function
 
     pipelines = _loaded(file)
     try:
-        _check_functions(pipelines)
+        for each in pipelines.pipelines:
+            if each.transform is not None and each.transform.python is not None:
+                load_function(each.transform.python, each.directory)
     except PipelineError as error:
         fail(f"{file}: {error}", status=2)
     rows = [_described(each) for each in pipelines.pipelines]
@@ -154,19 +161,6 @@ def _loaded(file: Path) -> PipelineFile:
         sys.exit(2)
 
 
-def _refuse_foreign_settings(options: RunOptions) -> None:
-    for key in options.settings:
-        if not key.startswith("spark."):
-            fail(f"--conf {key}: Spark's settings begin with spark.", status=2)
-
-
-def _until_end(file: PipelineFile) -> PipelineFile:
-    from dataclasses import replace
-
-    pipelines = tuple(replace(each, every_ms=None) for each in file.pipelines)
-    return replace(file, pipelines=pipelines)
-
-
 def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> None:
     from rich.console import Console
 
@@ -185,15 +179,6 @@ def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> 
     with progress_view(Console(stderr=True)) as view:
         options.observer, options.say = view.batch_done, view.say
         run_pipelines(file, options)
-
-
-def _check_functions(file: PipelineFile) -> None:
-    """Python transforms are there. Raises: PipelineFailed."""
-    from moldau.spark_connector.pipelines.jobs.rows import load_function
-
-    for each in file.pipelines:
-        if each.transform is not None and each.transform.python is not None:
-            load_function(each.transform.python, each.directory)
 
 
 def _described(pipeline: Pipeline) -> dict[str, str]:

@@ -11,12 +11,24 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, NamedTuple
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import (
+    AsJson,
+    ClusterAccess,
+    Target,
+    Targets,
+    asks_cluster,
+    describe_targets,
+    ids_text,
+    parse_ids,
+    parse_targets,
+    partitions_of,
+)
 from moldau.cli.output import fail, live_view, print_json, print_table, size_text
 from moldau.cli.reassign_progress import (
     COLUMNS,
@@ -36,15 +48,6 @@ from moldau.cli.reassignment_plan import (
     read_assignment,
     set_throttle,
     write_assignment,
-)
-from moldau.cli.targets import (
-    Target,
-    Targets,
-    describe_targets,
-    ids_text,
-    parse_ids,
-    parse_targets,
-    partitions_of,
 )
 from moldau.client import Admin, Reassignment, TopicPartition
 
@@ -95,14 +98,14 @@ WaitTimeoutMs = Annotated[
 ]
 
 
-class PartitionState(TypedDict):
+class PartitionState(NamedTuple):
     """Where a partition is: "complete", "in progress", or "different" from what a file plans."""
 
     topic: str
     partition: int
     state: str
-    replicas: list[int]
-    planned_replicas: list[int] | None
+    replicas: Sequence[int]
+    planned_replicas: Sequence[int] | None
 
 
 @app.command("verify")
@@ -142,7 +145,7 @@ def verify(
     with until_done():
         rows = access.run(work)
     if as_json:
-        print_json(rows)
+        print_json([row._asdict() for row in rows])
     _refuse_incomplete(rows)
 
 
@@ -197,9 +200,7 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
             [
                 {
                     **partition._asdict(),
-                    "replicas": list(move.replicas),
-                    "adding_replicas": list(move.adding_replicas),
-                    "removing_replicas": list(move.removing_replicas),
+                    **asdict(move),
                     "progress": [row.document() for row in rows if row.partition == partition],
                 }
                 for partition, move in sorted(moves.items())
@@ -505,8 +506,7 @@ async def _verified(
     ]
     if not quiet:
         for row in rows:
-            name = TopicPartition(row["topic"], row["partition"])
-            typer.echo(f"{name} {_state_text(row)}")
+            typer.echo(f"{row.topic}-{row.partition} {_state_text(row)}")
     if clear and not moves:
         await _clear(admin, topics, quiet)
     return rows
@@ -522,7 +522,7 @@ async def _clear(admin: Admin, topics: Collection[str], quiet: bool = False) -> 
 
 
 def _refuse_incomplete(rows: Collection[PartitionState]) -> None:
-    incomplete = [row for row in rows if row["state"] != "complete"]
+    incomplete = [row for row in rows if row.state != "complete"]
     if incomplete:
         fail(f"{len(incomplete)} of {len(rows)} partitions are not where they should be")
 
@@ -539,23 +539,15 @@ def _state(
         state = "different"
     else:
         state = "complete"
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "state": state,
-        "replicas": list(replicas),
-        "planned_replicas": None if planned is None else list(planned),
-    }
+    return PartitionState(*partition, state, replicas, planned)
 
 
 def _state_text(row: PartitionState) -> str:
-    if row["state"] == "in progress":
+    if row.state == "in progress":
         return "is being moved"
-    if row["state"] == "different":
-        return (
-            f"is on {ids_text(row['replicas'])}, not on {ids_text(row['planned_replicas'] or ())}"
-        )
-    return f"is on {ids_text(row['replicas'])}"
+    if row.state == "different":
+        return f"is on {ids_text(row.replicas)}, not on {ids_text(row.planned_replicas or ())}"
+    return f"is on {ids_text(row.replicas)}"
 
 
 def _wanted(

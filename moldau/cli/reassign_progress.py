@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from moldau.cli.options import partitions_of
 from moldau.cli.output import SUMMARY, Block, LiveView, size_text
-from moldau.cli.targets import partitions_of
 from moldau.client import (
     Admin,
     KafkaError,

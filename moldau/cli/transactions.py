@@ -14,9 +14,16 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import (
+    AsJson,
+    ClusterAccess,
+    Topics,
+    asks_cluster,
+    existing_partitions,
+    parse_topics,
+    partitions_of,
+)
 from moldau.cli.output import complain, fail, print_json, print_rows, print_table
-from moldau.cli.targets import Topics, existing_partitions, parse_topics, partitions_of
 from moldau.client import (
     AbortTransaction,
     Admin,

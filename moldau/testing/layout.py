@@ -157,6 +157,15 @@ class ClusterLayout:
             raise LayoutError(f"{directory}: holds no nodes of a cluster")
         return cls(host, tuple(nodes), config or {})
 
+    def refuse_other_size(self, directory: Path, counts: tuple[int, int]) -> None:
+        """Raises: ValueError: there are not so many controllers and brokers."""
+        found = (len(self.controllers), len(self.brokers))
+        if found != counts:
+            raise ValueError(
+                f"{directory} holds a cluster of {found[0]} controllers and {found[1]} brokers, "
+                f"not {counts[0]} and {counts[1]}"
+            )
+
     @property
     def brokers(self) -> tuple[NodeSpec, ...]:
         return tuple(node for node in self.nodes if node.broker_port is not None)
@@ -288,16 +297,11 @@ def candidates(ephemeral: tuple[int, int]) -> Sequence[int]:
 
 
 class PortHolder:
-    """Finds free ports of one address and holds them until `close`.
+    """Finds free ports of the address that nodes will listen on, and holds them until `close`."""
 
-    Args:
-        host: the address the nodes will listen on.
-        source: of random numbers; a fresh one when None.
-    """
-
-    def __init__(self, host: str, *, source: random.Random | None = None) -> None:
+    def __init__(self, host: str) -> None:
         self._host = host
-        self._random = source or random.Random()
+        self._random = random.Random()
         self._held: dict[int, socket.socket] = {}
 
     def take(self, count: int = 1) -> list[int]:

@@ -156,9 +156,6 @@ class Batch:
         """Whether the query may have written rows, in this batch or an earlier one."""
         return self.rows > 0 or self.batch_id > 0
 
-    def is_of(self, query_id: str, batch_id: int) -> bool:
-        return self.query_id == query_id and self.batch_id == batch_id
-
     def with_slots(self, changed: Mapping[tuple[str, int, int], SlotState]) -> Batch:
         """The batch with new states of some slots, DONE once all are committed."""
         assert self.state is BatchState.DECIDED
@@ -384,13 +381,8 @@ class LedgerIndex:
         return None if entry is None else _decoded(entry, sink_id).batch
 
     def streams(self, sink_id: str, most: int) -> tuple[dict[str, Batch], bool]:
-        """The last batches of the sink's other streaming queries, and whether these are all.
-
-        Args:
-            most: of more than so many the newest.
-
-        Raises:
-            LedgerUnreadable
+        """The last batches of the sink's other streaming queries, of more than `most` the newest,
+        and whether these are all. Raises: LedgerUnreadable
         """
         names = [
             each for each in self._finished.get(sink_id, {}) if not each.startswith(NAMED_PREFIX)

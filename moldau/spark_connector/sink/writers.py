@@ -49,16 +49,16 @@ from moldau.spark_connector.core.ledger import (
 )
 from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
 from moldau.spark_connector.failures import explained
-from moldau.spark_connector.sink.batch_plan import (
+from moldau.spark_connector.sink.driver import (
     PlannedBatch,
     abort_batch,
     commit_batch,
     plan_batch,
     planned_for,
+    slot_id,
 )
 from moldau.spark_connector.sink.ledger_store import newest_record
 from moldau.spark_connector.sink.options import Semantics, SinkOptions
-from moldau.spark_connector.sink.recovery import slot_id
 from moldau.spark_connector.sink.rows import RowColumns, checksum_of
 
 if TYPE_CHECKING:

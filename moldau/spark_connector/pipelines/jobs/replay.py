@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from moldau.spark_connector.errors import PipelineFailed, ReplayDiffers
-from moldau.spark_connector.pipelines.jobs.streams import FORMAT, sink_options, topic_sink
+from moldau.spark_connector.pipelines.jobs.streams import FORMAT, mirrored, sink_options, topic_sink
 from moldau.spark_connector.pipelines.model import ArchiveSource, Pipeline
 from moldau.spark_connector.pipelines.running import BatchProgress, failure_line
 from moldau.spark_connector.pipelines.small_files import SmallFiles, small_files
@@ -153,12 +153,8 @@ def make_plan(
     counts: Mapping[int, int],
     target: str,
 ) -> ReplayPlan:
-    """A plan for what is in the archive.
-
-    Args:
-        ranges: what is to be replayed.
-        target: the sink's topic.
-        counts: how many records of it each cell has; cells without any may be left out.
+    """A plan for what is in the archive. `counts` says how many records of `ranges` a cell has;
+    cells without any may be left out.
     """
     ends: dict[str, dict[str, int]] = {}
     for each in ranges:
@@ -260,7 +256,6 @@ class ReplayBook:
 
 
 def start(spark: SparkSession, pipeline: Pipeline) -> RunningReplay:
-    """Start it. Raises: PipelineFailed."""
     source = pipeline.source
     assert isinstance(source, ArchiveSource), "checked with the file"
     archive = archived(spark, source, pipeline.name)
@@ -457,8 +452,6 @@ class RunningReplay:
     def _rows_of(self, chunk: Chunk) -> DataFrame:
         """The chunk's records, each partition in one task and in its order."""
         from pyspark.sql import functions as f
-
-        from moldau.spark_connector.pipelines.jobs.mirror import mirrored
 
         source = self._pipeline.source
         assert isinstance(source, ArchiveSource), "checked with the file"
