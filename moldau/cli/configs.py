@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
@@ -70,16 +71,12 @@ def describe(
         print_json(
             [
                 {
-                    "name": entry.name,
-                    "value": entry.value,
+                    **asdict(entry),
                     "source": entry.source.name,
-                    "read_only": entry.read_only,
-                    "sensitive": entry.sensitive,
                     "synonyms": [
                         {"name": key, "value": value, "source": source.name}
                         for key, value, source in entry.synonyms
                     ],
-                    "documentation": entry.documentation,
                 }
                 for entry in shown
             ]

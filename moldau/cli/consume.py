@@ -37,12 +37,17 @@ from moldau.cli.record_formats import (
     text_formatter,
     unescaped,
 )
-from moldau.client.errors import ConfigurationError, KafkaError
+from moldau.client import (
+    ConfigurationError,
+    ConsumerRecord,
+    KafkaError,
+    OffsetAndMetadata,
+    TopicPartition,
+    UnknownTopicOrPartition,
+)
 
 if TYPE_CHECKING:
-    from moldau.client.records import ConsumerRecord, OffsetAndMetadata
     from moldau.client.sync import Consumer
-    from moldau.protocol.types import TopicPartition
 
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Group = Annotated[
@@ -267,7 +272,8 @@ class _Consuming:
                 idle_since = time.monotonic()
             elif limits.until_end and self._is_at_end():
                 return limits.max_messages is None
-            self._commit_when_due()
+            if self._uncommitted and time.monotonic() - self._committed_at >= COMMIT_INTERVAL_S:
+                self.commit()
         return True
 
     def commit(self) -> None:
@@ -278,8 +284,6 @@ class _Consuming:
         self._committed_at = time.monotonic()
 
     def _write(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
-        from moldau.client.records import OffsetAndMetadata
-
         formatter = self._formatter
         for partition, records in polled.items():
             data = b"".join([formatter(record) for record in records])
@@ -290,10 +294,6 @@ class _Consuming:
             if self._commits:
                 self._uncommitted[partition] = OffsetAndMetadata(records[-1].offset + 1)
         self._line.update(self.record_count, self.byte_count)
-
-    def _commit_when_due(self) -> None:
-        if self._uncommitted and time.monotonic() - self._committed_at >= COMMIT_INTERVAL_S:
-            self.commit()
 
     def _is_at_end(self) -> bool:
         assignment = self._consumer.assignment()
@@ -407,25 +407,19 @@ def _run(
             line.end()
             if consuming is None:
                 raise
-            _commit_at_interruption(consuming)
+            try:
+                consuming.commit()
+            except KafkaError as error:
+                text = f"interrupted; what was written last is not committed: {error}"
+                fail(text, status=130)
             fail(f"interrupted after {consuming.record_count} records", status=130)
         line.finish(consuming.record_count, consuming.byte_count)
     if not complete:
         fail(f"{consuming.record_count} of {limits.max_messages} records were there")
 
 
-def _commit_at_interruption(consuming: _Consuming) -> None:
-    try:
-        consuming.commit()
-    except KafkaError as error:
-        fail(f"interrupted; what was written last is not committed: {error}", status=130)
-
-
 def _begin(consumer: Consumer, topic: str, start: Start) -> None:
     """Assign the partitions, each at its start. Raises: KafkaError, also for one that is missing"""
-    from moldau.client.errors import UnknownTopicOrPartition
-    from moldau.client.records import TopicPartition
-
     existing = consumer.partitions_for(topic)
     wanted = start.partitions or tuple(existing)
     missing = [each for each in wanted if each not in existing]

@@ -8,7 +8,7 @@ import typer
 
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
 from moldau.cli.output import fail, print_json, print_table
-from moldau.client import Admin, FeatureUpdate, UpgradeType
+from moldau.client import FeatureUpdate, UpgradeType
 from moldau.metadata.features import (
     KRAFT_VERSION,
     METADATA_VERSION,
@@ -51,18 +51,11 @@ def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
         ("Feature", "SupportedMinVersion", "SupportedMaxVersion", "FinalizedVersionLevel", "Epoch"),
         (
             (
-                row["feature"],
-                *(
-                    _level_text(str(row["feature"]), row[key])
-                    for key in (
-                        "supported_min_version",
-                        "supported_max_version",
-                        "finalized_version_level",
-                    )
-                ),
+                name,
+                *(_level_text(name, level) for level in levels),
                 features.finalized_epoch,
             )
-            for row in rows
+            for name, *levels in (row.values() for row in rows)
         ),
     )
 
@@ -76,10 +69,7 @@ def upgrade(
     dry_run: DryRun = False,
 ) -> None:
     """Raise levels; there may be no way back."""
-    levels = _levels(feature, release_version)
-
-    access.run(lambda admin: _update(admin, levels, UpgradeType.UPGRADE, dry_run))
-    _tell(levels, "upgraded", dry_run)
+    _change(access, _levels(feature, release_version), UpgradeType.UPGRADE, dry_run)
 
 
 @app.command("downgrade")
@@ -94,21 +84,16 @@ def downgrade(
     dry_run: DryRun = False,
 ) -> None:
     """Lower levels; 0 switches a feature off."""
-    levels = _levels(feature, release_version)
     upgrade_type = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
-
-    access.run(lambda admin: _update(admin, levels, upgrade_type, dry_run))
-    _tell(levels, "downgraded", dry_run)
+    _change(access, _levels(feature, release_version), upgrade_type, dry_run)
 
 
-async def _update(
-    admin: Admin, levels: dict[str, int], upgrade_type: UpgradeType, dry_run: bool
+def _change(
+    access: ClusterAccess, levels: dict[str, int], upgrade_type: UpgradeType, dry_run: bool
 ) -> None:
     updates = {name: FeatureUpdate(level, upgrade_type) for name, level in levels.items()}
-    await admin.update_features(updates, validate_only=dry_run)
-
-
-def _tell(levels: dict[str, int], done: str, dry_run: bool) -> None:
+    access.run(lambda admin: admin.update_features(updates, validate_only=dry_run))
+    done = "upgraded" if upgrade_type is UpgradeType.UPGRADE else "downgraded"
     for name, level in levels.items():
         typer.echo(f"{name} {'can be' if dry_run else 'was'} {done} to {level}")
 
@@ -140,7 +125,7 @@ def _level(name: str, text: str) -> int:
     fail(f"--feature {name}={text}: the level is a whole number", status=2)
 
 
-def _level_text(name: str, level: object) -> str:
+def _level_text(name: object, level: object) -> str:
     if not isinstance(level, int):
         return "-"
     return metadata_release(level) if name == METADATA_VERSION and level else str(level)

@@ -22,17 +22,22 @@ from typing import Annotated, Final
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, parse_datetime, read_small_file
-from moldau.cli.output import complain, fail, print_json, print_table
-from moldau.cli.targets import (
+from moldau.cli.options import (
     AllGroups,
+    AsJson,
+    ClusterAccess,
     GroupIds,
     Topics,
+    asks_cluster,
     chosen_groups,
     existing_partitions,
+    parse_datetime,
     parse_topics,
+    partitions_of,
+    read_small_file,
     require_groups,
 )
+from moldau.cli.output import complain, fail, print_json, print_table
 from moldau.client import (
     Admin,
     CommittedOffset,
@@ -52,7 +57,6 @@ _UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
 FORM: Final = "topic,partition,offset or group,topic,partition,offset"
 GroupOffsets = dict[str | None, dict[TopicPartition, int]]
 """Offsets by group; None where lines name no group."""
-TopicsByName = dict[str, set[int] | None]
 AllTopics = Annotated[
     bool, typer.Option("--all-topics", help="Every topic the group has committed for.")
 ]
@@ -146,10 +150,16 @@ async def plan_offsets(
     planned = []
     for partition in partitions:
         current = committed.get(partition)
-        wanted, note = _wanted(goal, partition, current, earliest, latest, at_time)
-        planned.append(
-            _within(partition, current, wanted, note, earliest[partition], latest[partition])
-        )
+        first_offset, end_offset = earliest[partition].offset, latest[partition].offset
+        found_offset = at_time[partition].offset if at_time else -1
+        new, note = _wanted(goal, partition, current, first_offset, end_offset, found_offset)
+        if new.offset < first_offset:
+            note = f"{new.offset} is before the log's start"
+            new = CommittedOffset(first_offset)
+        elif new.offset > end_offset:
+            note = f"{new.offset} is behind the log's end"
+            new = CommittedOffset(end_offset)
+        planned.append(PlannedOffset(partition, current.offset if current else None, new, note))
     return planned
 
 
@@ -157,15 +167,17 @@ def _wanted(
     goal: Goal,
     partition: TopicPartition,
     current: CommittedOffset | None,
-    earliest: Mapping[TopicPartition, PartitionOffset],
-    latest: Mapping[TopicPartition, PartitionOffset],
-    at_time: Mapping[TopicPartition, PartitionOffset],
+    first_offset: int,
+    end_offset: int,
+    found_offset: int,
 ) -> tuple[CommittedOffset, str]:
-    """The offset that the scenario asks for, before the log's bounds are applied."""
-    end = CommittedOffset(latest[partition].offset)
+    """The offset that the scenario asks for, before the log's bounds are applied; `found_offset` is
+    that of the first record young enough, negative where there is none.
+    """
+    end = CommittedOffset(end_offset)
     match goal.scenario:
         case Scenario.EARLIEST:
-            return CommittedOffset(earliest[partition].offset), ""
+            return CommittedOffset(first_offset), ""
         case Scenario.LATEST:
             return end, ""
         case Scenario.OFFSET:
@@ -179,27 +191,9 @@ def _wanted(
         case Scenario.CURRENT:
             return (current, "") if current is not None else (end, "nothing committed: the end")
         case Scenario.TIMESTAMP:
-            found = at_time[partition].offset
-            if found < 0:
+            if found_offset < 0:
                 return end, "no record at or after that time: the end"
-            return CommittedOffset(found), ""
-
-
-def _within(
-    partition: TopicPartition,
-    current: CommittedOffset | None,
-    wanted: CommittedOffset,
-    note: str,
-    earliest: PartitionOffset,
-    latest: PartitionOffset,
-) -> PlannedOffset:
-    if wanted.offset < earliest.offset:
-        note = f"{wanted.offset} is before the log's start"
-        wanted = CommittedOffset(earliest.offset)
-    elif wanted.offset > latest.offset:
-        note = f"{wanted.offset} is behind the log's end"
-        wanted = CommittedOffset(latest.offset)
-    return PlannedOffset(partition, current.offset if current else None, wanted, note)
+            return CommittedOffset(found_offset), ""
 
 
 async def _offsets(
@@ -350,9 +344,10 @@ def _goal(
 ) -> Goal:
     """The one scenario that is asked for; exits with status 2 for none, several or a bad one."""
     goals = [Goal(scenario, number) for scenario, number in numbers.items() if number is not None]
+    now_ms = time.time_ns() // 1_000_000
     for text, option, parse in (
         (to_datetime, "--to-datetime", parse_datetime),
-        (by_duration, "--by-duration", _ago),
+        (by_duration, "--by-duration", lambda text: now_ms - parse_duration(text)),
     ):
         if text is None:
             continue
@@ -368,15 +363,11 @@ def _goal(
     return goals[0]
 
 
-def _ago(text: str) -> int:
-    return time.time_ns() // 1_000_000 - parse_duration(text)
-
-
 async def _reset(
     admin: Admin,
     group_ids: list[str],
     goal: Goal,
-    wanted: TopicsByName,
+    wanted: dict[str, set[int] | None],
     file: GroupOffsets | None,
     *,
     execute: bool,
@@ -396,11 +387,14 @@ async def _reset(
         if problem is not None or isinstance(offsets, KafkaError):
             outcome.errors.append(problem or "")
             continue
-        own_goal, chosen = _of_group(group_id, goal, partitions, offsets, file)
+        chosen = partitions or sorted(offsets)
+        if file is not None:
+            goal = Goal(Scenario.FILE, offsets=file.get(group_id, file.get(None, {})))
+            chosen = sorted(goal.offsets or ())
         try:
             gone = [] if wanted else await _gone(admin, chosen)
             present = [each for each in chosen if each not in gone]
-            plan = await plan_offsets(admin, own_goal, present, offsets)
+            plan = await plan_offsets(admin, goal, present, offsets)
         except NoPlan as error:
             outcome.errors.append(f"{group_id}: {error}")
             continue
@@ -430,29 +424,11 @@ def refusal(group_id: str, described: GroupDescription | KafkaError) -> str | No
     )
 
 
-def _of_group(
-    group_id: str,
-    goal: Goal,
-    partitions: list[TopicPartition],
-    committed: Mapping[TopicPartition, CommittedOffset],
-    file: GroupOffsets | None,
-) -> tuple[Goal, list[TopicPartition]]:
-    if file is None:
-        return goal, partitions or sorted(committed)
-    offsets = file.get(group_id, file.get(None, {}))
-    return Goal(Scenario.FILE, offsets=offsets), sorted(offsets)
-
-
 async def _gone(admin: Admin, partitions: list[TopicPartition]) -> set[TopicPartition]:
     """The partitions that do not exist any more: offsets outlive topics for a while."""
     names = set(await admin.list_topics(include_internal=True))
     topics = await admin.describe_topics(sorted({each.topic for each in partitions} & names))
-    present = {
-        TopicPartition(name, each.partition)
-        for name, topic in topics.items()
-        for each in topic.partitions
-    }
-    return {each for each in partitions if each not in present}
+    return set(partitions) - partitions_of(topics).keys()
 
 
 async def _carry_out(
@@ -480,8 +456,7 @@ def _show(outcome: Outcome, *, executed: bool, export: bool, as_json: bool) -> N
     rows: list[dict[str, object]] = [
         {
             "group_id": group_id,
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
+            **each.partition._asdict(),
             "current_offset": each.current,
             "new_offset": each.new.offset if each.new else None,
             "note": each.note or None,

@@ -13,16 +13,18 @@ from typing import Annotated
 import typer
 
 from moldau.cli.group_offsets import reset_offsets
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
-from moldau.cli.output import complain, fail, print_json, print_table
-from moldau.cli.targets import (
+from moldau.cli.options import (
     AllGroups,
+    AsJson,
+    ClusterAccess,
     GroupIds,
     Topics,
+    asks_cluster,
     chosen_groups,
     parse_topics,
     require_groups,
 )
+from moldau.cli.output import complain, fail, print_json, print_table
 from moldau.client import (
     Admin,
     CommittedOffset,
@@ -178,21 +180,23 @@ def document(described: DescribedGroup) -> dict[str, object]:
         "assignment_epoch": group.assignment_epoch,
         "lag": sum(lags) if lags else None,
         "members": [_member_document(member) for member in group.members],
-        "offsets": [
-            {
-                "topic": row.partition.topic,
-                "partition": row.partition.partition,
-                "current_offset": row.committed.offset if row.committed else None,
-                "leader_epoch": _epoch(row),
-                "metadata": row.committed.metadata if row.committed else None,
-                "log_end_offset": row.log_end_offset,
-                "lag": row.lag,
-                "member_id": row.member.member_id if row.member else None,
-                "host": row.member.host if row.member else None,
-                "client_id": row.member.client_id if row.member else None,
-            }
-            for row in described.rows
-        ],
+        "offsets": [_offset_document(row) for row in described.rows],
+    }
+
+
+def _offset_document(row: OffsetRow) -> dict[str, object]:
+    committed, member = row.committed, row.member
+    known_epoch = committed is not None and committed.leader_epoch >= 0
+    return {
+        **row.partition._asdict(),
+        "current_offset": committed.offset if committed else None,
+        "leader_epoch": committed.leader_epoch if committed and known_epoch else None,
+        "metadata": committed.metadata if committed else None,
+        "log_end_offset": row.log_end_offset,
+        "lag": row.lag,
+        "member_id": member.member_id if member else None,
+        "host": member.host if member else None,
+        "client_id": member.client_id if member else None,
     }
 
 
@@ -227,37 +231,19 @@ def _assignment_text(partitions: Iterable[TopicPartition] | None) -> str | None:
     return ";".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in topics) or None
 
 
-def _epoch(row: OffsetRow) -> int | None:
-    if row.committed is None or row.committed.leader_epoch < 0:
-        return None
-    return row.committed.leader_epoch
-
-
 def _title(group: GroupDescription) -> str:
     empty = "" if group.members else ", no active members"
     return f"{group.group_id}: {group.group_type}, {group.state}{empty}"
 
 
 def _print_offsets(described: DescribedGroup, verbose: bool) -> None:
-    epoch = ("leader epoch",) if verbose else ()
+    names = (
+        *("topic", "partition", *(("leader_epoch",) if verbose else ()), "current_offset"),
+        *("log_end_offset", "lag", "member_id", "host", "client_id"),
+    )
     print_table(
-        (
-            *("topic", "partition", *epoch, "current offset", "log end offset", "lag"),
-            *("member", "host", "client"),
-        ),
-        (
-            (
-                *row.partition,
-                *((_epoch(row),) if verbose else ()),
-                row.committed.offset if row.committed else None,
-                row.log_end_offset,
-                row.lag,
-                row.member.member_id if row.member else None,
-                row.member.host if row.member else None,
-                row.member.client_id if row.member else None,
-            )
-            for row in described.rows
-        ),
+        [name.removesuffix("_id").replace("_", " ") for name in names],
+        ([row[name] for name in names] for row in map(_offset_document, described.rows)),
         title=_title(described.group),
     )
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -24,31 +25,25 @@ from moldau.cli.options import key_values
 from moldau.cli.output import fail
 from moldau.config import ConfigError, NodeConfig
 from moldau.testing.layout import (
+    FIRST_BROKER_ID,
+    HIGHEST_PORT,
     MOST_BROKERS,
     MOST_CONTROLLERS,
+    PROPERTIES,
     ClusterLayout,
     LayoutError,
+    NextPort,
+    NodeSpec,
     NoFreePort,
     PortHolder,
     counting_from,
-    internal_topic_properties,
 )
 
 server_app = typer.Typer(help="Run a node.", no_args_is_help=True)
 #: Controllers listen this far above the first broker.
 CONTROLLER_PORTS = 100
-HIGHEST_PORT = 65_535
 Controllers = Annotated[int, typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")]
 Brokers = Annotated[int, typer.Option(min=1, max=MOST_BROKERS, help="How many serve clients.")]
-DEV_PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-controller.listener.names=CONTROLLER
-controller.quorum.bootstrap.servers={host}:{controller_port}
-log.dirs={data}
-{internal_topics}
-"""
 
 
 @server_app.callback()
@@ -97,16 +92,7 @@ def bootstrap(
     ] = False,
 ) -> None:
     """Lay out and format a cluster: one directory per node, one cluster id, one voter set."""
-    if base_port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
-        fail(f"--base-port {base_port} leaves no ports for {controllers} controllers", status=2)
-    layout = ClusterLayout.plan(
-        directory.absolute(),
-        controllers=controllers,
-        brokers=brokers,
-        host=host,
-        broker_port=counting_from(base_port),
-        controller_port=counting_from(base_port + CONTROLLER_PORTS),
-    )
+    layout = _planned(directory.absolute(), controllers, brokers, host, base_port, "--base-port")
     cluster_id = make_cluster(directory, layout)
     typer.echo(f"cluster {cluster_id}: {controllers} controllers, {brokers} brokers in {directory}")
     if start:
@@ -149,15 +135,11 @@ def run_cluster(layout: ClusterLayout, on_ready: Callable[[ClusterLayout], None]
         for nodes in (layout.brokers, layout.controllers)
     )
     try:
-        supervisor = Supervisor([brokers, controllers], say=_say)
-        return supervisor.run(lambda: on_ready(layout))
+        # Events are not results: they go to stderr.
+        say = partial(print, file=sys.stderr, flush=True)
+        return Supervisor([brokers, controllers], say=say).run(lambda: on_ready(layout))
     finally:
         watchdog.close()
-
-
-def _say(line: str) -> None:
-    """Events are not results: they go to stderr."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def dev(
@@ -208,18 +190,9 @@ def _one_node(host: str, port: int, data: Path | None, topics: list[str]) -> Non
         arguments += ["--remove-on-exit", str(home)]
     else:
         home = data.absolute()
-        home.mkdir(parents=True, exist_ok=True)
-    config = home / "server.properties"
-    text = DEV_PROPERTIES.format(
-        host=host,
-        port=port,
-        controller_port=_controller_port(config, host),
-        data=home / "data",
-        internal_topics="\n".join(
-            f"{key}={value}" for key, value in internal_topic_properties(1).items()
-        ),
-    )
-    config.write_text(text)
+    config = home / PROPERTIES
+    node = NodeSpec(FIRST_BROKER_ID, home, port, _controller_port(config, host))
+    ClusterLayout(host, (node,)).write_configs()
     become_node([str(config), *arguments])
 
 
@@ -255,44 +228,40 @@ def _many_nodes(
 
     with closing(PortHolder(host)) as ports:
         if home.exists() and any(home.iterdir()):
-            layout = _kept(home, controllers, brokers)
+            try:  # the cluster of an earlier run, on the addresses it had then
+                layout = ClusterLayout.found(home)
+                layout.refuse_other_size(home, (controllers, brokers))
+            except (LayoutError, ValueError) as error:
+                fail(str(error))
         else:
-            layout = _planned(home, controllers, brokers, host, port, ports)
+            layout = _planned(
+                *(home, controllers, brokers, host, port, "--port"),
+                free_port=None if port else lambda: _taken(ports),
+            )
             make_cluster(home, layout)
         return run_cluster(layout, on_ready)
 
 
 def _planned(
-    home: Path, controllers: int, brokers: int, host: str, port: int, ports: PortHolder
+    home: Path,
+    controllers: int,
+    brokers: int,
+    host: str,
+    port: int,
+    option: str,
+    free_port: NextPort | None = None,
 ) -> ClusterLayout:
-    def free_port() -> int:
-        return _taken(ports)
-
+    """A cluster on free ports, or on those from the option's on."""
     if port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
-        fail(f"--port {port} leaves no ports for {controllers} controllers", status=2)
+        fail(f"{option} {port} leaves no ports for {controllers} controllers", status=2)
     return ClusterLayout.plan(
         home,
         controllers=controllers,
         brokers=brokers,
         host=host,
-        broker_port=counting_from(port) if port else free_port,
-        controller_port=counting_from(port + CONTROLLER_PORTS) if port else free_port,
+        broker_port=free_port or counting_from(port),
+        controller_port=free_port or counting_from(port + CONTROLLER_PORTS),
     )
-
-
-def _kept(home: Path, controllers: int, brokers: int) -> ClusterLayout:
-    """The cluster of an earlier run, on the addresses it had then."""
-    try:
-        layout = ClusterLayout.found(home)
-    except LayoutError as error:
-        fail(str(error))
-    counts = (len(layout.controllers), len(layout.brokers))
-    if counts != (controllers, brokers):
-        fail(
-            f"{home} holds a cluster of {counts[0]} controllers and {counts[1]} brokers, "
-            f"not {controllers} and {brokers}"
-        )
-    return layout
 
 
 def _create_topics(bootstrap_server: str, topics: list[str]) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.output import ProgressBar, fail, print_json, progress_bar, reader_is_gone, size_text
+from moldau.cli.output import ProgressBar, fail, file_errors, print_json, progress_bar, size_text
 
 if TYPE_CHECKING:
     from moldau.storage.dump import DumpOptions, Row
@@ -69,7 +70,7 @@ def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) 
 
     error_count = 0
     ends_at = start = bar.done
-    try:
+    with file_errors(path):
         for row in dump_path(OsFilesystem(), path, options):
             kind = row["row"]
             if kind == "file":
@@ -79,10 +80,6 @@ def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) 
                 bar.move_to(start + row["position"] + row["size"])
             error_count += kind == "error"
             _print_row(row, as_json)
-    except BrokenPipeError:
-        reader_is_gone()
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}")
     bar.move_to(ends_at)
     return error_count
 
@@ -102,22 +99,11 @@ def verify(
     findings: list[dict[str, object]] = []
     with progress_bar("checking", _log_bytes(directory), in_bytes=True) as bar:
         verification = Verification(OsFilesystem(), deep=deep, on_progress=bar.advance)
-        try:
+        with file_errors(directory):
             for finding in verification.findings(directory):
-                findings.append(
-                    {
-                        "severity": finding.severity.name,
-                        "file": finding.file,
-                        "position": finding.position,
-                        "reason": finding.reason,
-                    }
-                )
+                findings.append({**asdict(finding), "severity": finding.severity.name})
                 if not as_json:
                     typer.echo(str(finding))
-        except BrokenPipeError:
-            reader_is_gone()
-        except OSError as error:
-            fail(f"{directory}: {error.strerror or error}")
     summary = {
         "partitions": verification.partition_count,
         "segments": verification.segment_count,

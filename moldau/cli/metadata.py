@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.output import fail, reader_is_gone
+from moldau.cli.output import fail, file_errors, reader_is_gone
 
 if TYPE_CHECKING:
     from moldau.cli.metadata_shell import Shell
@@ -42,16 +42,12 @@ def dump(
 
     filesystem, error_count = OsFilesystem(), 0
     options = DumpOptions(deep=True, print_data=True, decode="metadata")
-    try:
+    with file_errors(source):
         for path in metadata_log_files(filesystem, source):
             for row in _records(dump_path(filesystem, path, options)):
                 error_count += row["row"] == "error"
                 _print_row(row, as_json)
         sys.stdout.flush()
-    except BrokenPipeError:
-        reader_is_gone()
-    except OSError as error:
-        fail(f"{source}: {error.strerror or error}")
     if error_count:
         fail(f"{error_count} errors in these files")
 
@@ -118,11 +114,10 @@ def shell(
     from moldau.runtime.filesystem import OsFilesystem
 
     try:
-        files = read_metadata(OsFilesystem(), source)
+        with file_errors(source):
+            files = read_metadata(OsFilesystem(), source)
     except (MetadataLogError, InvalidMetadataRecord) as error:
         fail(str(error))
-    except OSError as error:
-        fail(f"{source}: {error.strerror or error}")
     for damage in files.damage:
         typer.echo(f"moldau: read up to here: {damage}", err=True)
     walk = Shell(metadata_tree(files), typer.echo)
@@ -154,9 +149,8 @@ def _lines(walk: Shell) -> Iterator[str]:
     import readline
 
     def complete(text: str, state: int) -> str | None:
-        begin = readline.get_begidx()
-        head = readline.get_line_buffer()[:begin]
-        found = [each[len(head) :] for each in _completed(walk, head + text)]
+        line = readline.get_line_buffer()[: readline.get_begidx()] + text
+        found = walk.complete(line)
         return found[state] if state < len(found) else None
 
     readline.set_completer(complete)
@@ -168,8 +162,3 @@ def _lines(walk: Shell) -> Iterator[str]:
         except EOFError:
             typer.echo()
             return
-
-
-def _completed(walk: Shell, line: str) -> list[str]:
-    head, space, _ = line.rpartition(" ")
-    return [head + space + word for word in walk.complete(line)]

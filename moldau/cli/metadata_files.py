@@ -24,16 +24,18 @@ from moldau.protocol.records import ControlRecordType
 from moldau.raft import METADATA_DIRECTORY, MetadataLogError, SnapshotId, VoterSet
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.snapshot_files import (
+    BOOTSTRAP_SNAPSHOT,
     CHECKPOINT_SUFFIX,
     list_snapshots,
+    parse_snapshot_name,
     read_snapshot_file,
     snapshot_path,
 )
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import CorruptFile
 from moldau.storage.meta_properties import MetaProperties, read_meta_properties
+from moldau.storage.segment import LOG_SUFFIX
 
-LOG_SUFFIX: Final = ".log"
 NO_NODE: Final = -1
 
 
@@ -70,10 +72,8 @@ def metadata_directory(filesystem: Filesystem, path: str) -> str:
 
 
 def metadata_log_files(filesystem: Filesystem, path: str) -> list[str]:
-    """The snapshots and segments of a path, in the order of their offsets.
-
-    Raises:
-        FileNotFoundError: there is nothing at `path`, or no metadata in it.
+    """The snapshots and segments of a path, in the order of their offsets. Raises:
+    FileNotFoundError: there is nothing at `path`, or no metadata in it
     """
     if not filesystem.exists(path):
         raise FileNotFoundError(2, "there is no such file or directory", path)
@@ -110,23 +110,14 @@ def read_metadata(filesystem: Filesystem, path: str) -> MetadataFiles:
     else:
         files = MetadataFiles(os.path.dirname(os.path.abspath(path)))
         if path.endswith(CHECKPOINT_SUFFIX):
-            _read_snapshot(filesystem, files, _snapshot_id(path), path)
+            snapshot_id = parse_snapshot_name(os.path.basename(path)) or BOOTSTRAP_SNAPSHOT
+            _read_snapshot(filesystem, files, snapshot_id, path)
         else:
             _replay(files, path, filesystem.read_bytes(path), TransactionFilter())
     if files.record_count == 0 and files.damage:
         raise MetadataLogError(files.damage[0])
     _find_identity(filesystem, files)
     return files
-
-
-def _snapshot_id(path: str) -> SnapshotId:
-    """The id in a file's name; bootstrap.checkpoint comes before all others."""
-    end_offset, _, leader_epoch = (
-        os.path.basename(path).removesuffix(CHECKPOINT_SUFFIX).partition("-")
-    )
-    if end_offset.isdigit() and leader_epoch.isdigit():
-        return SnapshotId(int(end_offset), int(leader_epoch))
-    return SnapshotId(0, 0)
 
 
 def _read_snapshot(

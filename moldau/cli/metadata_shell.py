@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from moldau.cli.metadata_files import MetadataFiles
@@ -27,17 +27,6 @@ SCRAM_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 HIDDEN: Final = "[hidden]"
 
 Children: TypeAlias = "Mapping[str, Node]"
-MANUAL: Final = {
-    "cat": ("cat PATH…", "Print the value of each path."),
-    "cd": ("cd [PATH]", "Go to a directory; to the root when none is given."),
-    "exit": ("exit", "Leave the shell; so does the end of the input."),
-    "find": ("find [PATH…]", "List every path below, one a line."),
-    "help": ("help", "List the commands."),
-    "ls": ("ls [PATH…]", "List directories; a directory's name ends in /."),
-    "man": ("man [COMMAND]", "Explain a command."),
-    "pwd": ("pwd", "Print the current directory."),
-    "tree": ("tree [PATH…]", "Show everything below, with values."),
-}
 ALIASES: Final = {"quit": "exit"}
 WILDCARDS: Final = frozenset("*?[")
 
@@ -78,8 +67,8 @@ def metadata_tree(files: MetadataFiles) -> Directory:
         "clientQuotas": Directory(lambda: _client_quotas(image)),
         "configs": Directory(lambda: _configs(image)),
         "controllers": Directory(lambda: _controllers(image)),
-        "acls": Directory(lambda: _acls(image)),
-        "delegationTokens": Directory(lambda: _delegation_tokens(image)),
+        "acls": Directory(lambda: _leaves(image.acls.entries_by_id)),
+        "delegationTokens": Directory(lambda: _leaves(image.delegation_tokens.tokens_by_id)),
         "features": Directory(lambda: _features(image)),
         "local": Directory(lambda: _local(files)),
         "metadataQuorum": Directory(lambda: _quorum(files)),
@@ -127,6 +116,10 @@ def _leaf(value: object) -> Leaf:
     return Leaf(to_json(value))
 
 
+def _leaves(values: Mapping[Any, object]) -> Children:
+    return {str(to_json(key)): _leaf(each) for key, each in sorted(values.items())}
+
+
 def _brokers(image: MetadataImage) -> Children:
     return {
         str(broker_id): Directory(
@@ -148,8 +141,7 @@ def _controllers(image: MetadataImage) -> Children:
 
 
 def _features(image: MetadataImage) -> Children:
-    levels = sorted(image.features.finalized_levels.items())
-    children: dict[str, Node] = {name: Leaf(level) for name, level in levels}
+    children = dict(_leaves(image.features.finalized_levels))
     if METADATA_VERSION in children:
         release = metadata_release(image.features.metadata_level)
         children[METADATA_VERSION] = Leaf(f"{image.features.metadata_level} ({release})")
@@ -183,8 +175,8 @@ def _configs(image: MetadataImage) -> Children:
             type_name = ConfigResourceType(resource.resource_type).name
         except ValueError:
             type_name = str(resource.resource_type)
-        keys: dict[str, Node] = {key: Leaf(value) for key, value in sorted(config.items())}
-        types.setdefault(type_name, {})[resource.name or DEFAULT_NAME] = Directory(keys)
+        place = types.setdefault(type_name, {})
+        place[resource.name or DEFAULT_NAME] = Directory(_leaves(config))
     return {name: Directory(resources) for name, resources in types.items()}
 
 
@@ -192,15 +184,8 @@ def _client_quotas(image: MetadataImage) -> Children:
     entities: dict[str, Node] = {}
     for entity, quotas in image.client_quotas.quotas_by_entity.items():
         name = ",".join(f"{kind}={part or DEFAULT_NAME}" for kind, part in entity)
-        entities[name] = Directory({key: Leaf(value) for key, value in sorted(quotas.items())})
+        entities[name] = Directory(_leaves(quotas))
     return dict(sorted(entities.items()))
-
-
-def _acls(image: MetadataImage) -> Children:
-    return {
-        uuid_to_base64(entry_id): _leaf(entry)
-        for entry_id, entry in sorted(image.acls.entries_by_id.items())
-    }
 
 
 def _scram(image: MetadataImage) -> Children:
@@ -209,13 +194,6 @@ def _scram(image: MetadataImage) -> Children:
         name = SCRAM_MECHANISMS.get(key.mechanism, str(key.mechanism))
         mechanisms.setdefault(name, {})[key.user] = _leaf(credential)
     return {name: Directory(users) for name, users in mechanisms.items()}
-
-
-def _delegation_tokens(image: MetadataImage) -> Children:
-    return {
-        token_id: _leaf(token)
-        for token_id, token in sorted(image.delegation_tokens.tokens_by_id.items())
-    }
 
 
 def _quorum(files: MetadataFiles) -> Children:
@@ -259,16 +237,6 @@ class Shell:
         self._root = root
         self._say = say
         self._where: tuple[str, ...] = ()
-        self._commands: dict[str, Callable[[list[str]], None]] = {
-            "cat": self._cat,
-            "cd": self._cd,
-            "find": self._find,
-            "help": self._help,
-            "ls": self._ls,
-            "man": self._man,
-            "pwd": self._pwd,
-            "tree": self._tree,
-        }
         self.has_ended = False
 
     @property
@@ -287,13 +255,10 @@ class Shell:
     def run_words(self, words: list[str]) -> None:
         """Do one command. Raises: ShellError."""
         name = ALIASES.get(words[0], words[0])
-        if name == "exit":
-            self.has_ended = True
-            return
-        command = self._commands.get(name)
-        if command is None:
+        if name not in MANUAL:
             raise ShellError(f"{name}: no such command; there are {', '.join(MANUAL)}")
-        command(words[1:])
+        command, _, _ = MANUAL[name]
+        command(self, words[1:])
 
     def complete(self, line: str) -> list[str]:
         """What the last word of a line may become."""
@@ -333,6 +298,9 @@ class Shell:
             raise ShellError(f"cd: {path} is not a directory")
         self._where = _parts(path)
 
+    def _exit(self, arguments: list[str]) -> None:
+        self.has_ended = True
+
     def _pwd(self, arguments: list[str]) -> None:
         self._say(self.directory)
 
@@ -368,7 +336,7 @@ class Shell:
                     self._say("\n".join(indent + line for line in child.text().split("\n")))
 
     def _help(self, arguments: list[str]) -> None:
-        for usage, explanation in MANUAL.values():
+        for _, usage, explanation in MANUAL.values():
             self._say(f"{usage:14}{explanation}")
 
     def _man(self, arguments: list[str]) -> None:
@@ -377,7 +345,7 @@ class Shell:
         for name in arguments:
             if name not in MANUAL:
                 raise ShellError(f"man: {name} is no command; there are {', '.join(MANUAL)}")
-            usage, explanation = MANUAL[name]
+            _, usage, explanation = MANUAL[name]
             self._say(f"{usage}\n    {explanation}")
 
     # -- paths -----------------------------------------------------------------------------------
@@ -409,6 +377,19 @@ class Shell:
                 for name, child in _children_like(node, pattern)
             ]
         return nodes
+
+
+MANUAL: Final[Mapping[str, tuple[Callable[[Shell, list[str]], None], str, str]]] = {
+    "cat": (Shell._cat, "cat PATH…", "Print the value of each path."),
+    "cd": (Shell._cd, "cd [PATH]", "Go to a directory; to the root when none is given."),
+    "exit": (Shell._exit, "exit", "Leave the shell; so does the end of the input."),
+    "find": (Shell._find, "find [PATH…]", "List every path below, one a line."),
+    "help": (Shell._help, "help", "List the commands."),
+    "ls": (Shell._ls, "ls [PATH…]", "List directories; a directory's name ends in /."),
+    "man": (Shell._man, "man [COMMAND]", "Explain a command."),
+    "pwd": (Shell._pwd, "pwd", "Print the current directory."),
+    "tree": (Shell._tree, "tree [PATH…]", "Show everything below, with values."),
+}
 
 
 def _children_like(directory: Directory, pattern: str) -> Iterator[tuple[str, Node]]:

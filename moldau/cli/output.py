@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.progress import Progress, TaskID
     from rich.table import Table
     from rich.text import Text
 
@@ -52,6 +51,17 @@ def reader_is_gone() -> NoReturn:
     """The reader of the output has closed it (`| head`): end without a complaint."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
     sys.exit(0)
+
+
+@contextmanager
+def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A file that cannot be used is one line; a reader of the output that has gone is the end."""
+    try:
+        yield
+    except BrokenPipeError:
+        reader_is_gone()
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
 
 
 def print_json(document: object, *, one_line: bool = False) -> None:
@@ -108,9 +118,8 @@ def size_text(byte_count: int) -> str:
 class ProgressBar:
     """Goes from 0 to `total`, in bytes or in things."""
 
-    def __init__(self, progress: Progress | None, task: TaskID | None, total: int) -> None:
-        self._progress = progress
-        self._task = task
+    def __init__(self, draw: Callable[[int], None] | None, total: int) -> None:
+        self._draw = draw
         self._step = max(1, total // STEPS)
         self._shown = 0
         self.done = 0
@@ -120,9 +129,8 @@ class ProgressBar:
 
     def move_to(self, done: int) -> None:
         self.done = done
-        if self._progress is not None and abs(done - self._shown) >= self._step:
-            assert self._task is not None
-            self._progress.update(self._task, completed=done)
+        if self._draw is not None and abs(done - self._shown) >= self._step:
+            self._draw(done)
             self._shown = done
 
 
@@ -130,7 +138,7 @@ class ProgressBar:
 def progress_bar(what: str, total: int, *, in_bytes: bool = False) -> Iterator[ProgressBar]:
     """A bar while the block runs; it disappears at the end, also when the block raises."""
     if not sys.stderr.isatty():
-        yield ProgressBar(None, None, total)
+        yield ProgressBar(None, total)
         return
     from rich.console import Console
     from rich.progress import (
@@ -155,7 +163,8 @@ def progress_bar(what: str, total: int, *, in_bytes: bool = False) -> Iterator[P
         redirect_stdout=sys.stdout.isatty(),  # both on one terminal: the bar makes way for lines
         redirect_stderr=True,
     ) as progress:
-        yield ProgressBar(progress, progress.add_task(what, total=total), total)
+        task = progress.add_task(what, total=total)
+        yield ProgressBar(lambda done: progress.update(task, completed=done), total)
 
 
 class RateLine:

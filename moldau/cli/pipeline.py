@@ -8,15 +8,23 @@ each, before Spark is started, and with status 2.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.options import AsJson, BootstrapServer, CommandConfig, client_properties, key_values
+from moldau.cli.options import (
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    asks,
+    client_properties,
+    key_values,
+)
 from moldau.cli.output import fail, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
@@ -72,9 +80,12 @@ def run(
 
     pipelines = _loaded(file)
     if available_now:
-        pipelines = _until_end(pipelines)
+        ending = tuple(replace(each, every_ms=None) for each in pipelines.pipelines)
+        pipelines = replace(pipelines, pipelines=ending)
     options = RunOptions(master, key_values(conf or [], "--conf"))
-    _refuse_foreign_settings(options)
+    for key in options.settings:
+        if not key.startswith("spark."):
+            fail(f"--conf {key}: Spark's settings begin with spark.", status=2)
     try:
         _run_and_show(pipelines, options, as_json=as_json)
     except SparkConnectorError as error:
@@ -85,10 +96,13 @@ def run(
 def check(file: File, as_json: AsJson = False) -> None:
     """Say whether a file is right, as far as that can be known without Spark and the cluster."""
     from moldau.spark_connector.errors import PipelineError
+    from moldau.spark_connector.pipelines.jobs.streams import load_function
 
     pipelines = _loaded(file)
     try:
-        _check_functions(pipelines)
+        for each in pipelines.pipelines:
+            if each.transform is not None and each.transform.python is not None:
+                load_function(each.transform.python, each.directory)
     except PipelineError as error:
         fail(f"{file}: {error}", status=2)
     rows = [_described(each) for each in pipelines.pipelines]
@@ -147,19 +161,6 @@ def _loaded(file: Path) -> PipelineFile:
         sys.exit(2)
 
 
-def _refuse_foreign_settings(options: RunOptions) -> None:
-    for key in options.settings:
-        if not key.startswith("spark."):
-            fail(f"--conf {key}: Spark's settings begin with spark.", status=2)
-
-
-def _until_end(file: PipelineFile) -> PipelineFile:
-    from dataclasses import replace
-
-    pipelines = tuple(replace(each, every_ms=None) for each in file.pipelines)
-    return replace(file, pipelines=pipelines)
-
-
 def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> None:
     from rich.console import Console
 
@@ -178,15 +179,6 @@ def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> 
     with progress_view(Console(stderr=True)) as view:
         options.observer, options.say = view.batch_done, view.say
         run_pipelines(file, options)
-
-
-def _check_functions(file: PipelineFile) -> None:
-    """Python transforms are there. Raises: PipelineFailed."""
-    from moldau.spark_connector.pipelines.jobs.rows import load_function
-
-    for each in file.pipelines:
-        if each.transform is not None and each.transform.python is not None:
-            load_function(each.transform.python, each.directory)
 
 
 def _described(pipeline: Pipeline) -> dict[str, str]:
@@ -213,103 +205,8 @@ def _described(pipeline: Pipeline) -> dict[str, str]:
     }
 
 
-@sinks.command("list")
-def list_all(
-    ledger_topic: LedgerTopic = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the sinks with the newest batch of each."""
-    options = _options(bootstrap_server, command_config, ledger_topic)
-    with _told():
-        from moldau.spark_connector import list_sinks
-
-        rows = [
-            {
-                "sink": each.sink_id,
-                "query": each.batch and each.batch.query_id,
-                "batch": each.batch and each.batch.batch_id,
-                "state": each.batch and each.batch.state.value,
-                "rows": each.batch and each.batch.rows,
-                "other_queries": each.other_queries,
-            }
-            for each in list_sinks(options)
-        ]
-    columns = ("sink", "query", "batch", "state", "rows", "other queries")
-    print_rows(columns, rows, as_json=as_json)
-
-
-@sinks.command("move")
-def move_one(
-    sink_id: SinkId,
-    new_id: Annotated[str, typer.Argument(help="The id under which its query goes on.")],
-    ledger_topic: LedgerTopic = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
-    """Take what is known of a sink to another id, after its query's checkpoint has moved.
-
-    The query must not run. What it has left open is ended as by settle.
-    """
-    options = _options(bootstrap_server, command_config, ledger_topic)
-    with _told():
-        from moldau.spark_connector import move_sink
-
-        move_sink({**options, "sinkId": sink_id}, new_id)
-    typer.echo(f"{sink_id}: moved to {new_id}")
-
-
-@sinks.command("settle")
-def settle_one(
-    sink_id: SinkId,
-    ledger_topic: LedgerTopic = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
-    """Commit what a sink has decided to commit, and abort whatever else it has open.
-
-    Each start of its query does the same; a query that runs fails.
-    """
-    options = _options(bootstrap_server, command_config, ledger_topic)
-    with _told():
-        from moldau.spark_connector import list_sinks, settle_sink
-
-        if sink_id not in {each.sink_id for each in list_sinks(options)}:
-            fail(f"there is no sink {sink_id}: `moldau pipeline sinks list` shows them")
-        settle_sink({**options, "sinkId": sink_id})
-    typer.echo(f"{sink_id}: settled")
-
-
-@sinks.command("forget")
-def forget_one(
-    sink_id: SinkId,
-    query: Annotated[
-        str | None,
-        typer.Option(
-            help="Only this query, as `list` and errors name it.  [default: all of the sink]",
-            show_default=False,
-        ),
-    ] = None,
-    ledger_topic: LedgerTopic = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
-) -> None:
-    """Forget what is known of a sink, which is settled first as far as that is possible.
-
-    A batch of its that comes again is then written again, in full.
-    """
-    options = _options(bootstrap_server, command_config, ledger_topic)
-    with _told():
-        from moldau.spark_connector import forget_sink
-
-        forget_sink({**options, "sinkId": sink_id}, query)
-    what = sink_id if query is None else f"query {query} in {sink_id}"
-    typer.echo(f"{what}: forgotten")
-
-
-def _options(
-    bootstrap_server: str | None, command_config: str | None, ledger_topic: str | None
+def _ledger_options(
+    ledger_topic: str | None, bootstrap_server: str | None, command_config: str | None
 ) -> dict[str, str]:
     """The options of the connector; exits with status 2 when the file cannot be read."""
     properties = client_properties(bootstrap_server, command_config, None, defaults={}, options={})
@@ -332,3 +229,92 @@ def _told() -> Iterator[None]:
         fail(str(error), status=2)
     except SparkConnectorError as error:
         fail(str(error))
+
+
+def _asks_ledger(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a cluster's ledger in place of its first parameter, those of
+    the connector; errors of the connector are one line.
+    """
+    options = {
+        "ledger_topic": (LedgerTopic, None),
+        "bootstrap_server": (BootstrapServer, None),
+        "command_config": (CommandConfig, None),
+    }
+    return asks(options, _ledger_options)(_told()(command))
+
+
+@sinks.command("list")
+@_asks_ledger
+def list_all(options: dict[str, str], as_json: AsJson = False) -> None:
+    """List the sinks with the newest batch of each."""
+    from moldau.spark_connector import list_sinks
+
+    rows = [
+        {
+            "sink": each.sink_id,
+            "query": each.batch and each.batch.query_id,
+            "batch": each.batch and each.batch.batch_id,
+            "state": each.batch and each.batch.state.value,
+            "rows": each.batch and each.batch.rows,
+            "other_queries": each.other_queries,
+        }
+        for each in list_sinks(options)
+    ]
+    columns = ("sink", "query", "batch", "state", "rows", "other queries")
+    print_rows(columns, rows, as_json=as_json)
+
+
+@sinks.command("move")
+@_asks_ledger
+def move_one(
+    options: dict[str, str],
+    sink_id: SinkId,
+    new_id: Annotated[str, typer.Argument(help="The id under which its query goes on.")],
+) -> None:
+    """Take what is known of a sink to another id, after its query's checkpoint has moved.
+
+    The query must not run. What it has left open is ended as by settle.
+    """
+    from moldau.spark_connector import move_sink
+
+    move_sink({**options, "sinkId": sink_id}, new_id)
+    typer.echo(f"{sink_id}: moved to {new_id}")
+
+
+@sinks.command("settle")
+@_asks_ledger
+def settle_one(options: dict[str, str], sink_id: SinkId) -> None:
+    """Commit what a sink has decided to commit, and abort whatever else it has open.
+
+    Each start of its query does the same; a query that runs fails.
+    """
+    from moldau.spark_connector import list_sinks, settle_sink
+
+    if sink_id not in {each.sink_id for each in list_sinks(options)}:
+        fail(f"there is no sink {sink_id}: `moldau pipeline sinks list` shows them")
+    settle_sink({**options, "sinkId": sink_id})
+    typer.echo(f"{sink_id}: settled")
+
+
+@sinks.command("forget")
+@_asks_ledger
+def forget_one(
+    options: dict[str, str],
+    sink_id: SinkId,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this query, as `list` and errors name it.  [default: all of the sink]",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Forget what is known of a sink, which is settled first as far as that is possible.
+
+    A batch of its that comes again is then written again, in full.
+    """
+    from moldau.spark_connector import forget_sink
+
+    forget_sink({**options, "sinkId": sink_id}, query)
+    what = sink_id if query is None else f"query {query} in {sink_id}"
+    typer.echo(f"{what}: forgotten")

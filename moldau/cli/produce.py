@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from enum import StrEnum
+from io import BufferedIOBase
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
@@ -29,16 +30,14 @@ from moldau.cli.record_formats import (
     InputProblem,
     InputRecord,
     JsonFormat,
-    Readable,
     TextFormat,
     lines,
     unescaped,
     whole,
 )
-from moldau.client.errors import ConfigurationError, KafkaError
+from moldau.client import ConfigurationError, KafkaError, RecordMetadata
 
 if TYPE_CHECKING:
-    from moldau.client.records import RecordMetadata
     from moldau.client.sync import Producer
 
 STANDARD_INPUT: Final = "-"
@@ -203,6 +202,7 @@ def _run(
     from moldau.client.sync import Producer
 
     transactional = bool(settings.get("transactional.id"))
+    rest = None if transaction_records is None else transaction_records - 1
     begin = time.perf_counter()
     sending: _Sending | None = None
     committed_count = 0
@@ -218,7 +218,7 @@ def _run(
                 for first in records:
                     with producer.transaction():
                         sending.send(first)
-                        for record in islice(records, _rest(transaction_records)):
+                        for record in islice(records, rest):
                             sending.send(record)
                         sending.finish()
                     committed_count = sending.sent_count
@@ -231,7 +231,9 @@ def _run(
             fail(str(error), status=2)
         except (InputProblem, KafkaError) as error:
             line.end()
-            fail(_complaint(error, sending, committed_count, transactional))
+            if sending is None or sending.sent_count == 0:
+                fail(str(error))
+            fail(_told(str(error), sending, committed_count, transactional))
         except KeyboardInterrupt:
             line.end()
             if sending is None:
@@ -247,18 +249,6 @@ def _run(
                 "seconds": round(time.perf_counter() - begin, 3),
             }
         )
-
-
-def _rest(transaction_records: int | None) -> int | None:
-    return None if transaction_records is None else transaction_records - 1
-
-
-def _complaint(
-    error: Exception, sending: _Sending | None, committed_count: int, transactional: bool
-) -> str:
-    if sending is None or sending.sent_count == 0:
-        return str(error)
-    return _told(str(error), sending, committed_count, transactional)
 
 
 def _told(what: str, sending: _Sending, committed_count: int, transactional: bool) -> str:
@@ -282,14 +272,14 @@ class _Reader:
             shown = "standard input" if name == STANDARD_INPUT else name
             try:
                 if name == STANDARD_INPUT:
-                    yield from self._of(cast("Readable", sys.stdin.buffer), shown)
+                    yield from self._of(cast("BufferedIOBase", sys.stdin.buffer), shown)
                 else:
                     with open(name, "rb") as opened:
                         yield from self._of(opened, shown)
             except OSError as error:
                 raise InputProblem(f"{shown}: {error.strerror}") from error
 
-    def _of(self, source: Readable, shown: str) -> Iterator[InputRecord]:
+    def _of(self, source: BufferedIOBase, shown: str) -> Iterator[InputRecord]:
         if self._parser is None:
             try:
                 value = whole(source, self._limit_bytes)

@@ -35,33 +35,22 @@ def status(access: ClusterAccess, as_json: AsJson = False) -> None:
 
     cluster_id, quorum = access.run(work)
     lag, lag_time_ms = follower_lag(quorum)
-    voters = [_node(quorum, voter) for voter in quorum.voters]
-    observers = [_node(quorum, observer) for observer in quorum.observers]
+    figures = {
+        "cluster_id": cluster_id,
+        "leader_id": quorum.leader_id,
+        "leader_epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "max_follower_lag": lag,
+        "max_follower_lag_time_ms": lag_time_ms,
+        "current_voters": [_node(quorum, voter) for voter in quorum.voters],
+        "current_observers": [_node(quorum, observer) for observer in quorum.observers],
+    }
     if as_json:
-        print_json(
-            {
-                "cluster_id": cluster_id,
-                "leader_id": quorum.leader_id,
-                "leader_epoch": quorum.leader_epoch,
-                "high_watermark": quorum.high_watermark,
-                "max_follower_lag": lag,
-                "max_follower_lag_time_ms": lag_time_ms,
-                "current_voters": voters,
-                "current_observers": observers,
-            }
-        )
+        print_json(figures)
         return
-    for name, value in (
-        ("ClusterId", cluster_id),
-        ("LeaderId", quorum.leader_id),
-        ("LeaderEpoch", quorum.leader_epoch),
-        ("HighWatermark", quorum.high_watermark),
-        ("MaxFollowerLag", lag),
-        ("MaxFollowerLagTimeMs", lag_time_ms),
-        ("CurrentVoters", f"[{', '.join(map(json.dumps, voters))}]"),
-        ("CurrentObservers", f"[{', '.join(map(json.dumps, observers))}]"),
-    ):
-        typer.echo(f"{name + ':':24}{value}")
+    for name, value in figures.items():
+        shown = f"[{', '.join(map(json.dumps, value))}]" if isinstance(value, list) else value
+        typer.echo(f"{name.title().replace('_', '') + ':':24}{shown}")
 
 
 @app.command("replication")
@@ -87,15 +76,12 @@ def replication(
         ),
         (
             (
-                row["node_id"],
-                row["directory_id"],
-                row["log_end_offset"],
-                row["lag"],
-                _time_text(row["last_fetch_timestamp_ms"], now_ms, human_readable),
-                _time_text(row["last_caught_up_timestamp_ms"], now_ms, human_readable),
-                row["status"],
+                *figures,
+                _time_text(fetched_ms, now_ms, human_readable),
+                _time_text(caught_up_ms, now_ms, human_readable),
+                status,
             )
-            for row in rows
+            for *figures, fetched_ms, caught_up_ms, status in (row.values() for row in rows)
         ),
     )
 
@@ -141,7 +127,13 @@ def remove_controller(
     dry_run: DryRun = False,
 ) -> None:
     """Take a voter out of the quorum; the node goes on as an observer until it is stopped."""
-    wanted = None if directory_id is None else _directory_id(directory_id)
+    wanted = None
+    if directory_id is not None:
+        try:
+            wanted = uuid_from_base64(directory_id)
+        except ValueError:
+            text = f"--controller-directory-id {directory_id!r} is not 22 characters of base64"
+            fail(text, status=2)
 
     async def work(admin: Admin) -> uuid.UUID:
         removed = wanted
@@ -265,10 +257,3 @@ def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[QuorumEndpoint]]:
         for each in config.advertised_controller_listeners
     ]
     return config.node_id, identity.directory_id, identity.cluster_id, endpoints
-
-
-def _directory_id(text: str) -> uuid.UUID:
-    try:
-        return uuid_from_base64(text)
-    except ValueError:
-        fail(f"--controller-directory-id {text!r} is not 22 characters of base64", status=2)

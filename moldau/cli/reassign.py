@@ -11,12 +11,24 @@ import asyncio
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, NamedTuple
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import (
+    AsJson,
+    ClusterAccess,
+    Target,
+    Targets,
+    asks_cluster,
+    describe_targets,
+    ids_text,
+    parse_ids,
+    parse_targets,
+    partitions_of,
+)
 from moldau.cli.output import fail, live_view, print_json, print_table, size_text
 from moldau.cli.reassign_progress import (
     COLUMNS,
@@ -37,7 +49,6 @@ from moldau.cli.reassignment_plan import (
     set_throttle,
     write_assignment,
 )
-from moldau.cli.targets import Target, Targets, describe_targets, ids_text, parse_ids, parse_targets
 from moldau.client import Admin, Reassignment, TopicPartition
 
 app = typer.Typer(
@@ -87,14 +98,14 @@ WaitTimeoutMs = Annotated[
 ]
 
 
-class PartitionState(TypedDict):
+class PartitionState(NamedTuple):
     """Where a partition is: "complete", "in progress", or "different" from what a file plans."""
 
     topic: str
     partition: int
     state: str
-    replicas: list[int]
-    planned_replicas: list[int] | None
+    replicas: Sequence[int]
+    planned_replicas: Sequence[int] | None
 
 
 @app.command("verify")
@@ -134,7 +145,7 @@ def verify(
     with until_done():
         rows = access.run(work)
     if as_json:
-        print_json(rows)
+        print_json([row._asdict() for row in rows])
     _refuse_incomplete(rows)
 
 
@@ -188,11 +199,8 @@ def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson =
         print_json(
             [
                 {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    "replicas": list(move.replicas),
-                    "adding_replicas": list(move.adding_replicas),
-                    "removing_replicas": list(move.removing_replicas),
+                    **partition._asdict(),
+                    **asdict(move),
                     "progress": [row.document() for row in rows if row.partition == partition],
                 }
                 for partition, move in sorted(moves.items())
@@ -463,13 +471,8 @@ async def _settle(admin: Admin, after: Mapping[TopicPartition, Sequence[int]]) -
     names = {partition.topic for partition in after}
     deadline_s = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline_s:
-        topics = await admin.describe_topics(names)
-        told = {
-            TopicPartition(name, each.partition): each.replicas
-            for name, topic in topics.items()
-            for each in topic.partitions
-        }
-        if all(told.get(partition) == tuple(after[partition]) for partition in after):
+        told = partitions_of(await admin.describe_topics(names))
+        if all(each in told and told[each].replicas == tuple(after[each]) for each in after):
             return
         await asyncio.sleep(MIN_INTERVAL_S)
 
@@ -495,17 +498,15 @@ async def _verified(
     """
     # Moves first: one that ends between the two questions is then seen as it was, not as wrong.
     moves = await admin.list_partition_reassignments()
-    topics, _ = await describe_targets(admin, [(each.topic, each.partition) for each in partitions])
-    replicas = {
-        TopicPartition(name, each.partition): each.replicas
-        for name, topic in topics.items()
-        for each in topic.partitions
-    }
-    rows = [_state(each, moves.get(each), replicas[each], planned.get(each)) for each in partitions]
+    topics, _ = await describe_targets(admin, partitions)
+    there = partitions_of(topics)
+    rows = [
+        _state(each, moves.get(each), there[each].replicas, planned.get(each))
+        for each in partitions
+    ]
     if not quiet:
         for row in rows:
-            name = TopicPartition(row["topic"], row["partition"])
-            typer.echo(f"{name} {_state_text(row)}")
+            typer.echo(f"{row.topic}-{row.partition} {_state_text(row)}")
     if clear and not moves:
         await _clear(admin, topics, quiet)
     return rows
@@ -521,7 +522,7 @@ async def _clear(admin: Admin, topics: Collection[str], quiet: bool = False) -> 
 
 
 def _refuse_incomplete(rows: Collection[PartitionState]) -> None:
-    incomplete = [row for row in rows if row["state"] != "complete"]
+    incomplete = [row for row in rows if row.state != "complete"]
     if incomplete:
         fail(f"{len(incomplete)} of {len(rows)} partitions are not where they should be")
 
@@ -538,23 +539,15 @@ def _state(
         state = "different"
     else:
         state = "complete"
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "state": state,
-        "replicas": list(replicas),
-        "planned_replicas": None if planned is None else list(planned),
-    }
+    return PartitionState(*partition, state, replicas, planned)
 
 
 def _state_text(row: PartitionState) -> str:
-    if row["state"] == "in progress":
+    if row.state == "in progress":
         return "is being moved"
-    if row["state"] == "different":
-        return (
-            f"is on {ids_text(row['replicas'])}, not on {ids_text(row['planned_replicas'] or ())}"
-        )
-    return f"is on {ids_text(row['replicas'])}"
+    if row.state == "different":
+        return f"is on {ids_text(row.replicas)}, not on {ids_text(row.planned_replicas or ())}"
+    return f"is on {ids_text(row.replicas)}"
 
 
 def _wanted(
@@ -566,4 +559,4 @@ def _wanted(
     if targets:
         fail("--from-json and TOPIC exclude each other", status=2)
     planned = read_assignment(from_json)
-    return [(each.topic, each.partition) for each in planned], planned
+    return list(planned), planned

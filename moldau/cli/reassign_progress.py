@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from moldau.cli.options import partitions_of
 from moldau.cli.output import SUMMARY, Block, LiveView, size_text
 from moldau.client import (
     Admin,
@@ -81,11 +82,7 @@ async def look(
     if not moves:
         return moves, []
     topics = await admin.describe_topics(sorted({partition.topic for partition in moves}))
-    described = {
-        TopicPartition(name, each.partition): each
-        for name, topic in topics.items()
-        for each in topic.partitions
-    }
+    described = partitions_of(topics)
     wanted = {
         TopicPartitionReplica(*partition, broker_id)
         for partition, move in moves.items()

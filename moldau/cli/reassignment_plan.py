@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from moldau.cli.options import read_small_file
-from moldau.cli.output import fail
-from moldau.cli.targets import Target, describe_targets, ids_text
+from moldau.cli.options import Target, describe_targets, ids_text, partitions_of, read_small_file
+from moldau.cli.output import fail, file_errors
 from moldau.client import (
     Admin,
     ClusterDescription,
@@ -154,8 +153,7 @@ def assignment_document(assignment: Assignment) -> dict[str, object]:
         "version": VERSION,
         "partitions": [
             {
-                "topic": partition.topic,
-                "partition": partition.partition,
+                **partition._asdict(),
                 "replicas": list(replicas),
                 "log_dirs": [ANY_DIRECTORY] * len(replicas),
             }
@@ -166,10 +164,8 @@ def assignment_document(assignment: Assignment) -> dict[str, object]:
 
 def write_assignment(path: Path, assignment: Assignment) -> None:
     """Write a file; exits with status 1 when that fails."""
-    try:
+    with file_errors(path):
         path.write_text(json.dumps(assignment_document(assignment)) + "\n", encoding="utf-8")
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}")
 
 
 def read_assignment(path: Path) -> dict[TopicPartition, list[int]]:
@@ -270,20 +266,12 @@ class Plan(NamedTuple):
 
 async def make_plan(admin: Admin, wish: Wish) -> Plan:
     """What fulfils a wish; exits with status 1 when nothing can. Raises: KafkaError"""
-    listed = wish.listed or {}
-    targets = wish.targets or [(each.topic, each.partition) for each in listed]
-    topics, partitions = await describe_targets(admin, targets)
+    topics, partitions = await describe_targets(admin, wish.targets or list(wish.listed or ()))
     cluster = await admin.describe_cluster(include_fenced_brokers=True)
     ongoing = await admin.list_partition_reassignments()
-    before = {}
-    for partition in partitions:
-        described = next(
-            each
-            for each in topics[partition.topic].partitions
-            if each.partition == partition.partition
-        )
-        move = ongoing.get(partition)
-        before[partition] = move.target_replicas if move else described.replicas
+    described = partitions_of(topics)
+    before = {each: described[each].replicas for each in partitions}
+    before |= {each: ongoing[each].target_replicas for each in partitions if each in ongoing}
     after: Mapping[TopicPartition, Sequence[int]]
     if wish.listed is not None:
         after = wish.listed
@@ -298,7 +286,10 @@ async def make_plan(admin: Admin, wish: Wish) -> Plan:
             fail(f"{unknown}: set it, or give --disable-rack-aware")
         except PlanImpossible as impossible:
             fail(str(impossible))
-    _check_brokers(cluster, after)
+    missing = {each for replicas in after.values() for each in replicas}
+    missing -= {each.node_id for each in cluster.brokers}
+    if missing:
+        fail(_no_broker(sorted(missing), cluster))
     moves = {
         partition: Move(before[partition], tuple(after[partition]))
         for partition in partitions
@@ -332,15 +323,6 @@ def _usable(cluster: ClusterDescription, wish: Wish) -> dict[int, str | None]:
         and (wish.racks is None or each.rack in wish.racks)
         and each.node_id not in (wish.without or ())
     }
-
-
-def _check_brokers(
-    cluster: ClusterDescription, after: Mapping[TopicPartition, Sequence[int]]
-) -> None:
-    known = {each.node_id for each in cluster.brokers}
-    unknown = sorted({each for replicas in after.values() for each in replicas} - known)
-    if unknown:
-        fail(_no_broker(unknown, cluster))
 
 
 def _no_broker(unknown: Sequence[int], cluster: ClusterDescription) -> str:

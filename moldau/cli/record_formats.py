@@ -13,12 +13,11 @@ import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from io import BufferedIOBase
+from typing import Final, NamedTuple
 
 from moldau.cli.options import parse_datetime
-
-if TYPE_CHECKING:
-    from moldau.client.records import ConsumerRecord
+from moldau.client import ConsumerRecord
 
 READ_BYTES: Final = 262_144
 MAX_PARTITION: Final = 2**31 - 1
@@ -38,7 +37,7 @@ INPUT_FIELDS: Final = (
 IGNORED_FIELDS: Final = frozenset({"topic", "offset", "timestamp_type", "leader_epoch"})
 
 Headers = Sequence[tuple[str, bytes | None]]
-Formatter = Callable[["ConsumerRecord"], bytes]
+Formatter = Callable[[ConsumerRecord], bytes]
 TIMESTAMP_TYPES: Final[Mapping[int, str]] = {-1: "none", 0: "create", 1: "append"}
 #: What `--fields` may name.
 OUTPUT_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "headers", "key", "value")
@@ -56,13 +55,6 @@ class InputRecord(NamedTuple):
     headers: Headers = ()
     partition: int | None = None
     timestamp_ms: int | None = None
-
-
-class Readable(Protocol):
-    """A binary stream, such as stdin's buffer."""
-
-    def read1(self, size: int, /) -> bytes:
-        """What is there, at most so many bytes; nothing at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +142,7 @@ class JsonFormat:
         return headers
 
 
-def lines(source: Readable, delimiter: bytes, limit_bytes: int) -> Iterator[bytes]:
+def lines(source: BufferedIOBase, delimiter: bytes, limit_bytes: int) -> Iterator[bytes]:
     """The pieces between delimiters; what follows the last one, if anything, is a piece too.
 
     At newlines, a carriage return in front goes with it.
@@ -176,7 +168,7 @@ def lines(source: Readable, delimiter: bytes, limit_bytes: int) -> Iterator[byte
         yield bytes(held[:-1] if strip and held.endswith(b"\r") else held)
 
 
-def whole(source: Readable, limit_bytes: int) -> bytes:
+def whole(source: BufferedIOBase, limit_bytes: int) -> bytes:
     """Everything as one piece. Raises: InputProblem: it is longer than `limit_bytes`."""
     pieces = []
     size_bytes = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,14 +22,11 @@ from moldau.metadata.features import (
     initial_feature_levels,
 )
 from moldau.protocol.types import uuid_from_base64, uuid_to_base64
-from moldau.raft import METADATA_DIRECTORY
+from moldau.raft import METADATA_DIRECTORY, VoterDescription
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.faults import CorruptFile
 from moldau.storage.meta_properties import read_meta_properties
-
-if TYPE_CHECKING:
-    from moldau.raft import VoterDescription
 
 app = typer.Typer(help="Format storage and look at it.", no_args_is_help=True)
 
@@ -86,23 +83,26 @@ def format_command(
     ] = None,
 ) -> None:
     """Give the node's log directories an identity and the cluster its first metadata."""
-    from moldau.node.formatting import FormatError, FormatPlan, format_storage
+    from moldau.node.formatting import (
+        FormatError,
+        FormatPlan,
+        format_storage,
+        parse_initial_controllers,
+    )
 
     if add_scram:
         fail("--add-scram: SCRAM credentials cannot be stored, SASL is not served yet", status=2)
     node_config = _load(config)
-    modes = _modes(standalone, initial_controllers, no_initial_controllers)
-    _check_modes(node_config, modes)
+    _check_modes(node_config, standalone, initial_controllers, no_initial_controllers)
     filesystem = OsFilesystem()
     try:
-        plan = FormatPlan.from_config(
-            node_config,
-            _cluster_id(
-                filesystem, node_config, cluster_id, is_alone=_is_alone(node_config, modes)
-            ),
-            _levels(node_config, feature or [], release_version),
-            initial_controllers=_initial_controllers(node_config, standalone, initial_controllers),
-        )
+        identity = _cluster_id(filesystem, node_config, cluster_id, standalone)
+        levels = _levels(node_config, feature or [], release_version)
+        voters: tuple[VoterDescription, ...] | None = None if standalone else ()
+        if initial_controllers is not None:
+            listener = node_config.controller_listener_names[0]
+            voters = parse_initial_controllers(initial_controllers, listener)
+        plan = FormatPlan.from_config(node_config, identity, levels, initial_controllers=voters)
         formatted = format_storage(
             filesystem, SystemClock(), _random(), plan, ignore_formatted=ignore_formatted
         )
@@ -116,22 +116,14 @@ def format_command(
         typer.echo("nothing to format")
 
 
-def _modes(standalone: bool, initial_controllers: str | None, none: bool) -> list[str]:
+def _check_modes(config: NodeConfig, standalone: bool, initial: str | None, none: bool) -> None:
+    """Kafka's rules of who votes; exits with status 2."""
     given = {
         "--standalone": standalone,
-        "--initial-controllers": initial_controllers is not None,
+        "--initial-controllers": initial is not None,
         "--no-initial-controllers": none,
     }
-    return [option for option, is_given in given.items() if is_given]
-
-
-def _is_alone(config: NodeConfig, modes: list[str]) -> bool:
-    is_only_voter = config.is_controller and len(config.quorum_voters) == 1
-    return config.is_broker and ("--standalone" in modes or is_only_voter)
-
-
-def _check_modes(config: NodeConfig, modes: list[str]) -> None:
-    """Kafka's rules of who votes; exits with status 2."""
+    modes = [option for option, is_given in given.items() if is_given]
     if len(modes) > 1:
         fail(f"{' and '.join(modes)} exclude each other", status=2)
     if config.has_static_voters:
@@ -150,19 +142,6 @@ def _check_modes(config: NodeConfig, modes: list[str]) -> None:
             "--initial-controllers or --no-initial-controllers",
             status=2,
         )
-
-
-def _initial_controllers(
-    config: NodeConfig, standalone: bool, text: str | None
-) -> tuple[VoterDescription, ...] | None:
-    """As `FormatPlan.from_config` takes them. Raises: FormatError."""
-    from moldau.node.formatting import parse_initial_controllers
-
-    if standalone:
-        return None
-    if text is None:
-        return ()
-    return parse_initial_controllers(text, config.controller_listener_names[0])
 
 
 @app.command("info")
@@ -213,7 +192,7 @@ def _load(path: str) -> NodeConfig:
 
 
 def _cluster_id(
-    filesystem: OsFilesystem, config: NodeConfig, text: str | None, *, is_alone: bool
+    filesystem: OsFilesystem, config: NodeConfig, text: str | None, standalone: bool
 ) -> str:
     """The given id; without one, that of a directory which has one already, else a fresh one.
 
@@ -226,7 +205,8 @@ def _cluster_id(
             identity = read_meta_properties(filesystem, path) if os.path.isdir(path) else None
             if identity is not None:
                 return identity.cluster_id
-        if not is_alone:
+        is_only_voter = config.is_controller and len(config.quorum_voters) == 1
+        if not (config.is_broker and (standalone or is_only_voter)):
             fail("--cluster-id is needed: every node of a cluster is formatted with it", status=2)
         return random_cluster_id(_random())
     try:

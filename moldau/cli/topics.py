@@ -11,16 +11,27 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum, StrEnum
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
+from moldau.cli.options import (
+    AsJson,
+    ClusterAccess,
+    Targets,
+    asks_cluster,
+    describe_targets,
+    ids_text,
+    key_values,
+    parse_targets,
+    resolve_names,
+)
 from moldau.cli.output import Block, fail, live_view, print_json, print_table
+from moldau.cli.reassign import MIN_INTERVAL_S
 from moldau.cli.reassign import app as reassign
-from moldau.cli.targets import Targets, describe_targets, ids_text, parse_targets, resolve_names
 from moldau.client import (
     Admin,
     AuthorizationFailed,
@@ -55,7 +66,6 @@ PARTITION_COLUMNS = (
 
 Offsets = Mapping[TopicPartitionReplica, int | KafkaError]
 DEFAULT_INTERVAL_S = 2.0
-MIN_INTERVAL_S = 0.1
 OFFSETS_TIMEOUT_MS = 5_000
 """For each broker's offsets: the description is worth having while one of them does not answer."""
 Document = dict[str, Any]
@@ -100,7 +110,9 @@ async def gather(
     """
     topics = await admin.describe_topics(names)
     overrides, min_isr = await _configurations(admin, topics)
-    moves = await _moves(admin)
+    moves: Mapping[TopicPartition, Reassignment] = {}
+    with suppress(AuthorizationFailed):  # none for one that may not see them, as with Kafka's tool
+        moves = await admin.list_partition_reassignments()
     brokers = (await admin.describe_cluster()).brokers
     snapshot = Snapshot(
         topics, overrides, min_isr, moves, frozenset(each.node_id for each in brokers), {}, {}, {}
@@ -255,14 +267,6 @@ async def _configurations(
         value = entries[MIN_ISR].value if MIN_ISR in entries else None
         min_isr[name] = None if value is None else int(value)
     return overrides, min_isr
-
-
-async def _moves(admin: Admin) -> dict[TopicPartition, Reassignment]:
-    """Moves in progress; none for a principal that may not see them, as with Kafka's tool."""
-    try:
-        return await admin.list_partition_reassignments()
-    except AuthorizationFailed:
-        return {}
 
 
 @app.command("describe")
@@ -420,8 +424,7 @@ def elect_leaders(
         print_json(
             [
                 {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
+                    **partition._asdict(),
                     "elected": error is None,
                     "error": None if error is None else error.code.name,
                 }

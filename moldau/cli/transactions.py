@@ -14,9 +14,16 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import (
+    AsJson,
+    ClusterAccess,
+    Topics,
+    asks_cluster,
+    existing_partitions,
+    parse_topics,
+    partitions_of,
+)
 from moldau.cli.output import complain, fail, print_json, print_rows, print_table
-from moldau.cli.targets import Topics, existing_partitions, parse_topics
 from moldau.client import (
     AbortTransaction,
     Admin,
@@ -343,14 +350,10 @@ async def _searched(
     partitions = await existing_partitions(admin, wanted)
     if broker_id is None:
         return partitions
-    topics = await admin.describe_topics(sorted(wanted))
-    on_broker = {
-        TopicPartition(name, each.partition)
-        for name, topic in topics.items()
-        for each in topic.partitions
-        if broker_id in each.replicas
-    }
-    return [each for each in partitions if each in on_broker]
+    described = partitions_of(await admin.describe_topics(sorted(wanted)))
+    return [
+        each for each in partitions if each in described and broker_id in described[each].replicas
+    ]
 
 
 def _parsed(text: str) -> TopicPartition:
@@ -371,9 +374,7 @@ def _described(transaction: TransactionDescription, now_ms: int) -> dict[str, ob
         "timeout_ms": transaction.timeout_ms,
         "start_time_ms": started_ms,
         "duration_ms": None if started_ms is None else max(0, now_ms - started_ms),
-        "partitions": [
-            {"topic": topic, "partition": index} for topic, index in sorted(transaction.partitions)
-        ],
+        "partitions": [each._asdict() for each in sorted(transaction.partitions)],
     }
 
 
@@ -397,8 +398,7 @@ def _producer_row(producer: ProducerState) -> dict[str, object]:
 def _hanging_row(transaction: OpenTransaction, now_ms: int) -> dict[str, object]:
     producer = transaction.producer
     return {
-        "topic": transaction.partition.topic,
-        "partition": transaction.partition.partition,
+        **transaction.partition._asdict(),
         "producer_id": producer.producer_id,
         "producer_epoch": producer.producer_epoch,
         "coordinator_epoch": producer.coordinator_epoch,

@@ -61,10 +61,8 @@ def cluster_errors(doing: str) -> Iterator[None]:
 
 
 def report(losses: Sequence[Loss], *, fail_on_data_loss: bool) -> None:
-    """Stop the query, or say what it goes on without.
-
-    Raises:
-        DataLoss: there are losses, and they shall stop the query.
+    """Stop the query, or say what it goes on without. Raises: DataLoss: there are losses, and they
+    shall stop the query
     """
     if not losses:
         return

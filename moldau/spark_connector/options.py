@@ -124,10 +124,8 @@ class OptionReader:
         return found
 
     def kafka_settings(self) -> dict[str, str]:
-        """What was given as `kafka.KEY`, by key: for the configuration of a client.
-
-        Raises:
-            InvalidOption: `kafka.bootstrap.servers` is missing.
+        """What was given as `kafka.KEY`, by key: for the configuration of a client. Raises:
+        InvalidOption: `kafka.bootstrap.servers` is missing
         """
         settings = {
             name.removeprefix(KAFKA_PREFIX): value

@@ -150,7 +150,9 @@ class Cluster:
         self._watchdog = Watchdog(None if self._keep else self.directory)
         try:
             self._lay_out()
-            self._start_all()
+            for node in self._nodes.values():
+                node.start()
+            wait_ready_together(self._nodes.values())
         except (LayoutError, NoFreePort) as error:
             self.close()
             raise NodeFailed(str(error)) from error
@@ -265,12 +267,7 @@ class Cluster:
         if not [path for home in homes for path in self.directory.glob(f"{home}/{PROPERTIES}")]:
             return None
         found = ClusterLayout.found(self.directory, self._config)
-        counts = (len(found.controllers), len(found.brokers))
-        if counts != self._counts:
-            raise ValueError(
-                f"{self.directory} holds a cluster of {counts[0]} controllers and {counts[1]} "
-                f"brokers, not {self._counts[0]} and {self._counts[1]}"
-            )
+        found.refuse_other_size(self.directory, self._counts)
         try:
             for node in found.nodes:
                 for port in (node.broker_port, node.controller_port):
@@ -281,11 +278,6 @@ class Cluster:
                 raise NodeFailed(f"{error}; the nodes in {self.directory} had it") from None
             return None  # a lone node may move
         return found
-
-    def _start_all(self) -> None:
-        for node in self._nodes.values():
-            node.start()
-        wait_ready_together(self._nodes.values())
 
     def _stop_together(self, node_ids: Iterable[int]) -> None:
         nodes = [self._nodes[node_id] for node_id in node_ids if node_id in self._nodes]

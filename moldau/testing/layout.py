@@ -131,10 +131,8 @@ class ClusterLayout:
 
     @classmethod
     def found(cls, directory: Path, config: Mapping[str, str] | None = None) -> ClusterLayout:
-        """The cluster that an earlier layout wrote into `directory`.
-
-        Raises:
-            LayoutError: there is none, or its configuration cannot be read.
+        """The cluster that an earlier layout wrote into `directory`. Raises: LayoutError: there is
+        none, or its configuration cannot be read
         """
         nodes: list[NodeSpec] = []
         host = ""
@@ -158,6 +156,15 @@ class ClusterLayout:
         if not nodes:
             raise LayoutError(f"{directory}: holds no nodes of a cluster")
         return cls(host, tuple(nodes), config or {})
+
+    def refuse_other_size(self, directory: Path, counts: tuple[int, int]) -> None:
+        """Raises: ValueError: there are not so many controllers and brokers."""
+        found = (len(self.controllers), len(self.brokers))
+        if found != counts:
+            raise ValueError(
+                f"{directory} holds a cluster of {found[0]} controllers and {found[1]} brokers, "
+                f"not {counts[0]} and {counts[1]}"
+            )
 
     @property
     def brokers(self) -> tuple[NodeSpec, ...]:
@@ -203,9 +210,7 @@ class ClusterLayout:
 
     def format(self, *, cluster_id: str | None = None) -> str:
         """Format every node's storage; returns the cluster id, a fresh one when None was given.
-
-        Raises:
-            LayoutError: a node's configuration or directory does not allow it.
+        Raises: LayoutError: a node's configuration or directory does not allow it
         """
         from moldau.node.formatting import (
             FormatError,
@@ -292,16 +297,11 @@ def candidates(ephemeral: tuple[int, int]) -> Sequence[int]:
 
 
 class PortHolder:
-    """Finds free ports of one address and holds them until `close`.
+    """Finds free ports of the address that nodes will listen on, and holds them until `close`."""
 
-    Args:
-        host: the address the nodes will listen on.
-        source: of random numbers; a fresh one when None.
-    """
-
-    def __init__(self, host: str, *, source: random.Random | None = None) -> None:
+    def __init__(self, host: str) -> None:
         self._host = host
-        self._random = source or random.Random()
+        self._random = random.Random()
         self._held: dict[int, socket.socket] = {}
 
     def take(self, count: int = 1) -> list[int]:
@@ -318,9 +318,7 @@ class PortHolder:
 
     def hold(self, port: int) -> None:
         """Hold a port that a node had before; what is left of its connections does not matter.
-
-        Raises:
-            NoFreePort: another process uses it.
+        Raises: NoFreePort: another process uses it
         """
         if port not in self._held and not self._bind(port, is_own=True):
             raise NoFreePort(f"{self._host}:{port} is in use")

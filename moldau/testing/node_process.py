@@ -75,11 +75,7 @@ class NodeProcess:
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Spawn the process without waiting for it to serve.
-
-        Raises:
-            NodeFailed: it already runs.
-        """
+        """Spawn the process without waiting for it to serve. Raises: NodeFailed: it already runs"""
         if self.running:
             raise NodeFailed(f"node {self.config_path} already runs")
         self._collect()
@@ -121,10 +117,8 @@ class NodeProcess:
         return None
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> str:
-        """Wait for the `ready: HOST:PORT` line and return its address.
-
-        Raises:
-            NodeFailed: the node ended or the deadline passed; the text has the end of its log.
+        """Wait for the `ready: HOST:PORT` line and return its address. Raises: NodeFailed: the node
+        ended or the deadline passed; the text has the end of its log
         """
         process = self._process
         assert process is not None, "started"
@@ -166,21 +160,18 @@ class NodeProcess:
         self._signal(signal.SIGCONT)
         self._paused = False
 
-    def log_tail(self) -> str:
-        """The last lines the node wrote to its log."""
+    def log_tail(self, start_bytes: int = 0) -> str:
+        """The last lines the node wrote to its log, at or after a position."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - LOG_TAIL_BYTES))
+            end_bytes = log.seek(0, os.SEEK_END)
+            log.seek(max(start_bytes, end_bytes - LOG_TAIL_BYTES))
             return log.read().decode(errors="replace")
 
     def complaint(self) -> str:
         """The one line in which the last run said why it ended, empty when it said nothing."""
-        with self.log_path.open("rb") as log:
-            end_bytes = log.seek(0, os.SEEK_END)
-            log.seek(max(self._log_start_bytes, end_bytes - LOG_TAIL_BYTES))
-            lines = log.read().decode(errors="replace").splitlines()
+        lines = self.log_tail(self._log_start_bytes).splitlines()
         return next((line for line in reversed(lines) if line.startswith(COMPLAINT_PREFIX)), "")
 
     def _signal(self, number: signal.Signals) -> None:
@@ -215,22 +206,19 @@ class NodeProcess:
             self._watchdog.ended(process.pid)
 
 
-def wait_ready_together(nodes: Iterable[NodeProcess], deadline_s: float = START_DEADLINE_S) -> None:
-    """Wait until all of them are ready, which may need one another.
-
-    Raises:
-        NodeFailed: one ended, or the deadline passed; the text has the end of its log.
+def wait_ready_together(nodes: Iterable[NodeProcess]) -> None:
+    """Wait until all of them are ready, which may need one another. Raises: NodeFailed: one ended,
+    or the deadline passed; the text has the end of its log
     """
     waiting = list(nodes)
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + START_DEADLINE_S
     while waiting:
         waiting = [node for node in waiting if node.take_address() is None]
         for node in waiting:
             if not node.running:
                 node.wait_ready()  # says how it ended
             if time.monotonic() >= end:
-                raise NodeFailed(
-                    f"{node.config_path}: not ready within {deadline_s} s\n{node.log_tail()}"
-                )
+                text = f"{node.config_path}: not ready within {START_DEADLINE_S} s"
+                raise NodeFailed(f"{text}\n{node.log_tail()}")
         if waiting:
             select.select([node.output for node in waiting], [], [], POLL_INTERVAL_S)

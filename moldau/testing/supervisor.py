@@ -72,7 +72,7 @@ class Supervisor:
         groups: nodes by name; groups are stopped one after the other (brokers, then controllers,
             which a broker needs for its controlled shutdown), and started all at once.
         say: gets one line per event.
-        policy, source: back-off and its random numbers.
+        policy: back-off.
     """
 
     def __init__(
@@ -81,14 +81,13 @@ class Supervisor:
         *,
         say: Callable[[str], None],
         policy: RestartPolicy | None = None,
-        source: random.Random | None = None,
     ) -> None:
         self._groups = [
             [_Supervised(name, process) for name, process in group.items()] for group in groups
         ]
         self._say = say
         self._policy = policy or RestartPolicy()
-        self._random = source or random.Random()
+        self._random = random.Random()
 
     def run(self, on_ready: Callable[[], None]) -> int:
         """Start all nodes and keep them running until SIGTERM, SIGINT or SIGHUP.
@@ -106,12 +105,15 @@ class Supervisor:
             try:
                 while not signals.stop_count:
                     self._look()
-                    if not was_ready and self._all(_State.SERVING):
+                    is_ready = all(node.state is _State.SERVING for node in self._nodes)
+                    if is_ready and not was_ready:
                         was_ready = True
                         on_ready()
-                    if self._has_given_up() and not was_ready:
+                    has_given_up = any(node.state is _State.GIVEN_UP for node in self._nodes)
+                    if has_given_up and not was_ready:
                         break
-                    signals.wait(self._outputs(), self._wait_s())
+                    starting = [node for node in self._nodes if node.state is _State.STARTING]
+                    signals.wait([node.process.output for node in starting], self._wait_s())
                 is_orderly = bool(signals.stop_count)
             finally:
                 is_orderly = self._stop_all(signals) and is_orderly
@@ -122,12 +124,6 @@ class Supervisor:
     @property
     def _nodes(self) -> Iterable[_Supervised]:
         return (node for group in self._groups for node in group)
-
-    def _all(self, state: _State) -> bool:
-        return all(node.state is state for node in self._nodes)
-
-    def _has_given_up(self) -> bool:
-        return any(node.state is _State.GIVEN_UP for node in self._nodes)
 
     def _look(self) -> None:
         now_ms = _now_ms()
@@ -176,9 +172,6 @@ class Supervisor:
         node.state = _State.PAUSED
         node.due_ms = now_ms + pause_ms
         self._say(f"{node.name} {why}; it starts again in {pause_ms / 1000:.1f} s")
-
-    def _outputs(self) -> list[int]:
-        return [node.process.output for node in self._nodes if node.state is _State.STARTING]
 
     def _wait_s(self) -> float:
         due = [node.due_ms for node in self._nodes if node.state is _State.PAUSED]

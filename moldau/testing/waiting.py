@@ -19,10 +19,8 @@ DEFAULT_DEADLINE_S = 30.0
 def wait_until(
     condition: Callable[[], Value], *, what: str, deadline_s: float = DEFAULT_DEADLINE_S
 ) -> Value:
-    """Poll `condition` until it is truthy and return its value.
-
-    Raises:
-        TimeoutError: it was not within `deadline_s`; the text names `what`.
+    """Poll `condition` until it is truthy and return its value. Raises: TimeoutError: it was not
+    within `deadline_s`; the text names `what`
     """
     end = time.monotonic() + deadline_s
     while True:

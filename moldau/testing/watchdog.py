@@ -26,9 +26,7 @@ END_DEADLINE_S: Final = 10.0
 
 class Watchdog:
     """The test process's end: announce what is started, `close` after everything is cleaned up.
-
-    Args:
-        directory: removed when the test process dies, None to keep it.
+    `directory` is removed when the test process dies; None keeps it.
     """
 
     def __init__(self, directory: Path | None) -> None:

@@ -17,13 +17,12 @@ import typer
 
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, progress_bar
-from moldau.client.config.client import ClientConfig
-from moldau.client.errors import KafkaError
+from moldau.client import ClientConfig, KafkaError
+from moldau.client.cluster.cluster_client import ClusterClient
 
 if TYPE_CHECKING:
     from moldau.cli.bench.groups import CpuSeconds
     from moldau.cli.bench.records import Figures
-    from moldau.client.cluster.cluster_client import ClusterClient
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
@@ -277,8 +276,7 @@ def metadata(
     Starts three controllers and three brokers on this machine and removes them afterwards. The
     partitions are held by a phantom broker that only the controllers know.
     """
-    from moldau.cli.bench.metadata import COLUMNS, NOTE, MetadataPlan, measure
-    from moldau.cli.bench.phantom import BenchFailed
+    from moldau.cli.bench.metadata import COLUMNS, NOTE, BenchFailed, MetadataPlan, measure
     from moldau.testing import NodeFailed
 
     plan = MetadataPlan(
@@ -317,7 +315,6 @@ def _measure(
     will be (`Figures.expected_count`).
     """
     from moldau.cli.bench.records import Figures
-    from moldau.client.cluster.cluster_client import ClusterClient
 
     figures = Figures()
 

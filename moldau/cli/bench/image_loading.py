@@ -105,12 +105,6 @@ class _Target:
             self.has_all.set()
 
 
-def _own_peak_bytes() -> int:
-    unit_bytes = 1 if sys.platform == "darwin" else 1024
-    spent = resource.getrusage(resource.RUSAGE_SELF)
-    return memory_bytes("VmHWM") or spent.ru_maxrss * unit_bytes
-
-
 async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
     """Open the log below `directory` and deliver all of it. Raises: MetadataLogError, OSError; a
     TimeoutError after LOAD_DEADLINE_S.
@@ -139,10 +133,12 @@ async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
     if failures:
         raise MetadataLogError(failures[0])
     topics = target.image().topics.topics_by_id.values()
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
     return LoadFigures(
         seconds=seconds,
         cpu_seconds=cpu_seconds,
-        peak_bytes=_own_peak_bytes(),
+        peak_bytes=memory_bytes("VmHWM") or most,
         partition_count=sum(len(topic.partitions) for topic in topics),
         topic_count=len(topics),
     )

@@ -3,7 +3,7 @@
 Owns the order of the steps, and the role of each task. Each procedure is a generator: it yields a
 step, is sent the answer, and ends with its result or with `Refused`. A crash is a procedure that
 stops anywhere for ever; the next `planning` goes on from what the ledger says. Must not know how a
-step is carried out (`sink.recovery` does it, in tests a simulated cluster). Invariants:
+step is carried out (`sink.driver` does it, in tests a simulated cluster). Invariants:
 
 - Every step can be carried out again after a crash in the middle of it, with the same or no further
   effect.
@@ -125,10 +125,8 @@ class LookAtRows:
 
 @dataclass(frozen=True, slots=True)
 class FindOpen:
-    """List the open transactions of the sink's slots. Answer: tuple of `Producer`.
-
-    Attributes:
-        tasks, attempts: numbers to try where brokers cannot list transactions.
+    """List the open transactions of the sink's slots; `tasks` and `attempts` are numbers to try
+    where brokers cannot list transactions. Answer: tuple of `Producer`.
     """
 
     tasks: int
@@ -264,10 +262,8 @@ class TaskReport:
 
 
 def role_of(plan: Plan, query_id: str, batch_id: int, task: int) -> tuple[Role, Slot | None]:
-    """What a task has to do, and for a REWRITE the slot that was lost.
-
-    Raises:
-        Refused: nothing may be written.
+    """What a task has to do, and for a REWRITE the slot that was lost. Raises: Refused: nothing may
+    be written
     """
     batch = plan.batch(query_id, batch_id)
     if batch is not None:
@@ -426,12 +422,14 @@ def _decide(plan: Plan, known: Batch | None, fresh: Batch, *, may_follow: bool) 
         f"batch {fresh.batch_id} of query {fresh.query_id} would be its first one in sink "
         f"{sink_id!r}"
     )
+    wanted, producers = (fresh.query_id, fresh.batch_id), [slot.producer for slot in fresh.slots]
     for _ in range(MAX_ROUNDS):
         view: LedgerView = yield TakeLedger()
         current = _in_charge(plan, view, fresh)
         newest = current.batch
-        if newest is not None and newest.is_of(fresh.query_id, fresh.batch_id):
-            if newest.state is BatchState.DONE or _is_same_decision(newest, fresh):
+        if newest is not None and (newest.query_id, newest.batch_id) == wanted:
+            is_same = [slot.producer for slot in newest.slots] == producers
+            if newest.state is BatchState.DONE or is_same:
                 return newest
             if newest != known:
                 raise _fenced(plan, view)
@@ -606,10 +604,6 @@ def _check_same_slots(known: Batch, reports: Sequence[TaskReport], sink_id: str)
         if slot is not None and slot.state is SlotState.LOST:
             assert report is not None, "a lost slot has rows"
             assert report.slot is not None, "lost rows are written again"
-
-
-def _is_same_decision(one: Batch, other: Batch) -> bool:
-    return [slot.producer for slot in one.slots] == [slot.producer for slot in other.slots]
 
 
 def _not_named(left: Sequence[Producer], batch: Batch | None) -> tuple[Producer, ...]:

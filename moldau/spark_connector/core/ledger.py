@@ -156,9 +156,6 @@ class Batch:
         """Whether the query may have written rows, in this batch or an earlier one."""
         return self.rows > 0 or self.batch_id > 0
 
-    def is_of(self, query_id: str, batch_id: int) -> bool:
-        return self.query_id == query_id and self.batch_id == batch_id
-
     def with_slots(self, changed: Mapping[tuple[str, int, int], SlotState]) -> Batch:
         """The batch with new states of some slots, DONE once all are committed."""
         assert self.state is BatchState.DECIDED
@@ -370,31 +367,22 @@ class LedgerIndex:
             del self._finished[sink_id]
 
     def record(self, sink_id: str) -> SinkRecord | None:
-        """The sink's own record; None for one that the ledger does not know.
-
-        Raises:
-            LedgerUnreadable
+        """The sink's own record; None for one that the ledger does not know. Raises:
+        LedgerUnreadable
         """
         entry = self._records.get(sink_id)
         return None if entry is None else _decoded(entry, sink_id)
 
     def finished(self, sink_id: str, query_id: str) -> Batch | None:
-        """The last batch of a query that another one has followed on the sink.
-
-        Raises:
-            LedgerUnreadable
+        """The last batch of a query that another one has followed on the sink. Raises:
+        LedgerUnreadable
         """
         entry = self._finished.get(sink_id, {}).get(query_id)
         return None if entry is None else _decoded(entry, sink_id).batch
 
     def streams(self, sink_id: str, most: int) -> tuple[dict[str, Batch], bool]:
-        """The last batches of the sink's other streaming queries, and whether these are all.
-
-        Args:
-            most: of more than so many the newest.
-
-        Raises:
-            LedgerUnreadable
+        """The last batches of the sink's other streaming queries, of more than `most` the newest,
+        and whether these are all. Raises: LedgerUnreadable
         """
         names = [
             each for each in self._finished.get(sink_id, {}) if not each.startswith(NAMED_PREFIX)
@@ -407,10 +395,8 @@ class LedgerIndex:
         return found, len(names) <= most
 
     def elsewhere(self, sink_id: str, query_id: str) -> list[tuple[str, Batch]]:
-        """The last batches of a query under other sinks, with these sinks' ids.
-
-        Raises:
-            LedgerUnreadable
+        """The last batches of a query under other sinks, with these sinks' ids. Raises:
+        LedgerUnreadable
         """
         found = []
         needle = query_id.encode()

@@ -63,10 +63,8 @@ def to_json(
 
 
 def from_json(value: object) -> Offsets:
-    """The offsets of a checkpoint.
-
-    Raises:
-        InvalidCheckpoint: it is not what `to_json`, or Spark's own Kafka source, has written.
+    """The offsets of a checkpoint. Raises: InvalidCheckpoint: it is not what `to_json`, or Spark's
+    own Kafka source, has written
     """
     if value == {}:  # a pattern that no topic has matched yet
         return {}
@@ -229,10 +227,8 @@ class Wanted:
         return self.latest_when_not_found
 
     def times(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The times that have to be looked up, in ms, by partition.
-
-        Raises:
-            OffsetsNotFound: they are not given for exactly these partitions.
+        """The times that have to be looked up, in ms, by partition. Raises: OffsetsNotFound: they
+        are not given for exactly these partitions
         """
         if isinstance(self.selection, AtTime):
             return dict.fromkeys(partitions, self.selection.timestamp_ms)
@@ -248,19 +244,12 @@ class Wanted:
         ends: Mapping[TopicPartition, int],
         first_by_time: Mapping[TopicPartition, int | None],
     ) -> Offsets:
-        """The offset for every partition.
-
-        Args:
-            beginnings, ends: the first offset there is, and the one behind the last.
-            first_by_time: the answers for `times`; None where no record is young enough.
-
-        Raises:
-            OffsetsNotFound: some partition has none.
+        """The offset for every partition. `first_by_time` answers `times`; None where no record is
+        young enough. Raises: OffsetsNotFound: some partition has none
         """
-        if self.selection is Place.EARLIEST:
-            return {partition: beginnings[partition] for partition in partitions}
-        if self.selection is Place.LATEST:
-            return {partition: ends[partition] for partition in partitions}
+        if isinstance(self.selection, Place):
+            bounds = beginnings if self.selection is Place.EARLIEST else ends
+            return {partition: bounds[partition] for partition in partitions}
         if isinstance(self.selection, AtOffsets):
             self._check_same(self.selection.offsets, partitions)
             special = {EARLIEST_OFFSET: beginnings, LATEST_OFFSET: ends}

@@ -292,7 +292,9 @@ class Narrowing:
         if condition.operator is Operator.NOT_NULL:
             return condition.column in _NEVER_NULL
         kind = _KINDS.get(condition.column)
-        if kind is None or not all(_is_kind(value, kind) for value in condition.values):
+        if kind is None or not all(
+            isinstance(value, kind) and not isinstance(value, bool) for value in condition.values
+        ):
             return False
         if condition.column in ("topic", "partition"):
             return self._narrow_partitions(condition)
@@ -374,10 +376,6 @@ class Narrowing:
             self.first_timestamp_ms = first_ms
 
 
-def _is_kind(value: object, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
 def _allows(allowed: frozenset[str] | frozenset[int] | None, value: object) -> bool:
     return allowed is None or value in allowed
 
@@ -416,10 +414,6 @@ class Admission:
         self.limits: AdmissionLimits = limits
         self._target: Offsets | None = None
         self._last_batch_ms: float | None = None
-
-    @property
-    def has_target(self) -> bool:
-        return self._target is not None
 
     def set_target(self, latest: Mapping[TopicPartition, int]) -> None:
         """From now on, behave as if nothing came behind these offsets, nor any new partition."""

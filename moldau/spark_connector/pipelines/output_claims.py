@@ -143,11 +143,9 @@ class OutputClaim:
 
 
 def claim_output(spark: SparkSession, pipeline: Pipeline) -> OutputClaim:
-    """Claim a pipeline's Parquet output for its checkpoint.
-
-    Raises:
-        PipelineFailed: the output is another query's, another driver writes it now, or the
-            checkpoint does not go with it: Spark would pass over records.
+    """Claim a pipeline's Parquet output for its checkpoint. Raises: PipelineFailed: the output is
+    another query's, another driver writes it now, or the checkpoint does not go with it: Spark
+    would pass over records
     """
     assert isinstance(pipeline.sink, ParquetSink), "checked with the file"
     checkpoint = HadoopFiles(spark, pipeline.checkpoint)

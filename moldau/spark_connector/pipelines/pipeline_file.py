@@ -212,10 +212,9 @@ def _topic_source(section: Section, kind: JobKind, *, is_plain: bool) -> TopicSo
         options["maxOffsetsPerTrigger"] = str(limit)
     if is_plain:
         options["includeHeaders"] = "true"
-        formats = {"key_format": "binary", "value_format": "binary"}
-        schema, malformed = None, "fail"
+        source = TopicSource(options, "binary", "binary")
     else:
-        formats, schema, malformed = _meaning(section)
+        source = _meaning(section, options)
         if section.choice("headers", ("true", "false"), "false") == "true":
             options["includeHeaders"] = "true"
     _extra_options(section, options)
@@ -233,7 +232,7 @@ def _topic_source(section: Section, kind: JobKind, *, is_plain: bool) -> TopicSo
         if is_plain
         else None
     )
-    return TopicSource(options, formats["key_format"], formats["value_format"], schema, malformed)
+    return source
 
 
 def _subscription(section: Section, options: dict[str, str], kind: JobKind) -> None:
@@ -268,8 +267,8 @@ def _starting(section: Section, options: dict[str, str]) -> None:
         )
 
 
-def _meaning(section: Section) -> tuple[dict[str, str], str | None, str]:
-    """The formats of key and value, the schema, and what becomes of malformed values."""
+def _meaning(section: Section, options: dict[str, str]) -> TopicSource:
+    """With the formats of key and value, the schema, and what becomes of malformed values."""
     key_format = section.choice("key", ("string", "binary"), "string")
     schema = section.optional_text("schema")
     default = "string" if schema is None else "json"
@@ -281,7 +280,7 @@ def _meaning(section: Section) -> tuple[dict[str, str], str | None, str]:
         section.complain("schema", f"is for value: json, and value is {value_format}")
     elif value_format != "json" and section.has("malformed"):
         section.complain("malformed", f"is for value: json, and value is {value_format}")
-    return {"key_format": key_format, "value_format": value_format}, schema, malformed
+    return TopicSource(options, key_format, value_format, schema, malformed)
 
 
 def _check_source_options(section: Section, options: dict[str, str]) -> None:
@@ -508,10 +507,8 @@ def _trigger(section: Section, kind: JobKind) -> int | None:
 
 
 def duration_text_ms(text: str) -> int:
-    """`10 seconds`, `10s`, `1 hour` in milliseconds.
-
-    Raises:
-        ValueError: something else; the text says what is wanted.
+    """`10 seconds`, `10s`, `1 hour` in milliseconds. Raises: ValueError: something else; the text
+    says what is wanted
     """
     count, unit = _parts(text)
     return count * _MS_OF[unit]

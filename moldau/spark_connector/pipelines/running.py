@@ -83,10 +83,6 @@ def has_ended(query: StreamingQuery) -> bool:
     return handle is None or not handle.streamingQuery().queryExecutionThread().isAlive()
 
 
-def is_between_batches(query: StreamingQuery) -> bool:
-    return has_ended(query) or not query.status["isTriggerActive"]
-
-
 class Running(Protocol):
     """A pipeline at work."""
 
@@ -149,7 +145,8 @@ class RunningQuery:
             self._is_marked = mark_as_last(self._query)
         # Without the mark (Spark Connect) the next batch may just have begun: it is given up.
         has_done_one = not self._is_marked and self._told[0] > self._asked_at
-        seemed_to_wait, self._seems_to_wait = self._seems_to_wait, is_between_batches(self._query)
+        seemed_to_wait, query = self._seems_to_wait, self._query
+        self._seems_to_wait = has_ended(query) or not query.status["isTriggerActive"]
         if has_done_one or (seemed_to_wait and self._seems_to_wait):
             self._query.stop()
 

@@ -7,7 +7,7 @@ never changed; one that does not fit is refused with both numbers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -27,11 +27,9 @@ KAFKA_PREFIX: Final = "kafka."
 
 
 def prepare_topics(pipeline: Pipeline) -> None:
-    """Make the topics that the sink says how to make; refuse those that do not fit.
-
-    Raises:
-        PipelineFailed: a topic is missing or has the wrong number of partitions, the pipeline would
-            read what it writes, or no broker answers.
+    """Make the topics that the sink says how to make; refuse those that do not fit. Raises:
+    PipelineFailed: a topic is missing or has the wrong number of partitions, the pipeline would
+    read what it writes, or no broker answers
     """
     sink, source = pipeline.sink, pipeline.source
     try:
@@ -44,8 +42,14 @@ def prepare_topics(pipeline: Pipeline) -> None:
         if isinstance(sink, TopicSink):
             with admin_for(sink.options) as admin:
                 wanted = _wanted(sink, read)
+                # Only the cluster ids show that two addresses are of one cluster.
                 if isinstance(source, TopicSource) and read_from == (_cluster_id(admin) or ""):
-                    _refuse_own_output(pipeline.name, source, wanted)
+                    own = sorted(each for each in wanted if source.reads(each))
+                    if own:
+                        raise PipelineFailed(
+                            f"{pipeline.name}: {own[0]} is read and written, in the same cluster: "
+                            "the pipeline would feed itself"
+                        )
                 for topic, count in wanted.items():
                     _prepare(admin, sink, topic, count, pipeline)
     except KafkaError as error:
@@ -57,18 +61,6 @@ def _cluster_id(admin: Admin) -> str | None:
         return admin.describe_cluster().cluster_id
     except UnsupportedByBroker:  # Kafka before 2.8
         return None
-
-
-def _refuse_own_output(name: str, source: TopicSource, wanted: Iterable[str]) -> None:
-    """Refuse a pipeline that would feed itself: only the cluster ids show that two addresses are of
-    one cluster.
-    """
-    own = sorted(each for each in wanted if source.reads(each))
-    if own:
-        raise PipelineFailed(
-            f"{name}: {own[0]} is read and written, in the same cluster: the pipeline would feed "
-            "itself"
-        )
 
 
 @contextmanager
@@ -87,9 +79,7 @@ def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
 
 def settle_pipeline(pipeline: Pipeline) -> bool:
     """End the transactions that a pipeline which does not run has left open; whether it has any.
-
-    Raises:
-        SparkConnectorError: the cluster does not answer, or rows are lost.
+    Raises: SparkConnectorError: the cluster does not answer, or rows are lost
     """
     from moldau.spark_connector import settle_sink
 

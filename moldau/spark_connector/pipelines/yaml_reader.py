@@ -64,10 +64,8 @@ class Reading:
 
 
 def read_documents(text: str, reading: Reading) -> Iterator[Section]:
-    """The mappings of a file, one for each document; empty documents are left out.
-
-    Raises:
-        PipelineFileError: the text is no YAML; nothing more can be said about it.
+    """The mappings of a file, one for each document; empty documents are left out. Raises:
+    PipelineFileError: the text is no YAML; nothing more can be said about it
     """
     if len(text.encode()) > MAX_FILE_BYTES:
         reading.note(1, "", f"more than {MAX_FILE_BYTES:,} bytes: this is no pipeline")

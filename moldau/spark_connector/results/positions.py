@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +38,6 @@ from moldau.spark_connector.source.options import TOPIC_ID_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql import Row as SparkRow
 
 Row: TypeAlias = dict[str, Any]
 """The columns of a row."""
@@ -121,15 +121,9 @@ class Positions:
         for place, position in stored.items():
             self._generations.setdefault(place.topic, {})[place.topic_id] = position.generation
 
-    @property
-    def skipped_count(self) -> int:
-        return self._skipped.total()
-
     def new_rows(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """Those that the store does not have. A partition's rows may come in any order.
-
-        Raises:
-            RowsOutOfOrder: see the module, case 3.
+        """Those that the store does not have. A partition's rows may come in any order. Raises:
+        RowsOutOfOrder: see the module, case 3
         """
         for row in rows:
             offset = row["offset"]
@@ -235,7 +229,7 @@ class Positions:
         ]
         if len(told) > MAX_SHOWN:
             told[MAX_SHOWN:] = [f"{len(told) - MAX_SHOWN} more partitions"]
-        left_out = self.skipped_count
+        left_out = self._skipped.total()
         total = left_out + self._row_count
         _log.warning(
             "%s: %s was never written, and %s of its rows are left out, since the store is further "
@@ -270,32 +264,59 @@ class Positions:
         )
 
 
-def newest_of(stored: Mapping[Place, StoredPosition]) -> dict[Place, StoredPosition]:
-    """Of each topic's name, the positions of the topic that was seen last."""
-    newest: dict[str, int] = {}
-    for place, position in stored.items():
-        newest[place.topic] = max(position.generation, newest.get(place.topic, 0))
-    return {
-        place: position
-        for place, position in stored.items()
-        if position.generation == newest[place.topic]
-    }
+class StoredOffsets(ABC):
+    """How far a store is, for those who ask: the positions of the topics that were seen last."""
 
+    @abstractmethod
+    def _stored(self) -> dict[Place, StoredPosition]:
+        """All positions that the store has."""
 
-def offsets_of(stored: Mapping[Place, StoredPosition]) -> dict[TopicPartition, int]:
-    """The next offset of each partition, of the topic that was seen last."""
-    return {
-        TopicPartition(place.topic, place.partition): position.next_offset
-        for place, position in newest_of(stored).items()
-    }
+    def skipped(self) -> dict[TopicPartition, int]:
+        """How many rows of each partition were left out since the store had them (repeated batches,
+        other queries), or was said to have them: all that ever were, where there are any.
+        """
+        found: Counter[TopicPartition] = Counter()
+        for place, position in self._stored().items():
+            found[TopicPartition(place.topic, place.partition)] += position.skipped_count
+        return {each: count for each, count in sorted(found.items()) if count}
 
+    def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
+        """The source's option `startingOffsets`, to go on here with a new checkpoint.
 
-def skipped_of(stored: Mapping[Place, StoredPosition]) -> dict[TopicPartition, int]:
-    """How many rows of each partition were left out, of all topics of the name."""
-    found: Counter[TopicPartition] = Counter()
-    for place, position in stored.items():
-        found[TopicPartition(place.topic, place.partition)] += position.skipped_count
-    return {each: count for each, count in sorted(found.items()) if count}
+        It names the ids of topics as far as the store knows them, so that the source finds topics
+        that were deleted and created again.
+
+        Args:
+            partition_counts: how many partitions each topic has; those that the store knows nothing
+                of are read from their beginning.
+        """
+        newest = self._newest()
+        ends = {(place.topic, place.partition): each.next_offset for place, each in newest.items()}
+        found: dict[str, dict[str, int]] = {
+            topic: {str(number): ends.get((topic, number), EARLIEST) for number in range(count)}
+            for topic, count in partition_counts.items()
+        }
+        for place in newest:
+            if place.topic in partition_counts and place.topic_id != UNKNOWN_ID:
+                found[f"{place.topic}{ID_SEPARATOR}{place.topic_id}"] = {}
+        return json.dumps(found)
+
+    def _next_offsets(self) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(place.topic, place.partition): position.next_offset
+            for place, position in self._newest().items()
+        }
+
+    def _newest(self) -> dict[Place, StoredPosition]:
+        stored = self._stored()
+        newest: dict[str, int] = {}
+        for place, position in stored.items():
+            newest[place.topic] = max(position.generation, newest.get(place.topic, 0))
+        return {
+            place: position
+            for place, position in stored.items()
+            if position.generation == newest[place.topic]
+        }
 
 
 def has_offsets(columns: Iterable[str]) -> bool:
@@ -320,47 +341,21 @@ def missing_batches(store: str, last_batch: int, batch_id: int) -> str:
     )
 
 
-def starting_offsets(
-    stored: Mapping[Place, StoredPosition], partition_counts: Mapping[str, int]
-) -> str:
-    """The source's option `startingOffsets`, to go on where a store is.
-
-    It names the ids of topics as far as the store knows them, so that the source finds topics that
-    were deleted and created again.
-
-    Args:
-        partition_counts: how many partitions each topic has; those that the store knows nothing of
-            are read from their beginning.
-    """
-    offsets = offsets_of(stored)
-    found: dict[str, dict[str, int]] = {
-        topic: {
-            str(number): offsets.get(TopicPartition(topic, number), EARLIEST)
-            for number in range(count)
-        }
-        for topic, count in partition_counts.items()
-    }
-    for place in newest_of(stored):
-        if place.topic in partition_counts and place.topic_id != UNKNOWN_ID:
-            found[f"{place.topic}{ID_SEPARATOR}{place.topic_id}"] = {}
-    return json.dumps(found)
-
-
 def rows_of(frame: DataFrame) -> Iterator[Row]:
     """A frame's rows as mappings, one partition after the other, never all at once.
 
     Bytes are `bytes`, and times with a zone are in UTC: PySpark gives them without one, in the
     zone of this process.
     """
-    yield from plain_rows(frame, frame.toLocalIterator(prefetchPartitions=True))
+    timed = timed_columns(frame)
+    for row in frame.toLocalIterator(prefetchPartitions=True):
+        yield plain_row(row.asDict(), timed)
 
 
-def plain_rows(frame: DataFrame, rows: Iterable[SparkRow]) -> Iterator[Row]:
-    """`rows_of` for rows that have been fetched in another way."""
+def timed_columns(frame: DataFrame) -> list[str]:
     from pyspark.sql.types import TimestampType
 
-    timed = [each.name for each in frame.schema.fields if isinstance(each.dataType, TimestampType)]
-    yield from (plain_row(row.asDict(), timed) for row in rows)
+    return [each.name for each in frame.schema.fields if isinstance(each.dataType, TimestampType)]
 
 
 def plain_row(row: Row, timed: Iterable[str]) -> Row:

@@ -36,14 +36,12 @@ from moldau.spark_connector.results.positions import (
     Place,
     Positions,
     Row,
+    StoredOffsets,
     StoredPosition,
     missing_batches,
-    offsets_of,
     query_id_of,
     require_offsets,
     rows_of,
-    skipped_of,
-    starting_offsets,
 )
 from moldau.spark_connector.source.options import TOPIC_ID_COLUMN
 
@@ -62,7 +60,7 @@ WriteRow = Callable[[Pipeline, Row], None]
 WriteBatch = Callable[["DataFrame", int], None]
 
 
-class RedisOffsets:
+class RedisOffsets(StoredOffsets):
     """The offsets of one pipeline.
 
     Args:
@@ -88,17 +86,7 @@ class RedisOffsets:
 
     def load(self) -> dict[TopicPartition, int]:
         """The next offset of each partition that the store knows of."""
-        return offsets_of(self._stored())
-
-    def skipped(self) -> dict[TopicPartition, int]:
-        """How many rows of each partition were left out since the store had them (repeated batches,
-        other queries), or was said to have them: all that ever were, where there are any.
-        """
-        return skipped_of(self._stored())
-
-    def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
-        """The source's option `startingOffsets`, to go on here with a new checkpoint."""
-        return starting_offsets(self._stored(), partition_counts)
+        return self._next_offsets()
 
     def forget(self, topic: str) -> None:
         """Forget the positions in a topic, when it was deleted and created again."""

@@ -42,16 +42,15 @@ from moldau.spark_connector.results.positions import (
     Place,
     Positions,
     Row,
+    StoredOffsets,
     StoredPosition,
     has_offsets,
     missing_batches,
-    offsets_of,
     plain_row,
     query_id_of,
     require_offsets,
     rows_of,
-    skipped_of,
-    starting_offsets,
+    timed_columns,
 )
 from moldau.spark_connector.source.options import TOPIC_ID_COLUMN
 
@@ -102,7 +101,7 @@ Write = Callable[[sa.Connection, Rows], None]
 _log: Final = logging.getLogger("moldau.spark_connector")
 
 
-class SqlResults:
+class SqlResults(StoredOffsets):
     """A function for `foreachBatch` that writes each batch's rows into a database, once.
 
     Rows with the columns topic, partition and offset are judged by them: also a lost checkpoint, or
@@ -167,6 +166,14 @@ class SqlResults:
                 f"{self._pipeline}: rows without the columns topic, partition and offset go by the "
                 "query's id, which Spark does not tell here (Spark Connect): add these columns"
             )
+        new_count = 0
+
+        def counted(rows: Rows) -> Rows:
+            nonlocal new_count
+            for row in rows:
+                new_count += 1
+                yield row
+
         with self.engine.begin() as connection:
             last_batches = self._lock(connection)
             self._refuse_gap(last_batches, batch_id, query_id)
@@ -176,10 +183,10 @@ class SqlResults:
                 return 0
             last_batch = last_batches.get(query_id or "", NOTHING_YET)
             batch = Batch(self._pipeline, query_id, batch_id, last_batch)
-            positions = Positions(batch, self._stored(connection) if by_offset else {})
-            counted = _Counted(positions.new_rows(rows) if by_offset else rows)
-            self._write_rows(connection, counted, columns)
-            for _ in counted:  # what the function has left counts as written
+            positions = Positions(batch, self._stored_in(connection) if by_offset else {})
+            new_rows = counted(positions.new_rows(rows) if by_offset else rows)
+            self._write_rows(connection, new_rows, columns)
+            for _ in new_rows:  # what the function has left counts as written
                 pass
             self._keep(connection, positions.changed())
             # A batch that comes again must not set the number back.
@@ -187,24 +194,11 @@ class SqlResults:
                 place = {"pipeline": self._pipeline, "query_id": query_id}
                 _put(connection, BATCHES, place, batch_id=batch_id)
         positions.warn()
-        return counted.count
+        return new_count
 
     def offsets(self) -> dict[TopicPartition, int]:
         """The next offset of each partition, as the database has it."""
-        with self.engine.connect() as connection:
-            return offsets_of(self._stored(connection))
-
-    def skipped(self) -> dict[TopicPartition, int]:
-        """How many rows of each partition were left out since the database had them (repeated
-        batches, other queries), or was said to have them: all that ever were, where there are any.
-        """
-        with self.engine.connect() as connection:
-            return skipped_of(self._stored(connection))
-
-    def starting_offsets(self, partition_counts: Mapping[str, int]) -> str:
-        """The source's option `startingOffsets`, to go on here with a new checkpoint."""
-        with self.engine.connect() as connection:
-            return starting_offsets(self._stored(connection), partition_counts)
+        return self._next_offsets()
 
     def forget(self, topic: str | None = None) -> None:
         """Forget all positions and batches, before the results are written again.
@@ -283,7 +277,11 @@ class SqlResults:
             )
         return batch_id <= last_batches.get(query_id, NOTHING_YET)
 
-    def _stored(self, connection: sa.Connection) -> dict[Place, StoredPosition]:
+    def _stored(self) -> dict[Place, StoredPosition]:
+        with self.engine.connect() as connection:
+            return self._stored_in(connection)
+
+    def _stored_in(self, connection: sa.Connection) -> dict[Place, StoredPosition]:
         pipeline, *columns = POSITIONS.c
         found = connection.execute(sa.select(*columns).where(pipeline == self._pipeline))
         stored = {Place(*row[:3]): StoredPosition(*row[3:]) for row in found}
@@ -348,22 +346,6 @@ class SqlResults:
         return insert.on_conflict_do_nothing(index_elements=self._keys)
 
 
-class _Counted:
-    """Rows, counted as they are taken."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-        self.count = 0
-
-    def __iter__(self) -> _Counted:
-        return self
-
-    def __next__(self) -> Row:
-        row = next(self._rows)
-        self.count += 1
-        return row
-
-
 def _put(
     connection: sa.Connection, book: sa.Table, place: Mapping[str, object], **values: object
 ) -> None:
@@ -422,15 +404,10 @@ class UniqueRows:
         Raises:
             InvalidResults: the frame lacks a column, or the table its key.
         """
-        from pyspark.sql.types import TimestampType
-
         columns = frame.columns
         require_offsets(columns, "UniqueRows")
         self.check_table(columns)
-        timed = [
-            each.name for each in frame.schema.fields if isinstance(each.dataType, TimestampType)
-        ]
-
+        timed = timed_columns(frame)
         found = frame.sparkSession.sparkContext.accumulator(0)
         writer = UniqueRows(self._url, self._table_name)  # without this one's counts
 

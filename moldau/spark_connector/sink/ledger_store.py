@@ -133,10 +133,8 @@ class LedgerStore:
     # -- the topic -------------------------------------------------------------------------------
 
     def prepare_topic(self) -> None:
-        """Make the topic where there is none; refuse one that cannot keep a ledger.
-
-        Raises:
-            LedgerUnusable: several partitions, or records that do not stay.
+        """Make the topic where there is none; refuse one that cannot keep a ledger. Raises:
+        LedgerUnusable: several partitions, or records that do not stay
         """
         name = self._options.ledger_topic
         try:
@@ -165,9 +163,7 @@ class LedgerStore:
 
     def _described(self) -> TopicDescription:
         """The topic, which is there: the controller may know it before each of the brokers does.
-
-        Raises:
-            LedgerUnusable: it is not.
+        Raises: LedgerUnusable: it is not
         """
         name = self._partition.topic
         deadline_s = time.monotonic() + min(self._limit_ms, SPREAD_MS) / 1000
@@ -207,18 +203,14 @@ class LedgerStore:
 
     def elsewhere(self, query_id: str) -> tuple[tuple[str, Batch], ...]:
         """Where a streaming query has written under other sinks; reads the whole topic when only
-        this sink's part is known.
-
-        Raises:
-            LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `take`.
+        this sink's part is known. Raises: LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError:
+        as `take`
         """
         return tuple(self._whole().elsewhere(self._sink_id, query_id))
 
     def whole(self) -> LedgerIndex:
-        """Everything that the topic holds now.
-
-        Raises:
-            LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `take`.
+        """Everything that the topic holds now. Raises: LedgerBusy, LedgerUnusable,
+        LedgerUnreadable, KafkaError: as `take`
         """
         self._read(self._reading)
         return self._whole()
@@ -271,10 +263,8 @@ class LedgerStore:
     # -- writing ---------------------------------------------------------------------------------
 
     def write(self, step: WriteLedger) -> bool:
-        """Whether the record is committed; False when it is not, or that is not known.
-
-        Raises:
-            KafkaError: what no other attempt helps against.
+        """Whether the record is committed; False when it is not, or that is not known. Raises:
+        KafkaError: what no other attempt helps against
         """
         changes: dict[str, bytes | None] = {}
         if step.finished is not None:
@@ -285,10 +275,7 @@ class LedgerStore:
 
     def change(self, changes: Mapping[str, bytes | None]) -> bool:
         """Write new values, None for tombstones, in one transaction of the last taking: whether it
-        is committed, as for `write`.
-
-        Raises:
-            KafkaError: what no other attempt helps against.
+        is committed, as for `write`. Raises: KafkaError: what no other attempt helps against
         """
         producer = self._producer
         if producer is None:
@@ -385,10 +372,8 @@ def _read_on(
 
 def newest_record(options: SinkOptions, sink_id: str, known: KnownLedger) -> SinkRecord | None:
     """The sink's newest record, also one whose transaction has not ended or was aborted: its writer
-    has taken the ledger. One client and four requests, for tasks.
-
-    Raises:
-        LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError: as `LedgerStore.take`.
+    has taken the ledger. One client and four requests, for tasks. Raises: LedgerBusy,
+    LedgerUnusable, LedgerUnreadable, KafkaError: as `LedgerStore.take`
     """
     partition = TopicPartition(options.ledger_topic, 0)
     reading = _reading_of(known, sink_id)

@@ -91,11 +91,7 @@ REFUSED_KAFKA: Final[Mapping[str, str]] = {
 
 
 def normal_location(location: str, working_directory: str) -> str:
-    """The normal spelling of a path or URL.
-
-    Args:
-        working_directory: where relative paths begin, absolute.
-    """
+    """The normal spelling of a path or URL; relative paths begin in `working_directory`."""
     text = location.strip()
     url = _URL.fullmatch(text)
     if url is None:
@@ -159,10 +155,8 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """From what Spark hands over.
-
-        Raises:
-            InvalidOption: unknown, misplaced, refused, or not a value that the option can have.
+        """From what Spark hands over. Raises: InvalidOption: unknown, misplaced, refused, or not a
+        value that the option can have
         """
         reader = OptionReader(
             given, known=KNOWN, elsewhere=ELSEWHERE, refused_kafka=REFUSED_KAFKA, what="sink"
@@ -255,8 +249,7 @@ class SinkOptions:
             given.setdefault("transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS)
         else:
             given.pop("transaction.timeout.ms", None)
-        for name, value in settings.items():
-            given[name.replace("_", ".")] = value
+        given |= {name.replace("_", "."): value for name, value in settings.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnusedSetting)  # those of the other clients
             return ProducerConfig.from_properties(given)
@@ -269,8 +262,7 @@ class SinkOptions:
         given: dict[str, object] = _of(ConsumerConfig, self.kafka)
         for name in ("group.id", "enable.auto.commit"):
             given.pop(name, None)
-        for name, value in settings.items():
-            given[name.replace("_", ".")] = value
+        given |= {name.replace("_", "."): value for name, value in settings.items()}
         return ConsumerConfig.from_properties(given)
 
 

@@ -65,10 +65,8 @@ class RowColumns:
         include_timestamp: bool,
         ledger_topic: str | None = None,
     ) -> RowColumns:
-        """From the frame's schema; other columns are left out.
-
-        Raises:
-            InvalidSchema: no `value`, no topic, a column of another type, or one twice.
+        """From the frame's schema; other columns are left out. Raises: InvalidSchema: no `value`,
+        no topic, a column of another type, or one twice
         """
         positions: dict[str, int] = {}
         for position, field in enumerate(schema.fields):
@@ -102,10 +100,8 @@ class RowColumns:
         return cls(topic, positions, ledger_topic)
 
     def taken(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns that are sent, as `send_arrow` takes them.
-
-        Raises:
-            InvalidSchema: a row without a topic, or for the ledger's.
+        """The columns that are sent, as `send_arrow` takes them. Raises: InvalidSchema: a row
+        without a topic, or for the ledger's
         """
         names, columns = [], []
         for name, position in self.positions.items():

@@ -28,7 +28,7 @@ from moldau.spark_connector.core.ledger import (
 )
 from moldau.spark_connector.errors import InvalidOption, LedgerBusy, RowsLost
 from moldau.spark_connector.failures import explained
-from moldau.spark_connector.sink.batch_plan import plan_batch
+from moldau.spark_connector.sink.driver import plan_batch
 from moldau.spark_connector.sink.ledger_store import LedgerStore
 from moldau.spark_connector.sink.options import SinkOptions
 
@@ -201,7 +201,13 @@ def _rewrite(options: SinkOptions, old_id: str, new_id: str) -> None:
             raise _busy(what, old_id)  # it was settled, and has decided since
         _check_free(index, new_id, old_id)
         values = list(index.values(old_id))
-        moved = {new_id + key[len(old_id) :]: _renamed(value, new_id) for key, value in values}
+        moved = {
+            # With a token that no driver has.
+            new_id + key[len(old_id) :]: encode(
+                replace(decode(value), sink_id=new_id, driver=uuid.uuid4().hex)
+            )
+            for key, value in values
+        }
         if not new.change(moved):
             raise _busy(what, new_id)
         if not old.change({key: None for key, _ in values}):
@@ -215,11 +221,6 @@ def _busy(what: str, sink_id: str) -> LedgerBusy:
         f"{what}: a query writes with the sink id {sink_id!r} now. Stop it, and start it again "
         "only after this"
     )
-
-
-def _renamed(value: bytes, sink_id: str) -> bytes:
-    """The record for another sink, with a token that no driver has."""
-    return encode(replace(decode(value), sink_id=sink_id, driver=uuid.uuid4().hex))
 
 
 def _check_free(index: LedgerIndex, new_id: str, old_id: str) -> None:

@@ -49,16 +49,16 @@ from moldau.spark_connector.core.ledger import (
 )
 from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
 from moldau.spark_connector.failures import explained
-from moldau.spark_connector.sink.batch_plan import (
+from moldau.spark_connector.sink.driver import (
     PlannedBatch,
     abort_batch,
     commit_batch,
     plan_batch,
     planned_for,
+    slot_id,
 )
 from moldau.spark_connector.sink.ledger_store import newest_record
 from moldau.spark_connector.sink.options import Semantics, SinkOptions
-from moldau.spark_connector.sink.recovery import slot_id
 from moldau.spark_connector.sink.rows import RowColumns, checksum_of
 
 if TYPE_CHECKING:
@@ -81,10 +81,7 @@ def make_stream_writer(
     given: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> MoldauStreamWriter:
     """The writer for one micro-batch. `overwrite` (output mode complete) changes nothing: every
-    batch is appended, as in Spark's own sink.
-
-    Raises:
-        InvalidOption, InvalidSchema
+    batch is appended, as in Spark's own sink. Raises: InvalidOption, InvalidSchema
     """
     options = SinkOptions.parse(given)
     sink_id = options.stream_sink_id() if options.semantics is Semantics.EXACTLY_ONCE else ""
@@ -149,10 +146,8 @@ def gathered(
 
 
 def check_all_told(messages: list[WriterCommitMessage | None], reports: list[TaskReport]) -> None:
-    """A decision without one task's transaction would lose that task's rows.
-
-    Raises:
-        SparkConnectorError: a task has no report, though Spark wants to commit.
+    """A decision without one task's transaction would lose that task's rows. Raises:
+    SparkConnectorError: a task has no report, though Spark wants to commit
     """
     if len(reports) != len(messages):
         raise SparkConnectorError(
@@ -320,10 +315,8 @@ def write_slot(
 def write_plain(
     options: SinkOptions, columns: RowColumns, batches: Iterator[pa.RecordBatch]
 ) -> int:
-    """Write rows at least once and return how many.
-
-    Raises:
-        KafkaError: the cluster; some rows may have been written.
+    """Write rows at least once and return how many. Raises: KafkaError: the cluster; some rows may
+    have been written
     """
     rows = 0
     with _Sending(options.producer_config(), columns.topic, is_transactional=False) as sending:

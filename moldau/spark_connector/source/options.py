@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
 from moldau.protocol.types import TopicPartition
@@ -77,33 +76,27 @@ ONLY_BATCH: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffse
 ONLY_STREAM: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 _OF_THE_SINK: Final = "it belongs to the sink; give it to write or writeStream"
-ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "topic": "topics to read are named with subscribe, subscribePattern or assign",
-        "path": "load() takes no path; topics are named with subscribe",
-        "semantics": _OF_THE_SINK,
-        "sinkId": _OF_THE_SINK,
-        "txnId": _OF_THE_SINK,
-        "ledgerTopic": _OF_THE_SINK,
-        "checkpointLocation": "it belongs to writeStream",
-        "queryName": "it belongs to writeStream",
-    }
-)
-REFUSED_KAFKA: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "auto.offset.reset": (
-            "Spark keeps account of what was read. startingOffsets says where a new query begins; "
-            "a query that is continued begins where it ended, and new partitions at their earliest "
-            "offset"
-        ),
-        "enable.auto.commit": "offsets are kept in Spark's checkpoint and committed nowhere else",
-        "interceptor.classes": "Java classes cannot be loaded here, and might change the records",
-        "key.deserializer": "keys come as binary; DataFrame operations make of them what you need",
-        "value.deserializer": (
-            "values come as binary; DataFrame operations make of them what you need"
-        ),
-    }
-)
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "topic": "topics to read are named with subscribe, subscribePattern or assign",
+    "path": "load() takes no path; topics are named with subscribe",
+    "semantics": _OF_THE_SINK,
+    "sinkId": _OF_THE_SINK,
+    "txnId": _OF_THE_SINK,
+    "ledgerTopic": _OF_THE_SINK,
+    "checkpointLocation": "it belongs to writeStream",
+    "queryName": "it belongs to writeStream",
+}
+REFUSED_KAFKA: Final[Mapping[str, str]] = {
+    "auto.offset.reset": (
+        "Spark keeps account of what was read. startingOffsets says where a new query begins; "
+        "a query that is continued begins where it ended, and new partitions at their earliest "
+        "offset"
+    ),
+    "enable.auto.commit": "offsets are kept in Spark's checkpoint and committed nowhere else",
+    "interceptor.classes": "Java classes cannot be loaded here, and might change the records",
+    "key.deserializer": "keys come as binary; DataFrame operations make of them what you need",
+    "value.deserializer": "values come as binary; DataFrame operations make of them what you need",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +153,8 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """What Spark hands over, checked.
-
-        Raises:
-            InvalidOption: an option is unknown, missing, excluded by another, or has a value that
-                it cannot have.
+        """What Spark hands over, checked. Raises: InvalidOption: an option is unknown, missing,
+        excluded by another, or has a value that it cannot have
         """
         reader = OptionReader(
             given, known=OPTIONS, elsewhere=ELSEWHERE, refused_kafka=REFUSED_KAFKA, what="source"
@@ -199,10 +189,8 @@ class SourceOptions:
         return self.kafka.get("isolation.level") == "read_committed"
 
     def check_stream(self) -> Wanted:
-        """What a stream needs beyond what every read does; returns where a new one starts.
-
-        Raises:
-            InvalidOption
+        """What a stream needs beyond what every read does; returns where a new one starts. Raises:
+        InvalidOption
         """
         for name in ONLY_BATCH:
             if name in self.given:
@@ -213,10 +201,8 @@ class SourceOptions:
         return self.starting or Wanted(Place.LATEST, "startingOffsets")
 
     def check_batch(self) -> tuple[Wanted, Wanted]:
-        """What a batch needs beyond what every read does; returns where it starts and ends.
-
-        Raises:
-            InvalidOption
+        """What a batch needs beyond what every read does; returns where it starts and ends. Raises:
+        InvalidOption
         """
         for name in ONLY_STREAM:
             if name in self.given:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -59,12 +60,7 @@ Key: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class KeptConsumers:
-    """The consumers of one process.
-
-    Args:
-        make: connects a new one.
-        idle_s: how long one may lie unused.
-    """
+    """The consumers of one process: `make` connects one, which may lie unused for `idle_s`."""
 
     def __init__(
         self, make: Callable[[Mapping[str, str]], Consumer], idle_s: float = IDLE_S
@@ -270,7 +266,9 @@ class _Reading:
             if batch is not None and batch.num_rows:
                 yield batch
                 self._move(batch.column("offset")[-1].as_py() + 1)
-            self._move(self._consumer_position())
+            reached = self._consumer.positions().get(self._partition)
+            if reached is not None:
+                self._move(reached.offset)
             if self._position > before:
                 waiting_since_ms = _now_ms()
             else:
@@ -299,27 +297,16 @@ class _Reading:
         point_to(self._consumer, self._partition, self._position, self._topic_id)
 
     def _until_end(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = batch.num_rows
-        if not rows or batch.column("offset")[rows - 1].as_py() < self._end_offset:
+        rows, offsets = batch.num_rows, batch.column("offset")
+        if not rows or offsets[rows - 1].as_py() < self._end_offset:
             return batch
         # There are fewer records than offsets: the poll went past the end.
-        low, high = 0, rows - 1
-        offsets = batch.column("offset")
-        while low < high:
-            middle = (low + high) // 2
-            if offsets[middle].as_py() < self._end_offset:
-                low = middle + 1
-            else:
-                high = middle
-        self._position = self._end_offset if not low else self._position
-        return batch.slice(0, low)
+        count = bisect_left(range(rows), self._end_offset, key=lambda row: offsets[row].as_py())
+        self._position = self._position if count else self._end_offset
+        return batch.slice(0, count)
 
     def _move(self, position: int) -> None:
         self._position = max(self._position, position)
-
-    def _consumer_position(self) -> int:
-        found = self._consumer.positions().get(self._partition)
-        return self._position if found is None else found.offset
 
     def _pass_lost_records(self) -> None:
         """Go on where the log still has records, when it does not have the position any more."""

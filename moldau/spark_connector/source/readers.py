@@ -141,8 +141,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ask the cluster, on the driver, and share out the offsets."""
-        from moldau.spark_connector.source.offsets_reader import OffsetsReader
-        from moldau.spark_connector.source.planners import plan_batch
+        from moldau.spark_connector.source.planners import OffsetsReader, plan_batch
 
         source = OffsetsReader(self._options)
         try:
@@ -160,11 +159,12 @@ class FilteringBatchReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take over what says where records lie; give back what Spark has to check itself."""
-        return [each for each in filters if not self._takes(each)]
-
-    def _takes(self, each: Filter) -> bool:
-        condition = condition_of(each)
-        return condition is not None and self._narrowing.narrow(condition)
+        conditions = [(each, condition_of(each)) for each in filters]
+        return [
+            each
+            for each, condition in conditions
+            if condition is None or not self._narrowing.narrow(condition)
+        ]
 
 
 def condition_of(each: object) -> Condition | None:
@@ -190,10 +190,8 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
 
 
 def make_stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader for these options, in the shape that this Spark knows.
-
-    Raises:
-        InvalidOption, SchemaNotAllowed
+    """The reader for these options, in the shape that this Spark knows. Raises: InvalidOption,
+    SchemaNotAllowed
     """
     parsed = SourceOptions.parse(options)
     parsed.check_stream()
@@ -215,8 +213,7 @@ class _StreamReaderBase(DataSourceStreamReader):
     def planner(self) -> StreamPlanner:
         """The driver's; made when it is first needed, so that workers have none."""
         if self._planner is None:
-            from moldau.spark_connector.source.offsets_reader import OffsetsReader
-            from moldau.spark_connector.source.planners import StreamPlanner
+            from moldau.spark_connector.source.planners import OffsetsReader, StreamPlanner
 
             self._planner = StreamPlanner(
                 self._options,

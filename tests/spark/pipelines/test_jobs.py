@@ -14,7 +14,7 @@ import pytest
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Producer
 from moldau.spark_connector.errors import PipelineFailed
-from moldau.spark_connector.pipelines.jobs import mirror
+from moldau.spark_connector.pipelines.jobs import streams
 from moldau.spark_connector.pipelines.jobs.streams import repartitioned
 from moldau.spark_connector.pipelines.model import TopicSink
 from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
@@ -279,7 +279,7 @@ trigger: available-now
 def test_a_mirror_takes_in_topics_that_are_made_later(
     cluster: Cluster, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(mirror, "LOOK_S", 0.1)
+    monkeypatch.setattr(streams, "LOOK_S", 0.1)
     server, first = cluster.bootstrap_server, make_topic(admin)
     later = f"{first}-later"
     send(server, first, [(b"a", b"1")])
@@ -315,7 +315,7 @@ def test_records_without_a_time_get_that_of_the_writing(spark: SparkSession):
     row = "CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value, 'in' AS topic, 0 AS partition"
     times = ", ".join(f"timestamp_millis({each}L)" for each in (-1, 0, BEGAN_MS))
     frame = spark.sql(f"SELECT {row}, null AS headers, explode(array({times})) AS timestamp")
-    copied = mirror.mirrored(frame, TopicSink({}, "{topic}", "copy"))
+    copied = streams.mirrored(frame, TopicSink({}, "{topic}", "copy"))
     found = [None if each is None else each.timestamp() * 1_000 for (each,) in times_of(copied)]
     assert found == [None, 0, BEGAN_MS]
     assert [each for (each,) in times_of(repartitioned(frame, 1))] == [

@@ -23,7 +23,7 @@ from moldau.spark_connector.core import commit_protocol as steps
 from moldau.spark_connector.core.commit_protocol import Producer, Step
 from moldau.spark_connector.core.ledger import BatchState
 from moldau.spark_connector.data_source import MoldauDataSource
-from moldau.spark_connector.sink.recovery import StepCarrier
+from moldau.spark_connector.sink.driver import StepCarrier
 from moldau.spark_connector.sink.writers import (
     MoldauStreamWriter,
     SinkMessage,

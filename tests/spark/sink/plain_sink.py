@@ -11,7 +11,7 @@ import pyarrow as pa
 from moldau.client import OffsetSpec, TopicPartition, sync
 from moldau.client.sync import Admin
 from moldau.spark_connector.core.commit_protocol import TaskReport
-from moldau.spark_connector.sink.batch_plan import PlannedBatch, commit_batch, plan_batch
+from moldau.spark_connector.sink.driver import PlannedBatch, commit_batch, plan_batch
 from moldau.spark_connector.sink.options import SinkOptions
 from moldau.spark_connector.sink.rows import RowColumns
 from moldau.spark_connector.sink.writers import TaskPlace, write_slot

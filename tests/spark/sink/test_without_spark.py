@@ -20,15 +20,16 @@ from moldau.spark_connector import errors, forget_sink, move_sink, settle_sink
 from moldau.spark_connector.core import commit_protocol as steps
 from moldau.spark_connector.core.commit_protocol import Role
 from moldau.spark_connector.core.ledger import SinkRecord, decode
-from moldau.spark_connector.sink import batch_plan, ledger_store, recovery, writers
-from moldau.spark_connector.sink.batch_plan import (
+from moldau.spark_connector.sink import driver, ledger_store, writers
+from moldau.spark_connector.sink.driver import (
+    StepCarrier,
     abort_batch,
     commit_batch,
     plan_batch,
+    slot_id,
 )
 from moldau.spark_connector.sink.ledger_store import LedgerStore
 from moldau.spark_connector.sink.options import SinkOptions, Transactions
-from moldau.spark_connector.sink.recovery import StepCarrier, slot_id
 from moldau.spark_connector.sink.writers import TaskPlace, write_plain, write_slot
 from moldau.testing import Cluster
 from tests.spark.conftest import make_topic, options_for
@@ -55,7 +56,7 @@ def sink(request: pytest.FixtureRequest, cluster: Cluster, topic: str) -> Sink:
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is remembered from the test before."""
-    monkeypatch.setattr(batch_plan, "_process", batch_plan._Process())
+    monkeypatch.setattr(driver, "_process", driver._Process())
 
 
 def test_batches_and_their_replays(sink: Sink, admin: Admin) -> None:
@@ -85,7 +86,7 @@ def test_what_auto_is(cluster: Cluster, topic: str) -> None:
 def test_prepared_transactions_that_are_not_to_be_had(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_plan, "serves_two_phase", lambda *_: False)
+    monkeypatch.setattr(driver, "serves_two_phase", lambda *_: False)
     with pytest.raises(errors.InvalidOption, match="Use transactions=auto or standard"):
         Sink(cluster, topic, transactions="prepared").plan()
 
@@ -144,7 +145,7 @@ def test_dead_attempts_are_swept(sink: Sink, admin: Admin) -> None:
 def test_a_driver_that_was_overtaken(sink: Sink) -> None:
     old = sink.plan()
     reports = sink.write(old, 0)
-    batch_plan._process = batch_plan._Process()
+    driver._process = driver._Process()
     sink.batch(0)
     with pytest.raises(errors.SinkFenced, match="another driver has taken over"):
         sink.commit(old, 0, reports)
@@ -226,8 +227,8 @@ def test_rows_behind_an_open_transaction_are_waited_for(
         }
 
     monkeypatch.setattr(sync.Admin, "list_offsets", list_offsets)
-    monkeypatch.setattr(recovery, "LOOK_AGAIN_MS", 1)
-    (sight,) = recovery.look_at(sink.options, (slot,), admin, limit_ms).values()
+    monkeypatch.setattr(driver, "LOOK_AGAIN_MS", 1)
+    sight = driver.sight_of(sink.options, slot, admin, limit_ms)
     assert sight is (steps.Sight.VISIBLE if limit_ms else steps.Sight.UNKNOWN)
 
 
@@ -299,7 +300,7 @@ def test_a_zombie_leaves_nothing_open_after_the_last_batch(
     if sink.options.transactions is not Transactions.PREPARED:
         pytest.skip("standard transactions end by their time limit")
     zombie = sink.plan()
-    monkeypatch.setattr(batch_plan, "_process", batch_plan._Process())
+    monkeypatch.setattr(driver, "_process", driver._Process())
     own = sink.plan()
     sink.commit(own, 0, sink.write(own, 0))
     # A task of the driver that was overtaken, and an attempt of this one's that was given up.
@@ -439,7 +440,7 @@ def test_a_sink_that_a_query_takes_while_it_is_moved_stays(
     def overtaken(store: LedgerStore) -> Any:
         index = real(store)
         if store._sink_id == old.id:
-            batch_plan._process = batch_plan._Process()
+            driver._process = driver._Process()
             (old if taken == "old" else new).plan()
         return index
 
@@ -574,7 +575,7 @@ def test_one_process_is_one_driver_for_its_checkpoint(
     assert (sink.plan().plan.record.driver == first) == (checkpoint is not None)
     named = [plan_batch(sink.options, sink.id, query_id="txn:a") for _ in range(2)]
     assert len({first, *(each.plan.record.driver for each in named)}) == 3
-    batch_plan._process = batch_plan._Process()
+    driver._process = driver._Process()
     assert sink.plan().plan.record.driver != first
 
 

@@ -12,9 +12,9 @@ from moldau.client.sync import Consumer, Producer
 from moldau.protocol.types import ZERO_UUID, TopicPartition
 from moldau.spark_connector.core.ranges import OffsetRange
 from moldau.spark_connector.errors import DataLoss, ReadStalled
-from moldau.spark_connector.source.offsets_reader import OffsetsReader
 from moldau.spark_connector.source.options import SourceOptions
 from moldau.spark_connector.source.partition_reader import MAX_ROWS, KeptConsumers, read_range
+from moldau.spark_connector.source.planners import OffsetsReader
 from moldau.testing import wait_until
 from tests.spark.conftest import make_topic, options_for
 

@@ -21,7 +21,7 @@ from moldau.cli.group_offsets import (
     read_offsets,
 )
 from moldau.cli.groups import DescribedGroup, document, offset_rows
-from moldau.cli.targets import parse_topics
+from moldau.cli.options import parse_topics
 from moldau.client import (
     Admin,
     Broker,

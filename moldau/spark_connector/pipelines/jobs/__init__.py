@@ -5,43 +5,35 @@ Must not be imported to check a file: it needs Spark.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from moldau.spark_connector.errors import PipelineFailed
+from moldau.spark_connector.pipelines.jobs import replay, streams
+from moldau.spark_connector.pipelines.running import Running, failure_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
     from moldau.spark_connector.pipelines.model import Pipeline
-    from moldau.spark_connector.pipelines.running import Running
 
-#: Job → module and function.
-STARTS: Final = {
-    "archive": ("streams", "start_rows"),
-    "replay": ("replay", "start"),
-    "transform": ("streams", "start_rows"),
-    "aggregate": ("streams", "start_rows"),
-    "mirror": ("mirror", "start"),
-    "repartition": ("streams", "start_repartition"),
+STARTS: Final[Mapping[str, Callable[[SparkSession, Pipeline], Running]]] = {
+    "archive": streams.start_rows,
+    "replay": replay.start,
+    "transform": streams.start_rows,
+    "aggregate": streams.start_rows,
+    "mirror": streams.start_mirror,
+    "repartition": streams.start_repartition,
 }
 
 
 def start_job(spark: SparkSession, pipeline: Pipeline) -> Running:
-    """Start a pipeline whose topics are prepared.
-
-    Raises:
-        PipelineFailed: it cannot be started as it is: Spark refuses an expression, for example.
+    """Start a pipeline whose topics are prepared. Raises: PipelineFailed: it cannot be started as
+    it is: Spark refuses an expression, for example
     """
     from pyspark.errors import PySparkException
 
-    from moldau.spark_connector.errors import PipelineFailed
-    from moldau.spark_connector.pipelines.running import failure_line
-
-    module_name, function_name = STARTS[pipeline.job]
-    module = importlib.import_module(f"{__name__}.{module_name}")
-    start = cast("Callable[[SparkSession, Pipeline], Running]", getattr(module, function_name))
     try:
-        return start(spark, pipeline)
+        return STARTS[pipeline.job](spark, pipeline)
     except PySparkException as error:
         raise PipelineFailed(f"{pipeline.name}: {failure_line(str(error))}") from error

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from moldau.spark_connector.errors import PipelineFailed, ReplayDiffers
-from moldau.spark_connector.pipelines.jobs.streams import FORMAT, sink_options, topic_sink
+from moldau.spark_connector.pipelines.jobs.streams import FORMAT, mirrored, sink_options, topic_sink
 from moldau.spark_connector.pipelines.model import ArchiveSource, Pipeline
 from moldau.spark_connector.pipelines.running import BatchProgress, failure_line
 from moldau.spark_connector.pipelines.small_files import SmallFiles, small_files
@@ -153,12 +153,8 @@ def make_plan(
     counts: Mapping[int, int],
     target: str,
 ) -> ReplayPlan:
-    """A plan for what is in the archive.
-
-    Args:
-        ranges: what is to be replayed.
-        target: the sink's topic.
-        counts: how many records of it each cell has; cells without any may be left out.
+    """A plan for what is in the archive. `counts` says how many records of `ranges` a cell has;
+    cells without any may be left out.
     """
     ends: dict[str, dict[str, int]] = {}
     for each in ranges:
@@ -196,10 +192,8 @@ class ReplayBook:
         self._files = files
 
     def plan(self, source: ArchiveSource, target: str) -> ReplayPlan | None:
-        """The plan of an earlier run; None when there was none.
-
-        Raises:
-            PipelineFailed: it was for something else, or cannot be read.
+        """The plan of an earlier run; None when there was none. Raises: PipelineFailed: it was for
+        something else, or cannot be read
         """
         document = self._read(PLAN_FILE)
         if document is None:
@@ -262,7 +256,6 @@ class ReplayBook:
 
 
 def start(spark: SparkSession, pipeline: Pipeline) -> RunningReplay:
-    """Start it. Raises: PipelineFailed."""
     source = pipeline.source
     assert isinstance(source, ArchiveSource), "checked with the file"
     archive = archived(spark, source, pipeline.name)
@@ -280,10 +273,8 @@ def start(spark: SparkSession, pipeline: Pipeline) -> RunningReplay:
 
 
 def archived(spark: SparkSession, source: ArchiveSource, name: str) -> DataFrame:
-    """The archive's records that are to be replayed.
-
-    Raises:
-        PipelineFailed: the archive holds something else than whole records.
+    """The archive's records that are to be replayed. Raises: PipelineFailed: the archive holds
+    something else than whole records
     """
     found = spark.read.parquet(source.path)
     missing = [each for each in _NEEDED if each not in found.columns]
@@ -461,8 +452,6 @@ class RunningReplay:
     def _rows_of(self, chunk: Chunk) -> DataFrame:
         """The chunk's records, each partition in one task and in its order."""
         from pyspark.sql import functions as f
-
-        from moldau.spark_connector.pipelines.jobs.mirror import mirrored
 
         source = self._pipeline.source
         assert isinstance(source, ArchiveSource), "checked with the file"

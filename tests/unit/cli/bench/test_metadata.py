@@ -14,18 +14,16 @@ from moldau.cli.bench.figures import memory_bytes
 from moldau.cli.bench.image_loading import LoadFigures
 from moldau.cli.bench.metadata import (
     COLUMNS,
-    MetadataFigures,
-    MetadataPlan,
-    Row,
-    spread,
-)
-from moldau.cli.bench.phantom import (
     PHANTOM_ID,
     RECORDS_PER_REQUEST,
     ChangeSample,
     CreationFigures,
+    MetadataFigures,
+    MetadataPlan,
+    Row,
     creation_requests,
     phantom_topics,
+    spread,
 )
 from moldau.raft import METADATA_DIRECTORY
 

@@ -120,7 +120,6 @@ def test_a_target_hides_what_comes_later(everything):
     ends = admission.next_end(
         {P0: 0, P1: 0, P2: 0}, {P0: 9, P1: 2, P2: 7}, everything=everything, now_ms=0
     )
-    assert admission.has_target
     assert ends == {P0: 5, P1: 2}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from moldau.client import RequestTimeout
 from moldau.spark_connector.errors import PipelineFailed
-from moldau.spark_connector.pipelines.jobs.mirror import MatchingMirror
+from moldau.spark_connector.pipelines.jobs.streams import MatchingMirror
 from moldau.spark_connector.pipelines.running import BatchProgress
 
 DEADLINE_S = 10.0

@@ -7,7 +7,7 @@ import pytest
 from moldau.client.sync import Admin, Producer
 from moldau.spark_connector.core.commit_protocol import Sight
 from moldau.spark_connector.core.ledger import Range, Slot
-from moldau.spark_connector.sink.recovery import look_at
+from moldau.spark_connector.sink.driver import sight_of
 
 from .ledger_cluster import ledger_of, options_of
 
@@ -19,7 +19,7 @@ def test_nothing_is_proved_by_rows_that_lie_nowhere(ranges: tuple[Range, ...]) -
     with ledger_of({}) as threaded:
         options = options_of(threaded.cluster, "s")
         with Admin(config=options.admin_config()) as admin:
-            assert look_at(options, (slot,), admin, 1_000.0) == {slot.producer: Sight.UNKNOWN}
+            assert sight_of(options, slot, admin, 1_000.0) is Sight.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_rows_up_to_the_end_of_the_log(ends: str, sight: Sight) -> None:
                 getattr(producer, f"{ends}_transaction")()
             # Another row lies elsewhere, so that the checksum says nothing about these.
             slot = Slot(0, "s.w.0.0", 1, 1, 4, 1, (Range("t", 0, 0, 3),))
-            assert look_at(options, (slot,), admin, 100.0) == {slot.producer: sight}
+            assert sight_of(options, slot, admin, 100.0) is sight
             if not ends:
                 producer.abort_transaction()

@@ -7,8 +7,8 @@ import pytest
 from moldau.client.sync import Producer
 from moldau.spark_connector.core.commit_protocol import CheckOpen, FindOpen
 from moldau.spark_connector.core.ledger import Slot
+from moldau.spark_connector.sink.driver import StepCarrier, serves_two_phase, slot_id
 from moldau.spark_connector.sink.options import SinkOptions
-from moldau.spark_connector.sink.recovery import StepCarrier, serves_two_phase, slot_id
 from tests.fake_broker import KAFKA_2_1, KAFKA_3_5, FakeCluster, ThreadedCluster
 from tests.fake_broker.versions import Versions
 

@@ -11,10 +11,10 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from moldau.spark_connector.core.commit_protocol import Role, TaskReport
 from moldau.spark_connector.errors import SparkConnectorError
 from moldau.spark_connector.sink import writers
-from moldau.spark_connector.sink.batch_plan import PlannedBatch
+from moldau.spark_connector.sink.driver import PlannedBatch
 from moldau.spark_connector.sink.writers import SinkMessage, make_batch_writer, make_stream_writer
 
-from .test_batch_plan import planned
+from .test_planned_batch import planned
 
 ROWS = StructType([StructField("value", BinaryType())])
 GIVEN = {"kafka.bootstrap.servers": "h:9092", "topic": "t", "sinkId": "s"}

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from moldau.protocol.types import TopicPartition
-from moldau.spark_connector.source.offsets_reader import Topology
 from moldau.spark_connector.source.options import SourceOptions
+from moldau.spark_connector.source.planners import Topology
 
 
 @dataclass

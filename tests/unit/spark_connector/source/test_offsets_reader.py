@@ -10,9 +10,9 @@ from moldau.client import PartitionDescription, PartitionOffset, TopicDescriptio
 from moldau.client.errors import UnknownTopicOrPartition
 from moldau.protocol.types import TopicPartition
 from moldau.spark_connector.errors import ClusterError
-from moldau.spark_connector.source import offsets_reader
-from moldau.spark_connector.source.offsets_reader import OffsetsReader
+from moldau.spark_connector.source import planners
 from moldau.spark_connector.source.options import SourceOptions
+from moldau.spark_connector.source.planners import OffsetsReader
 
 IDS = {name: uuid.uuid4() for name in ("t", "u", "tt")}
 
@@ -66,7 +66,7 @@ class FakeAdmin:
 @pytest.fixture
 def pauses(monkeypatch):
     slept = []
-    monkeypatch.setattr(offsets_reader.time, "sleep", slept.append)
+    monkeypatch.setattr(planners.time, "sleep", slept.append)
     return slept
 
 
@@ -105,8 +105,8 @@ def test_a_pattern_matches_whole_names_and_all_topics_are_listed_once(monkeypatc
     assert {partition.topic for partition in made.topology().partitions} == {"t"}
     made.topology()
     assert admin.calls.count("list") == 1
-    now_s = offsets_reader.time.monotonic()
-    monkeypatch.setattr(offsets_reader.time, "monotonic", lambda: now_s + 1)
+    now_s = planners.time.monotonic()
+    monkeypatch.setattr(planners.time, "monotonic", lambda: now_s + 1)
     made.topology()
     assert admin.calls.count("list") == 2
     # Deleted since the list was made: it matches nothing any more.

@@ -1,10 +1,11 @@
-"""Carries out what the commit protocol asks for, on a cluster.
+"""What Spark's driver does for a write: a batch's planning, commit and abort, on a cluster.
 
-Owns the driver's clients for the time of one planning, commit or abort, the translation of each
-step, and the reading of the places where a transaction's rows are said to lie. Must not decide
-anything: `core.commit_protocol` does. Invariants: no client outlives its `with` block; a step that
-raises has left the cluster so that the procedure can be begun again; VISIBLE and ABORTED are
-proofs, everything else is UNKNOWN.
+Owns the driver's clients for the time of each of these, the translation of the commit protocol's
+steps, the reading of the places where a transaction's rows are said to lie, a driver's token, and
+what travels from the driver to the tasks and back. Must not decide anything
+(`core.commit_protocol` does), nor know Spark's classes. Invariants: no client outlives its `with`
+block; a step that raises has left the cluster so that the procedure can be begun again; VISIBLE and
+ABORTED are proofs, everything else is UNKNOWN; what travels can be pickled and holds no client.
 
 How a transaction that can no longer be committed has ended: its rows are read once as a reader of
 committed records and once as a reader of all. A transaction is committed or aborted as a whole, so
@@ -15,10 +16,14 @@ nothing open is in front of them, are aborted.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
 import pyarrow as pa
@@ -39,26 +44,34 @@ from moldau.client import (
 )
 from moldau.spark_connector.core.commit_protocol import (
     AbortOpen,
+    AbortOutcome,
     CheckOpen,
     CommitSlots,
     FindElsewhere,
     FindOpen,
     LookAtRows,
+    Plan,
     Procedure,
     Producer,
     Sight,
     Step,
     TakeLedger,
+    TaskReport,
     WriteLedger,
+    aborting,
+    committing,
+    planning,
 )
-from moldau.spark_connector.core.ledger import CHECKSUM_MODULUS, Range, Slot
+from moldau.spark_connector.core.ledger import CHECKSUM_MODULUS, Batch, Range, Slot
+from moldau.spark_connector.errors import InvalidOption, SparkConnectorError
+from moldau.spark_connector.failures import explained
 from moldau.spark_connector.sink.ledger_store import (
     KnownLedger,
     LedgerReading,
     LedgerStore,
     admin_limit_ms,
 )
-from moldau.spark_connector.sink.options import SinkOptions
+from moldau.spark_connector.sink.options import SinkOptions, Transactions
 from moldau.spark_connector.sink.rows import checksum_of
 
 LOOK_AGAIN_MS: Final = 500
@@ -70,38 +83,26 @@ MAX_CALLS: Final = 8
 TRIED_ATTEMPTS: Final = 4
 """Attempts of a task whose ids are tried where brokers cannot list transactions; Spark's default
 for spark.task.maxFailures."""
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""A ledger of more than so much is not kept in memory: it is read from its beginning each time."""
 _GONE: Final = frozenset(
     {"INVALID_TXN_STATE", "INVALID_PRODUCER_ID_MAPPING", "TRANSACTIONAL_ID_NOT_FOUND"}
 )
 
 
-def look_at(
-    options: SinkOptions, slots: tuple[Slot, ...], admin: sync.Admin, limit_ms: float
-) -> dict[Producer, Sight]:
-    """How each slot's transaction has ended, as far as its rows tell."""
-    return {slot.producer: _sight(options, slot, admin, limit_ms) for slot in slots}
-
-
-def _sight(options: SinkOptions, slot: Slot, admin: sync.Admin, limit_ms: float) -> Sight:
+def sight_of(options: SinkOptions, slot: Slot, admin: sync.Admin, limit_ms: float) -> Sight:
+    """How a slot's transaction has ended, as far as its rows tell."""
     places = [each for each in slot.ranges if each.first_offset >= 0]
-    if not places:
-        return Sight.UNKNOWN
     wanted = sum(each.row_count for each in places)
-    try:
-        if not _is_behind_everything_open(places, admin, limit_ms):
+    with suppress(OffsetOutOfRange, UnknownTopicOrPartition):
+        if not places or not _is_behind_everything_open(places, admin, limit_ms):
             return Sight.UNKNOWN
         rows, checksum = _read(options, places, "read_committed", limit_ms)
         if rows == wanted:
             is_whole = slot.is_located and len(places) == len(slot.ranges)
-            if is_whole and checksum != slot.checksum:
-                return Sight.UNKNOWN
-            return Sight.VISIBLE
-        if rows == 0:
-            hidden, _ = _read(options, places, "read_uncommitted", limit_ms)
-            if hidden == wanted:
-                return Sight.ABORTED
-    except (OffsetOutOfRange, UnknownTopicOrPartition):
-        return Sight.UNKNOWN
+            return Sight.UNKNOWN if is_whole and checksum != slot.checksum else Sight.VISIBLE
+        if rows == 0 and _read(options, places, "read_uncommitted", limit_ms)[0] == wanted:
+            return Sight.ABORTED
     return Sight.UNKNOWN
 
 
@@ -158,11 +159,7 @@ def slot_id(sink_id: str, task: int, attempt: int) -> str:
 
 
 class StepCarrier:
-    """Carries out steps for one sink; use as `with StepCarrier(…) as carrier`.
-
-    Args:
-        query_id, known, reading: as of `LedgerStore`.
-    """
+    """Carries out steps for one sink, in a `with` block; keyword arguments as of `LedgerStore`."""
 
     def __init__(
         self,
@@ -216,7 +213,11 @@ class StepCarrier:
                 done = self._each(self._is_committed, [slot.producer for slot in slots])
                 return frozenset(each for each, is_done in done if not is_done)
             case LookAtRows(slots=slots):
-                return look_at(self.options, slots, self._admin, admin_limit_ms(self.options))
+                limit_ms = admin_limit_ms(self.options)
+                return {
+                    slot.producer: sight_of(self.options, slot, self._admin, limit_ms)
+                    for slot in slots
+                }
             case FindOpen(tasks=tasks, attempts=attempts):
                 return self._open(tasks, attempts)
             case AbortOpen(producers=producers):
@@ -310,10 +311,8 @@ class StepCarrier:
 
 
 def serves_two_phase(options: SinkOptions, sink_id: str) -> bool:
-    """Whether the brokers serve prepared transactions (KIP-939) to this principal.
-
-    Raises:
-        KafkaError: they cannot be asked.
+    """Whether the brokers serve prepared transactions (KIP-939) to this principal. Raises:
+    KafkaError: they cannot be asked
     """
     config = options.producer_config(
         transactional_id=f"{sink_id}.probe", transaction_two_phase_commit_enable=True
@@ -326,3 +325,180 @@ def serves_two_phase(options: SinkOptions, sink_id: str) -> bool:
             _log.debug("no two-phase commit: %s", error)
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """What planning has found.
+
+    Attributes:
+        query_id: of a batch write; None for streams, whose tasks know it.
+        two_phase: whether the tasks' transactions are prepared ones.
+        ledger: what was read of the ledger, with this planning's record.
+    """
+
+    plan: Plan
+    query_id: str | None
+    two_phase: bool
+    ledger: KnownLedger
+
+    def narrowed(self, query_id: str) -> PlannedBatch:
+        """What the commit of one query's batch needs; travels with each task's message."""
+        mine = self.plan.finished.get(query_id)
+        finished = {} if mine is None else {query_id: mine}
+        view = replace(self.ledger.view, finished=finished)
+        return replace(
+            self, plan=replace(self.plan, finished=finished), ledger=replace(self.ledger, view=view)
+        )
+
+    @property
+    def sink_id(self) -> str:
+        return self.plan.record.sink_id
+
+
+class _Process:
+    """What one process on the driver remembers between micro-batches; nothing depends on it."""
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.tokens: dict[tuple[str, str], str] = {}
+        self.two_phase: dict[str, tuple[bool, Batch | None]] = {}
+        self.checked_topics: set[str] = set()
+        self.readings: dict[str, LedgerReading] = {}
+
+
+_process = _Process()
+
+
+def _memory() -> _Process:
+    """This process's own; not the one of the process it was forked from."""
+    global _process
+    if _process.process_id != os.getpid():
+        _process = _Process()
+    return _process
+
+
+def plan_batch(
+    options: SinkOptions, sink_id: str, *, query_id: str | None = None, is_single: bool = False
+) -> PlannedBatch:
+    """Take charge of the sink, finish what was decided, abort what was not. Raises:
+    SparkConnectorError: nothing may be written, or the cluster does not answer
+    """
+    memory = _memory()
+    servers = options.kafka["bootstrap.servers"]
+    place = f"{servers} {options.ledger_topic} {sink_id}"
+    token = uuid.uuid4().hex
+    if options.checkpoint_location and query_id is None:
+        token = memory.tokens.setdefault((place, options.checkpoint_location), token)
+    ledger_place = f"{servers} {options.ledger_topic}"
+    # All sinks of a process read on where the last one has read to. A planning that fails leaves
+    # no reading behind.
+    reading = memory.readings.pop(ledger_place, None) or LedgerReading()
+    with (
+        explained(f"planning a write of sink {sink_id!r}"),
+        StepCarrier(options, sink_id, query_id=query_id, reading=reading) as carrier,
+    ):
+        if ledger_place not in memory.checked_topics:
+            carrier.ledger.prepare_topic()
+            memory.checked_topics.add(ledger_place)
+        plan = carrier.carry(planning(sink_id, token, query_id=query_id, is_single=is_single))
+        newest = plan.record.batch
+        two_phase, newest_then = memory.two_phase.get(place, (False, newest))
+        if not _may_prepare(options, is_single=is_single):
+            two_phase = False
+        elif newest == newest_then:
+            # Nothing has been written since: the first time, or the answer has changed.
+            two_phase = serves_two_phase(options, sink_id)
+        memory.two_phase[place] = (two_phase, newest)
+        if options.transactions is Transactions.PREPARED and not two_phase:
+            raise InvalidOption(
+                "transactions=prepared: the brokers do not serve them, or not to this principal "
+                "(KIP-939: transaction.two.phase.commit.enable on the brokers, and with ACLs "
+                "TWO_PHASE_COMMIT on the transactional ids). Use transactions=auto or standard"
+            )
+        if reading.index.size_bytes <= MAX_KEPT_BYTES:
+            memory.readings[ledger_place] = reading
+        return PlannedBatch(plan, query_id, two_phase, carrier.ledger.known(plan.record))
+
+
+def planned_for(options: SinkOptions, planned: PlannedBatch, query_id: str) -> PlannedBatch:
+    """The plan for one streaming query, with nothing of the others; for a task, which knows it.
+
+    Where a sink has had very many queries the plan has only the newest: then the ledger is asked.
+
+    Raises:
+        SparkConnectorError: it cannot be asked.
+    """
+    plan = planned.plan
+    if plan.is_whole or plan.newest(query_id) is not None:
+        return planned.narrowed(query_id)
+    with (
+        explained(f"looking for query {query_id} in sink {planned.sink_id!r}"),
+        StepCarrier(options, planned.sink_id, query_id=query_id) as carrier,
+    ):
+        view = carrier.ledger.take(is_fencing=False)
+    return replace(planned, plan=replace(plan, finished=view.finished)).narrowed(query_id)
+
+
+def _may_prepare(options: SinkOptions, *, is_single: bool) -> bool:
+    """No later start ends what a single write leaves open: that has to end by a time limit. And a
+    limit that the user has set is wanted.
+    """
+    if options.transactions is Transactions.AUTO:
+        return not is_single and "transaction.timeout.ms" not in options.kafka
+    return options.transactions is Transactions.PREPARED
+
+
+def commit_batch(
+    options: SinkOptions,
+    planned: PlannedBatch,
+    query_id: str,
+    batch_id: int,
+    reports: Sequence[TaskReport],
+) -> None:
+    """Make the batch visible, once and for all. Raises: SparkConnectorError: it is not, or not
+    whole; the text says which
+    """
+    what = f"committing batch {batch_id} of sink {planned.sink_id!r}"
+    with explained(what), _carrier(options, planned) as carrier:
+        carrier.carry(
+            committing(
+                planned.plan,
+                query_id,
+                batch_id,
+                reports,
+                may_differ=options.may_differ,
+                may_follow=options.may_follow,
+            )
+        )
+
+
+def abort_batch(
+    options: SinkOptions,
+    sink_id: str,
+    planned: PlannedBatch | None,
+    batch_id: int,
+    reports: Sequence[TaskReport],
+    tasks: int,
+) -> None:
+    """Give up what was written, unless it was decided. Never raises: Spark has its error already,
+    and what is left open ends by its time limit or with the next start.
+    """
+    plan = planned.plan if planned is not None else None
+    try:
+        carrier = (
+            _carrier(options, planned) if planned is not None else StepCarrier(options, sink_id)
+        )
+        with carrier:
+            outcome = carrier.carry(aborting(plan, batch_id, reports, tasks))
+    except (KafkaError, SparkConnectorError) as error:
+        _log.warning("batch %s of sink %r was not aborted: %s", batch_id, sink_id, error)
+        return
+    if outcome is AbortOutcome.ABORTED:
+        _log.info("batch %s of sink %r was aborted", batch_id, sink_id)
+    else:
+        _log.warning("batch %s of sink %r was not aborted: %s", batch_id, sink_id, outcome.value)
+
+
+def _carrier(options: SinkOptions, planned: PlannedBatch) -> StepCarrier:
+    return StepCarrier(options, planned.sink_id, query_id=planned.query_id, known=planned.ledger)

@@ -13,11 +13,10 @@ import pytest
 from moldau.spark_connector.core.commit_protocol import AbortOutcome, LedgerView, Plan
 from moldau.spark_connector.core.ledger import SinkRecord, Slot, decided
 from moldau.spark_connector.errors import ClusterUnreachable
-from moldau.spark_connector.sink import batch_plan
-from moldau.spark_connector.sink.batch_plan import PlannedBatch, abort_batch, planned_for
+from moldau.spark_connector.sink import driver
+from moldau.spark_connector.sink.driver import PlannedBatch, StepCarrier, abort_batch, planned_for
 from moldau.spark_connector.sink.ledger_store import KnownLedger
 from moldau.spark_connector.sink.options import SinkOptions
-from moldau.spark_connector.sink.recovery import StepCarrier
 
 
 def planned(*queries: str) -> PlannedBatch:
@@ -62,9 +61,9 @@ def test_what_became_of_an_abort_is_said(
 ) -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "sinkId": "s"}
     monkeypatch.setattr(StepCarrier, "carry", lambda self, procedure: outcome)
-    with caplog.at_level(logging.INFO, batch_plan._log.name):
+    with caplog.at_level(logging.INFO, driver._log.name):
         abort_batch(SinkOptions.parse(given), "s", None, 7, [], 1)
-    (said,) = [each for each in caplog.records if each.name == batch_plan._log.name]
+    (said,) = [each for each in caplog.records if each.name == driver._log.name]
     is_aborted = outcome is AbortOutcome.ABORTED
     assert said.levelname == ("INFO" if is_aborted else "WARNING")
     assert said.getMessage().startswith("batch 7 of sink 's' was")
@@ -73,10 +72,10 @@ def test_what_became_of_an_abort_is_said(
 
 def test_a_forked_process_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes with one token could both think they are in charge."""
-    memory = batch_plan._memory()
-    assert batch_plan._memory() is memory
+    memory = driver._memory()
+    assert driver._memory() is memory
     forked = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: forked)
-    monkeypatch.setattr(batch_plan, "_process", memory)
-    assert batch_plan._memory() is not memory
-    assert batch_plan._memory().process_id == forked
+    monkeypatch.setattr(driver, "_process", memory)
+    assert driver._memory() is not memory
+    assert driver._memory().process_id == forked
