@@ -100,8 +100,6 @@ class TlsFailed(KafkaError):
     side speaks TLS and the other does not. It is not retried.
     """
 
-    code = ErrorCode.UNKNOWN_SERVER_ERROR
-
 
 class RequestTimeout(KafkaError, TimeoutError):
     """The cluster did not answer, or not with success, within the time given."""
@@ -379,42 +377,11 @@ class GroupNotFound(BrokerError):
     code = ErrorCode.GROUP_ID_NOT_FOUND
 
 
-_OWN_CODE: Final[tuple[type[BrokerError], ...]] = (
-    AuthenticationFailed,
-    UnsupportedByBroker,
-    TopicAuthorizationFailed,
-    GroupAuthorizationFailed,
-    ClusterAuthorizationFailed,
-    TransactionalIdAuthorizationFailed,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-    InvalidTopic,
-    InvalidRequest,
-    RecordTooLarge,
-    InvalidRecord,
-    OutOfOrderSequence,
-    ProducerFenced,
-    TransactionAbortable,
-    OffsetOutOfRange,
-    RebalanceInProgress,
-    IllegalGeneration,
-    UnknownMember,
-    FencedMemberEpoch,
-    StaleMemberEpoch,
-    FencedInstanceId,
-    UnreleasedInstanceId,
-    InvalidGroupId,
-    InconsistentGroupProtocol,
-    GroupFull,
-    UnsupportedAssignor,
-    InvalidRegularExpression,
-    GroupNotEmpty,
-    GroupNotFound,
-)
+_OF_BROKERS: Final = (*BrokerError.__subclasses__(), *AuthorizationFailed.__subclasses__())
 
 CLASS_BY_CODE: Final[Mapping[ErrorCode, type[BrokerError]]] = MappingProxyType(
     {
-        **{kind.code: kind for kind in _OWN_CODE},
+        **{kind.code: kind for kind in _OF_BROKERS if "code" in vars(kind)},
         ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: AuthorizationFailed,
         ErrorCode.UNKNOWN_TOPIC_ID: UnknownTopicOrPartition,
         ErrorCode.INVALID_CONFIG: InvalidRequest,

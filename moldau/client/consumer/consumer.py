@@ -15,7 +15,6 @@ import asyncio
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
@@ -186,12 +185,7 @@ class Consumer:
         self._check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the consumer. When the block is left by an exception nothing is committed
         automatically: what the last poll has handed out may not have been processed.
         """

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
@@ -164,12 +163,7 @@ class Producer:
         self._start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close()
 
     def _start(self) -> None:

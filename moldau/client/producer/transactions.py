@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Mapping
-from types import TracebackType
 from typing import Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -428,12 +427,7 @@ class TransactionContext:
         await self._transactions.enter()
         self._number = self._transactions.begun_count
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, value: BaseException | None, __: object) -> None:
         await self._transactions.leave(value)
 
 
