@@ -34,7 +34,7 @@ from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.authentication.tls import PLAINTEXT_ADVICE, TLS_ADVICE
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
-from moldau.runtime.network import Network
+from moldau.runtime.network import AsyncioNetwork, Network
 
 Address: TypeAlias = tuple[str, int]
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
@@ -56,14 +56,13 @@ class Connections:
     def __init__(
         self,
         config: ClientConfig,
-        network: Network,
         clock: Clock,
         source: random.Random,
         security: Security,
         on_lost: Callable[[], object],
     ) -> None:
         self._config = config
-        self._network = network
+        self._network: Network = AsyncioNetwork()
         self._clock = clock
         self._random = source
         self._security = security

@@ -222,13 +222,10 @@ class MetadataUpdates:
 
     async def _update(self) -> None:
         topics = self._topics_of_interest()
-        request = MetadataRequest(
-            topics=None
-            if topics is None
-            else [MetadataRequestTopic(name=name) for name in sorted(topics)],
-            allow_auto_topic_creation=self._may_create and topics is not None,
+        may_create = self._may_create and topics is not None
+        response = await self._ask(
+            metadata_request(None if topics is None else sorted(topics), may_create=may_create)
         )
-        response = await self._ask(request)
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.REBOOTSTRAP_REQUIRED:
             self._start_over()
@@ -276,6 +273,14 @@ class MetadataUpdates:
         return RequestTimeout(
             f"topic {name}: no metadata within {limit_ms:.0f} ms: {describe_fault(self._fault)}"
         )
+
+
+def metadata_request(topics: Iterable[str] | None, *, may_create: bool = False) -> MetadataRequest:
+    """A request for these topics; None for all of them."""
+    return MetadataRequest(
+        topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=may_create,
+    )
 
 
 def _is_final(fault: BaseException | None) -> TypeGuard[KafkaError]:

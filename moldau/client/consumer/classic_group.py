@@ -206,7 +206,7 @@ class ClassicGroup:
         if member.is_leader:
             # The leader watches the topics of all members, for the whole group.
             for topic in self._led_wanted:
-                self._client.used(topic)
+                self._client.updates.used(topic)
         return await self._ask(
             HeartbeatRequest,
             HeartbeatRequest(

@@ -50,7 +50,6 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponse,
 )
 from moldau.protocol.types import ZERO_UUID
-from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 
@@ -110,8 +109,6 @@ class Commits:
         config: ConsumerConfig,
         link: GroupLink,
         membership: Membership,
-        *,
-        clock: Clock,
         on_attention: Callable[[], None],
     ) -> None:
         assert config.group_id is not None, "without a group nothing is committed"
@@ -120,7 +117,7 @@ class Commits:
         self._link = link
         self._membership = membership
         self._uses_epochs = config.group_protocol == "consumer"
-        self._clock = clock
+        self._clock = client.clock
         self._on_attention = on_attention
         self._queue: deque[_Commit] = deque()
         self._turn = asyncio.Lock()
@@ -336,7 +333,7 @@ class Commits:
             commit.identity = self._membership.sign()
             raise _SignAgain(f"commit offsets: {code.name}", code=code)
         if code is ErrorCode.UNKNOWN_TOPIC_ID:
-            self._client.request_update()
+            self._client.updates.request()
         advice = ""
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             advice = "the group rebalances: poll until it is done, then commit what is still yours"

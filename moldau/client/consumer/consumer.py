@@ -12,12 +12,11 @@ connection or fetch session of the consumer is left.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer import arguments
@@ -62,7 +61,7 @@ from moldau.client.records import (
 from moldau.client.serialization import DeserializerLike
 from moldau.protocol.reusable_memory import ReusableMemory
 from moldau.protocol.types import ZERO_UUID
-from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.clock import Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,21 +116,14 @@ class Consumer:
         config: ConsumerConfig | Mapping[str, object] | None = None,
         key_deserializer: DeserializerLike | None = None,
         value_deserializer: DeserializerLike | None = None,
-        ports: ClientPorts | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         config = ConsumerConfig.resolve(bootstrap_servers, config, settings)
         self._config: ConsumerConfig = config
-        ports = ports or ClientPorts()
-        source = ports.source or random.Random()
-        self._clock: Clock = ports.clock or SystemClock()
         self._client: ClusterClient = ClusterClient(
-            config,
-            network=ports.network,
-            clock=self._clock,
-            source=source,
-            allow_auto_topic_creation=config.allow_auto_create_topics,
+            config, allow_auto_topic_creation=config.allow_auto_create_topics
         )
+        self._clock: Clock = self._client.clock
         self._read_committed = config.isolation_level == "read_committed"
         self._signal = Signal(self._clock)
         self._buffer: FetchBuffer = FetchBuffer(config.fetch_buffer_bytes)
@@ -152,8 +144,6 @@ class Consumer:
                 self._client,
                 config,
                 self._subscription,
-                clock=self._clock,
-                source=source,
                 progress=self._buffer.progress,
                 on_attention=self._interrupt,
             )
@@ -163,13 +153,12 @@ class Consumer:
             self._subscription,
             self._lookup,
             None if self._group is None else self._group.commits,
-            self._clock,
             self._positions_found,
         )
         self._fetcher = Fetcher(
-            self._client, self._subscription, self._buffer, config, self._clock, self._signal.set
+            self._client, self._subscription, self._buffer, config, self._signal.set
         )
-        self._client.on_update(self._metadata_updated)
+        self._client.updates.on_update(self._metadata_updated)
         self._subscription.on_change = self._assignment_changed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: Iterator[ConsumerRecord] = iter(_EMPTY)
@@ -709,7 +698,7 @@ class Consumer:
         subscription = self._subscription
         if subscription.pattern is None or self._config.group_protocol != "classic":
             assigned = {name.topic for name in subscription.assignment()}
-            self._client.want(subscription.topics | assigned)
+            self._client.updates.want(subscription.topics | assigned)
 
     def _positions_found(self) -> None:
         self._fetcher.look()

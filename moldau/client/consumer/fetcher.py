@@ -44,7 +44,6 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse, PartitionData
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, UnsupportedByPeer
 
 _log: Final = logging.getLogger(__name__)
@@ -126,12 +125,11 @@ class Fetcher:
         subscription: SubscriptionState,
         buffer: FetchBuffer,
         config: ConsumerConfig,
-        clock: Clock,
         on_news: Callable[[], None],
     ) -> None:
         self.client = client
         self.config = config
-        self.clock = clock
+        self.clock = client.clock
         self.on_news = on_news
         self.stopping: bool = False
         self.is_read_committed: Final = config.isolation_level == "read_committed"
@@ -186,7 +184,7 @@ class Fetcher:
                 topic in self._subscription.subscription()
                 or any(name.topic == topic for name in self._subscription.assignment())
             ):
-                self.client.request_update()
+                self.client.updates.request()
                 raise error_for(code, None, f"topic {topic}")
         if metadata.brokers:
             self._unreached_since_ms = None
@@ -258,7 +256,7 @@ class Fetcher:
         for leader in outcome.leaders or ():
             self.client.metadata.learn_leader(*leader, response.node_endpoints)
         if outcome.is_outdated:
-            self.client.request_update()
+            self.client.updates.request()
         if outcome.leaders or outcome.has_moved:
             self.look()
         if outcome.has_news:
@@ -480,7 +478,7 @@ class _NodeFetcher:
         if code is not ErrorCode.NONE:
             _log.info("broker %d: fetch session: %s; fetching anew", self.node_id, code.name)
             if code.invalidates_metadata:
-                client.request_update()
+                client.updates.request()
             return
         fetcher.take(plan, response, self._session.topic_of, fetcher.clock.monotonic_ms())
 
@@ -499,7 +497,7 @@ class _NodeFetcher:
             if asked.state.preferred_node_id == self.node_id:
                 asked.state.prefer_leader()
         _log.info("fetching from broker %d failed: %s", self.node_id, error)
-        fetcher.client.request_update()
+        fetcher.client.updates.request()
         fetcher.look()
         self.signal.clear()
         await self.signal.wait(self._backoff.next_ms())

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Coroutine
 from typing import Final
 from uuid import UUID
@@ -40,7 +39,6 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 
@@ -67,8 +65,6 @@ class Membership:
         config: ConsumerConfig,
         link: GroupLink,
         *,
-        clock: Clock,
-        source: random.Random,
         progress: Callable[[], object],
         on_attention: Callable[[], None],
         tick: Callable[[float], float],
@@ -76,17 +72,17 @@ class Membership:
         self._client = client
         self._config = config
         self._link = link
-        self._clock = clock
+        self._clock = client.clock
         self._on_attention = on_attention
         self._tick = tick
-        self._signal = Signal(clock)
-        self.watch: PollWatch = PollWatch(config.max_poll_interval_ms, clock.monotonic_ms())
-        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source)
+        self._signal = Signal(client.clock)
+        self.watch: PollWatch = PollWatch(config.max_poll_interval_ms, client.clock.monotonic_ms())
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, client.random)
         self.group: ClassicGroup | ConsumerGroup
         if config.group_protocol == "classic":
             self.group = ClassicGroup(client, config, link, self.watch, backoff, self._attend)
         else:
-            member_id = str(UUID(int=source.getrandbits(128), version=4))
+            member_id = str(UUID(int=client.random.getrandbits(128), version=4))
             self.group = ConsumerGroup(
                 client, config, link, self.watch, backoff, self._attend, member_id
             )

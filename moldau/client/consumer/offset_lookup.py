@@ -241,12 +241,12 @@ class OffsetLookup:
         except UnsupportedByPeer as error:
             return UnsupportedByBroker(f"{what}: broker {node_id}: {error}")
         except PASSING_FAULTS as fault:
-            self._client.request_update()
+            self._client.updates.request()
             return NoBrokerAvailable(f"{what}: broker {node_id}: {describe_fault(fault)}")
 
     def _refused(self, name: TopicPartition, code: int, what: str) -> KafkaError:
         """A partition's error; asks for the metadata again where they are the reason."""
         error = error_for(code, None, f"{what} {name}")
         if error.code.invalidates_metadata:
-            self._client.request_update()
+            self._client.updates.request()
         return error

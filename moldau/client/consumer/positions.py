@@ -28,7 +28,6 @@ from moldau.client.consumer.offset_lookup import UNKNOWN_OFFSET, EpochEnd, Offse
 from moldau.client.errors import KafkaError, LogTruncated, NoOffsetForPartition, RequestTimeout
 from moldau.client.records import OffsetAndMetadata
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 
@@ -45,7 +44,6 @@ class Positions:
         subscription: SubscriptionState,
         lookup: OffsetLookup,
         commits: Commits | None,
-        clock: Clock,
         on_news: Callable[[], None],
     ) -> None:
         self._client = client
@@ -53,10 +51,10 @@ class Positions:
         self._subscription = subscription
         self._lookup = lookup
         self._commits = commits
-        self._clock = clock
+        self._clock = client.clock
         self._on_news = on_news
-        self._signal = Signal(clock)
-        self.settled: Signal = Signal(clock)
+        self._signal = Signal(client.clock)
+        self.settled: Signal = Signal(client.clock)
         self._task: asyncio.Task[None] | None = None
         self._error: KafkaError | None = None
         self._closed = False

@@ -36,7 +36,7 @@ from moldau.protocol.messages.p00_produce import (
 )
 from moldau.protocol.records import Codec
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.clock import TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 
 _LOG: Final = logging.getLogger("moldau.client.producer")
@@ -62,7 +62,6 @@ class Sender:
         client: ClusterClient,
         accumulator: Accumulator,
         config: ProducerConfig,
-        clock: Clock,
         appender: Appender,
         refusing: Callable[[], object],
     ) -> None:
@@ -72,7 +71,7 @@ class Sender:
         self._accumulator = accumulator
         self._config = config
         self._acks = config.required_acks
-        self._clock = clock
+        self._clock = client.clock
         self._appender = appender
         appender.wake = self.wake
         appender.wake_by = self.wake_by
@@ -214,7 +213,7 @@ class Sender:
         for node_id in ready.due:
             next_ms = min(next_ms, self._serve(node_id, ready.by_leader[node_id], now_ms))
         if ready.leaderless:
-            self._client.request_update()
+            self._client.updates.request()
         self.announce()
         return next_ms
 
@@ -259,7 +258,7 @@ class Sender:
             self._not_before_ms[node_id] = now_ms + self._config.retry_backoff_ms
             if isinstance(error, KafkaError) and not error.retriable:
                 self.results.fail_node(node_id, error)
-            self._client.request_update()
+            self._client.updates.request()
         finally:
             del self._connecting[node_id]
             self.wake()
@@ -299,7 +298,7 @@ class Sender:
             self._refuse(batches, ErrorCode.INVALID_REQUEST, str(error), now_ms)
         except OSError as error:
             self._refuse(batches, ErrorCode.NETWORK_EXCEPTION, str(error), now_ms)
-            self._client.request_update()
+            self._client.updates.request()
         else:
             self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
             answer.add_done_callback(partial(self._answered, node_id, call))
@@ -319,7 +318,7 @@ class Sender:
             if isinstance(error, RequestTimedOut):
                 code = ErrorCode.REQUEST_TIMED_OUT
             self._refuse(call.batches.values(), code, str(error or "cancelled"), now_ms)
-            self._client.request_update()
+            self._client.updates.request()
         else:
             self._take_answer(node_id, call, cast("ProduceResponse", answer.result()), now_ms)
         self.announce()
@@ -356,7 +355,7 @@ class Sender:
                 record_errors=answer.record_errors,
             )
         if is_stale:
-            self._client.request_update()
+            self._client.updates.request()
 
     def _topic_id(self, topic: str) -> UUID | None:
         known = self._client.metadata.topics.get(topic)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Mapping
 from typing import Final, Protocol
 
@@ -38,7 +37,6 @@ from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import Clock
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
@@ -89,16 +87,13 @@ class Transactions:
         client: ClusterClient,
         config: ProducerConfig,
         batches: Sender,
-        *,
-        clock: Clock,
-        source: random.Random,
         link: CoordinatorLink | None = None,
     ) -> None:
         if config.transaction_two_phase_commit_enable and config.transactional_id is None:
             raise ConfigurationError("transaction.two.phase.commit.enable needs a transactional.id")
         self.begun_count: int = 0
         """Transactions that this producer has opened."""
-        self._clock = clock
+        self._clock = client.clock
         self._batches = batches
         self._limit_ms: float = config.max_block_ms
         self._manager = TransactionManager(
@@ -110,7 +105,7 @@ class Transactions:
             self._manager,
             link or CoordinatorLink(client),
             batches,
-            Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source),
+            Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, client.random),
         )
         self._is_initialization_untold = False
 
