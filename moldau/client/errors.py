@@ -192,24 +192,9 @@ class RecordTooLarge(BrokerError):
 
 
 class InvalidRecord(BrokerError):
-    """The broker's checks refuse a record, such as one without key in a compacted topic.
-
-    Attributes:
-        record_errors: where the broker named them, its words by position in the batch (KIP-467).
-    """
+    """The broker's checks refuse a record, such as one without key in a compacted topic."""
 
     code = ErrorCode.INVALID_RECORD
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: ErrorCode | None = None,
-        final: bool = False,
-        record_errors: Mapping[int, str] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(message, code=code, final=final)
-        self.record_errors: Mapping[int, str] = record_errors
 
 
 class OutOfOrderSequence(BrokerError):

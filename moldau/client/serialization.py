@@ -50,15 +50,7 @@ def serialize_function(given: SerializerLike | None) -> Callable[[str, object], 
     Raises:
         TypeError: it is neither a serializer nor callable.
     """
-    if given is None:
-        return None
-    method = getattr(given, "serialize", None)
-    if method is not None:
-        return cast("Callable[[str, object], bytes]", method)
-    if callable(given):
-        function = given
-        return lambda _topic, value: function(value)
-    raise TypeError(f"{given!r} is no serializer: it has no serialize(topic, value)")
+    return _function_of(given, "serialize", "value")
 
 
 def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes], object] | None:
@@ -67,15 +59,18 @@ def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes
     Raises:
         TypeError: it is neither a deserializer nor callable.
     """
+    return _function_of(given, "deserialize", "data")
+
+
+def _function_of(given: object, name: str, argument: str) -> Callable[[str, Any], Any] | None:
     if given is None:
         return None
-    method = getattr(given, "deserialize", None)
+    method: Callable[[str, Any], Any] | None = getattr(given, name, None)
     if method is not None:
-        return cast("Callable[[str, bytes], object]", method)
+        return method
     if callable(given):
-        function = given
-        return lambda _topic, data: function(data)
-    raise TypeError(f"{given!r} is no deserializer: it has no deserialize(topic, data)")
+        return lambda _topic, value: given(value)
+    raise TypeError(f"{given!r} is no {name}r: it has no {name}(topic, {argument})")
 
 
 class StringSerializer:

@@ -200,31 +200,23 @@ class Appender:
             record_bytes = record_size_bound(key, value, headers)
         except (TypeError, ValueError, AttributeError) as error:
             raise unfit(error, key, value, headers) from error
+        self.check_size("the record", record_bytes + BATCH_HEADER_SIZE)
+        return record_bytes
+
+    def check_size(self, what: str, size_bytes: int) -> None:
         settings = self._accumulator.settings
-        size_bytes = record_bytes + BATCH_HEADER_SIZE
         for limit, name in (
             (settings.max_request_size_bytes, "max.request.size"),
             (settings.buffer_memory_bytes, "buffer.memory"),
         ):
             if size_bytes > limit:
-                refusal = RecordTooLarge(
-                    f"the record takes {size_bytes} bytes, {name} allows {limit}"
-                )
+                refusal = RecordTooLarge(f"{what} takes {size_bytes} bytes, {name} allows {limit}")
                 self._refused(refusal)
                 raise refusal
-        return record_bytes
 
     def _custom(self, known: TopicQueues, key: bytes | None, value: bytes | None) -> int:
         assert self._partitioner is not None
-        count = len(known.queues)
-        available = [queue.partition for queue in known.queues if queue.leader_id >= 0]
-        partition = self._partitioner(known.name, key, value, TopicPartitions(count, available))
-        if not isinstance(partition, int) or not 0 <= partition < count:
-            raise ValueError(
-                f"the partitioner chose {partition!r} for topic {known.name}, which has partitions "
-                f"0 to {count - 1}"
-            )
-        return partition
+        return chosen_by(self._partitioner, known.name, partitions_of(known), key, value)
 
     # -- records without a known partition -------------------------------------------------------
 
@@ -251,11 +243,8 @@ class Appender:
             return None
         group = held.get(topic)
         if group is None:
-            expires_ms = self._expires_ms()
-            group = held[topic] = HeldRecords(topic, expires_ms)
-            accumulator.incomplete[group] = None
-            self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
-            self.wake_by(expires_ms)
+            group = self._new_group(held, topic, partition)
+            self.wake_by(group.expires_ms)
         index = len(group.records)
         group.records.append(
             HeldRecord(partition, timestamp_ms, key, value, tuple(headers), size_bytes)
@@ -268,9 +257,15 @@ class Appender:
             -1 if value is None else len(value),
         )
 
-    def _expires_ms(self) -> float:
+    def _new_group(
+        self, held: dict[str, HeldRecords], topic: str, partition: int | None
+    ) -> HeldRecords:
         # The request for the metadata gives up a little earlier, with a better error.
-        return self._clock.monotonic_ms() + self._accumulator.settings.max_block_ms + GRACE_MS
+        limit_ms = self._accumulator.settings.max_block_ms + GRACE_MS
+        group = held[topic] = HeldRecords(topic, self._clock.monotonic_ms() + limit_ms)
+        self._accumulator.incomplete[group] = None
+        self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
+        return group
 
     def topic_changed(self, topic: str) -> None:
         known = self._topics.get(topic)
@@ -333,10 +328,7 @@ class Appender:
         accumulator = self._accumulator
         group = self.out_of_range.get(topic)
         if group is None:
-            expires_ms = self._expires_ms()
-            group = self.out_of_range[topic] = HeldRecords(topic, expires_ms)
-            accumulator.incomplete[group] = None
-            self._learn(topic, (record.partition or 0) + 1)
+            group = self._new_group(self.out_of_range, topic, record.partition)
         accumulator.free_bytes -= record.reserved_bytes
         group.records.append(record)
         return group, len(group.records) - 1
@@ -456,6 +448,30 @@ class Appender:
             f"no room{waited}: buffer.memory={total} bytes are taken by records that wait for "
             "acknowledgements; send slower, wait_for_room(), or allow more"
         )
+
+
+def partitions_of(known: TopicQueues) -> TopicPartitions:
+    available = [queue.partition for queue in known.queues if queue.leader_id >= 0]
+    return TopicPartitions(len(known.queues), available)
+
+
+def chosen_by(
+    partitioner: Partitioner,
+    topic: str,
+    partitions: TopicPartitions,
+    key: bytes | None,
+    value: bytes | None,
+) -> int:
+    """What the application's partitioner chooses. Raises: ValueError when there is no such
+    partition.
+    """
+    partition = partitioner(topic, key, value, partitions)
+    if not isinstance(partition, int) or not 0 <= partition < partitions.count:
+        raise ValueError(
+            f"the partitioner chose {partition!r} for topic {topic}, which has partitions "
+            f"0 to {partitions.count - 1}"
+        )
+    return partition
 
 
 class _RoomWaiter:

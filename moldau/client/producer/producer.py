@@ -191,12 +191,13 @@ class Producer:
                 if not self._closing.done():
                     self._closing.set_result(None)
 
-    async def _flush_within(self, timeout_ms: float | None) -> None:
+    async def _flush_within(self, timeout_ms: float | None) -> bool:
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
                 await self._sender.flush()
         except TimeoutError:
-            pass
+            return False
+        return True
 
     async def _shut_down(self) -> None:
         error = ClientClosed("the producer was closed before the record was acknowledged")
@@ -370,7 +371,6 @@ class Producer:
                 partitioner=self._partitioner,
                 ignore_keys=self.config.partitioner_ignore_keys,
                 check=self._check,
-                refused=self._record_refused,
             )
         return await self._arrow.send(topic, data, partition)
 
@@ -399,13 +399,10 @@ class Producer:
             RequestTimeout: not within `timeout_ms`; they are still on their way.
         """
         self._check_usable()
-        try:
-            async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
-                await self._sender.flush()
-        except TimeoutError:
+        if not await self._flush_within(timeout_ms):
             raise RequestTimeout(
                 f"flush: not everything was acknowledged within {timeout_ms} ms; it goes on"
-            ) from None
+            )
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic, ascending.

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, cast
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.signal import Signal
 from moldau.client.config import ProducerConfig
 from moldau.client.errors import KafkaError
 from moldau.client.producer.appender import Appender
@@ -86,7 +87,7 @@ class Sender:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._not_before_ms: dict[int, float] = {}
         self._flushes: list[_Flush] = []
-        self._landings: list[asyncio.Future[None]] = []
+        self._landed = Signal(client.clock)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -162,13 +163,7 @@ class Sender:
 
     async def in_flight_done(self) -> None:
         while self._accumulator.has_in_flight:
-            landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._landings.append(landing)
-            try:
-                await landing
-            finally:
-                if landing in self._landings:
-                    self._landings.remove(landing)
+            await self._landed.wait(None)
 
     # -- turns -----------------------------------------------------------------------------------
 
@@ -322,11 +317,8 @@ class Sender:
         else:
             self._take_answer(node_id, call, cast("ProduceResponse", answer.result()), now_ms)
         self.announce()
-        if self._landings and not self._accumulator.has_in_flight:
-            landings, self._landings = self._landings, []
-            for landing in landings:
-                if not landing.done():
-                    landing.set_result(None)
+        if self._landed.waiters and not self._accumulator.has_in_flight:
+            self._landed.set()
         self.wake()
 
     def _take_answer(

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from moldau.client.cluster.signal import Signal
 from moldau.client.errors import (
     ClientClosed,
     InvalidTransactionState,
@@ -44,6 +45,7 @@ from moldau.client.producer.core.transaction_states import Problem, TransactionS
 from moldau.client.producer.sender import Sender
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
+from moldau.runtime.clock import Clock
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
@@ -70,6 +72,7 @@ class TransactionDriver:
         link: CoordinatorLink,
         batches: Sender,
         backoff: Backoff,
+        clock: Clock,
     ) -> None:
         self.manager = manager
         self.refusal: Problem | None = None
@@ -79,7 +82,7 @@ class TransactionDriver:
         self._work = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._watchers: set[asyncio.Future[None]] = set()
+        self._changes = Signal(clock)
         self._cause: BaseException | None = None
         self._refused_in: tuple[TransactionState, Problem | None] | None = None
         self.changed()
@@ -126,10 +129,7 @@ class TransactionDriver:
             self.refusal = manager.refusal
             if manager.state in _GIVEN_UP or self._is_not_permitted:
                 self._batches.fail_waiting(self._reason())
-        watchers, self._watchers = self._watchers, set()
-        for watcher in watchers:
-            if not watcher.done():
-                watcher.set_result(None)
+        self._changes.set()
 
     # -- errors ----------------------------------------------------------------------------------
 
@@ -186,12 +186,7 @@ class TransactionDriver:
         while not is_reached():
             if self._stopping.is_set():
                 raise ClientClosed("the producer is closed")
-            watcher = asyncio.get_running_loop().create_future()
-            self._watchers.add(watcher)
-            try:
-                await watcher
-            finally:
-                self._watchers.discard(watcher)
+            await self._changes.wait(None)
 
     async def flushed(self, is_overtaken: Callable[[], bool]) -> None:
         """Wait for the batches of the transaction, or until they do not matter any more."""

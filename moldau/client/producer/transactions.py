@@ -106,6 +106,7 @@ class Transactions:
             link or CoordinatorLink(client),
             batches,
             Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, client.random),
+            client.clock,
         )
         self._is_initialization_untold = False
 
