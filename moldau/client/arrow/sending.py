@@ -95,34 +95,26 @@ class ArrowDelivery:
     partitions: Mapping[TopicPartition, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class ArrowSender:
     """Sends Arrow data through a producer's accumulator.
 
     Args:
-        topic_source: waits for a topic's metadata.
-        partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
-        check: raises when the producer takes nothing: closed, fenced, no transaction.
+        _topic_source: waits for a topic's metadata.
+        _partitioner: None for the built-in one; `_ignore_keys` as `partitioner.ignore.keys`.
+        _check: raises when the producer takes nothing: closed, fenced, no transaction.
     """
 
-    def __init__(
-        self,
-        appender: Appender,
-        accumulator: Accumulator,
-        clock: Clock,
-        *,
-        topic_source: TopicSource,
-        partitioner: Partitioner | None,
-        ignore_keys: bool,
-        check: Callable[[], None],
-    ) -> None:
-        self._appender = appender
-        self._accumulator = accumulator
-        self._clock = clock
-        self._topic_source = topic_source
-        self._partitioner = partitioner
-        self._ignore_keys = ignore_keys
-        self._check = check
-        settings = accumulator.settings
+    _appender: Appender
+    _accumulator: Accumulator
+    _clock: Clock
+    _topic_source: TopicSource
+    _partitioner: Partitioner | None
+    _ignore_keys: bool
+    _check: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        settings = self._accumulator.settings
         share = max(settings.buffer_memory_bytes // BUFFER_SHARE, 1)
         self._batch_bytes = min(settings.max_request_size_bytes, share)
 

@@ -72,7 +72,7 @@ class ClusterClient:
             self.ask_any,
             self.clock,
             self.random,
-            allow_auto_topic_creation=allow_auto_topic_creation,
+            allow_auto_topic_creation,
         )
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final, TypeGuard
 
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
@@ -42,42 +43,35 @@ DEFAULT_MAX_IDLE_MS: Final = 300_000
 """`metadata.max.idle.ms` of clients that have no such key."""
 
 
+@dataclass(eq=False, repr=False)
 class MetadataUpdates:
-    """States: idle (no task) → running → closed. `ask` sends a request to any broker."""
+    """States: idle (no task) → running → closed. `_ask` sends a request to any broker."""
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        cache: MetadataCache,
-        ask: Callable[[MetadataRequest], Awaitable[MetadataResponse]],
-        clock: Clock,
-        source: random.Random,
-        *,
-        allow_auto_topic_creation: bool,
-    ) -> None:
-        self._config = config
-        self._cache = cache
-        self._ask = ask
-        self._clock = clock
-        self._random = source
-        self._may_create = allow_auto_topic_creation
-        self._max_idle_ms: int = getattr(config, "metadata_max_idle_ms", DEFAULT_MAX_IDLE_MS)
-        self._wanted: frozenset[str] = frozenset()
-        self._wants_all = False
-        self._used_ms: dict[str, float] = {}
-        self._callbacks: list[Callable[[], object]] = []
-        self._attempt_ended = Signal(clock)
-        self._task: asyncio.Task[None] | None = None
-        self._wake = Signal(clock)
-        self._is_requested = False
-        self._is_urgent = False
-        self._is_closed = False
-        self._last_attempt_ms = -NEVER
-        self._last_success_ms = -NEVER
-        self._quick_count = 0
-        self._attempt_count = 0
-        self._failing_since_ms: float | None = None
-        self._fault: BaseException | None = None
+    _config: ClientConfig
+    _cache: MetadataCache
+    _ask: Callable[[MetadataRequest], Awaitable[MetadataResponse]]
+    _clock: Clock
+    _random: random.Random
+    _may_create: bool
+    _wanted: frozenset[str] = frozenset()
+    _wants_all: bool = False
+    _used_ms: dict[str, float] = field(default_factory=dict)
+    _callbacks: list[Callable[[], object]] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+    _is_requested: bool = False
+    _is_urgent: bool = False
+    _is_closed: bool = False
+    _last_attempt_ms: float = -NEVER
+    _last_success_ms: float = -NEVER
+    _quick_count: int = 0
+    _attempt_count: int = 0
+    _failing_since_ms: float | None = None
+    _fault: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self._max_idle_ms: int = getattr(self._config, "metadata_max_idle_ms", DEFAULT_MAX_IDLE_MS)
+        self._attempt_ended = Signal(self._clock)
+        self._wake = Signal(self._clock)
 
     # -- what matters ---------------------------------------------------------------------------
 

@@ -39,8 +39,7 @@ from moldau.client.consumer.core.partition_state import (
 )
 from moldau.client.consumer.core.subscription_state import RebalanceListener, SubscriptionState
 from moldau.client.consumer.fetcher import Fetcher
-from moldau.client.consumer.offset_lookup import OffsetLookup
-from moldau.client.consumer.positions import Positions
+from moldau.client.consumer.positions import OffsetLookup, Positions
 from moldau.client.errors import (
     ClientClosed,
     ConcurrentUse,

@@ -367,10 +367,10 @@ class Producer:
                 self._appender,
                 self._accumulator,
                 self._clock,
-                topic_source=self._topic,
-                partitioner=self._partitioner,
-                ignore_keys=self.config.partitioner_ignore_keys,
-                check=self._check,
+                self._topic,
+                self._partitioner,
+                self.config.partitioner_ignore_keys,
+                self._check,
             )
         return await self._arrow.send(topic, data, partition)
 
