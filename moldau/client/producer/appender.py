@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from moldau.client.cluster.signal import Signal
 from moldau.client.errors import (
     BufferFull,
     KafkaError,
@@ -399,7 +400,7 @@ class Appender:
         accumulator = self._accumulator
         if not self._room_waiters and accumulator.free_bytes >= size_bytes:
             return
-        waiter = _RoomWaiter(size_bytes)
+        waiter = _RoomWaiter(size_bytes, Signal(self._clock))
         self._room_waiters.append(waiter)
         accumulator.hurries += 1
         self.wake()
@@ -408,12 +409,7 @@ class Appender:
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
                 if remaining_ms <= 0:
                     raise self.buffer_full(accumulator.settings.max_block_ms)
-                waiter.turn = asyncio.get_running_loop().create_future()
-                timer = self._clock.call_later(remaining_ms, waiter.look)
-                try:
-                    await waiter.turn
-                finally:
-                    timer.cancel()
+                await waiter.turn.wait(remaining_ms)
         finally:
             accumulator.hurries -= 1
             self._room_waiters.remove(waiter)
@@ -438,7 +434,7 @@ class Appender:
         """Wake the first waiting caller if there is enough memory for it."""
         waiters = self._room_waiters
         if waiters and self._accumulator.free_bytes >= waiters[0].size_bytes:
-            waiters[0].look()
+            waiters[0].turn.set()
 
     def buffer_full(self, waited_ms: float | None) -> BufferFull:
         """The error of a record for which there is no room, or none within the time."""
@@ -474,18 +470,11 @@ def chosen_by(
     return partition
 
 
-class _RoomWaiter:
+class _RoomWaiter(NamedTuple):
     """One caller that waits for so much memory."""
 
-    __slots__ = ("size_bytes", "turn")
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.turn: asyncio.Future[None] | None = None
-
-    def look(self) -> None:
-        if self.turn is not None and not self.turn.done():
-            self.turn.set_result(None)
+    size_bytes: int
+    turn: Signal
 
 
 def held_size_bytes(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:

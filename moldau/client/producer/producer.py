@@ -54,8 +54,6 @@ from moldau.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from moldau.client.arrow.sending import ArrowData, ArrowDelivery, ArrowSender
 
-__all__ = ["HeadersLike", "OnDelivery", "Producer"]
-
 ROOM_SHARE: Final = 8
 """`wait_for_room` waits until this part of `buffer.memory` is free."""
 

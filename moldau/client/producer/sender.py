@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -324,28 +324,43 @@ class Sender:
     def _take_answer(
         self, node_id: int, call: ProduceCall, response: ProduceResponse, now_ms: float
     ) -> None:
-        answers, leaders = call.read(response)
+        by_id = call.version >= FIRST_WITH_TOPIC_IDS
+        left = dict(call.batches)
+        answers: list[tuple[ProducerBatch, PartitionProduceResponse]] = []
+        leaders: list[tuple[str, int, int, int]] = []
+        for topic in response.responses:
+            topic_key: str | UUID = topic.topic_id if by_id else topic.name
+            for entry in topic.partition_responses:
+                batch = left.pop((topic_key, entry.index), None)
+                if batch is None:
+                    continue
+                answers.append((batch, entry))
+                leader = entry.current_leader
+                if leader.leader_id >= 0 and leader.leader_epoch >= 0:
+                    leaders.append(
+                        (batch.topic, batch.partition, leader.leader_id, leader.leader_epoch)
+                    )
         if response.throttle_time_ms > 0:
             self._client.throttled(node_id, response.throttle_time_ms)
         if leaders:
             self._client.learn_leaders(leaders, response.node_endpoints)
-        is_stale = False
-        for answer in answers:
-            if answer.code is ErrorCode.NONE:
+        is_stale = bool(left)
+        for batch, entry in answers:
+            code = ErrorCode.of(entry.error_code)
+            if code is ErrorCode.NONE:
                 self.results.acknowledged(
-                    answer.batch,
-                    base_offset=answer.base_offset,
-                    log_append_time_ms=answer.log_append_time_ms,
+                    batch,
+                    base_offset=entry.base_offset,
+                    log_append_time_ms=entry.log_append_time_ms,
                 )
                 continue
-            is_stale = is_stale or answer.code.invalidates_metadata
-            self.results.refused(
-                answer.batch,
-                answer.code,
-                answer.message,
-                now_ms,
-                record_errors=answer.record_errors,
-            )
+            is_stale = is_stale or code.invalidates_metadata
+            errors = {
+                each.batch_index: each.batch_index_error_message for each in entry.record_errors
+            }
+            self.results.refused(batch, code, entry.error_message, now_ms, record_errors=errors)
+        missing = "the broker's answer does not mention the partition"
+        self._refuse(left.values(), ErrorCode.NETWORK_EXCEPTION, missing, now_ms)
         if is_stale:
             self._client.updates.request()
 
@@ -398,17 +413,6 @@ class _Flush:
 # -- Produce requests (v3-v13) -------------------------------------------------------------------
 
 
-class BatchAnswer(NamedTuple):
-    """A broker's answer for one batch."""
-
-    batch: ProducerBatch
-    code: ErrorCode
-    message: str | None
-    base_offset: int
-    log_append_time_ms: int
-    record_errors: dict[int, str | None] | None
-
-
 @dataclass(slots=True)
 class ProduceCall:
     """One request and the batches in it, by topic (name, or id from v13 on) and partition."""
@@ -416,55 +420,6 @@ class ProduceCall:
     request: ProduceRequest
     version: int
     batches: dict[tuple[str | UUID, int], ProducerBatch]
-
-    def read(
-        self, response: ProduceResponse
-    ) -> tuple[list[BatchAnswer], list[tuple[str, int, int, int]]]:
-        """The answer for each batch, and new leaders (KIP-951): topic, partition, leader, epoch."""
-        by_id = self.version >= FIRST_WITH_TOPIC_IDS
-        left = dict(self.batches)
-        answers: list[BatchAnswer] = []
-        leaders: list[tuple[str, int, int, int]] = []
-        for topic in response.responses:
-            topic_key: str | UUID = topic.topic_id if by_id else topic.name
-            for entry in topic.partition_responses:
-                batch = left.pop((topic_key, entry.index), None)
-                if batch is None:
-                    continue
-                answers.append(_answer(batch, entry))
-                leader = entry.current_leader
-                if leader.leader_id >= 0 and leader.leader_epoch >= 0:
-                    leaders.append(
-                        (batch.topic, batch.partition, leader.leader_id, leader.leader_epoch)
-                    )
-        for batch in left.values():
-            answers.append(
-                BatchAnswer(
-                    batch,
-                    ErrorCode.NETWORK_EXCEPTION,
-                    "the broker's answer does not mention the partition",
-                    -1,
-                    -1,
-                    None,
-                )
-            )
-        return answers, leaders
-
-
-def _answer(batch: ProducerBatch, entry: PartitionProduceResponse) -> BatchAnswer:
-    record_errors = None
-    if entry.record_errors:
-        record_errors = {
-            each.batch_index: each.batch_index_error_message for each in entry.record_errors
-        }
-    return BatchAnswer(
-        batch,
-        ErrorCode.of(entry.error_code),
-        entry.error_message,
-        entry.base_offset,
-        entry.log_append_time_ms,
-        record_errors,
-    )
 
 
 def _produce_call(

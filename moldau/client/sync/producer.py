@@ -18,10 +18,15 @@ from typing import Final, TypeVar, Unpack
 
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import BufferFull, ClientClosed, KafkaError, TransactionAborted
+from moldau.client.producer.delivery import OnDelivery
 from moldau.client.producer.partitioners import Partitioner
-from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
-from moldau.client.producer.record_checks import Payload, check_partition, check_timestamp
+from moldau.client.producer.record_checks import (
+    HeadersLike,
+    Payload,
+    check_partition,
+    check_timestamp,
+)
 from moldau.client.producer.transactions import OffsetsSource, TransactionContext
 from moldau.client.records import (
     ConsumerGroupMetadata,
