@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeGuard
+from typing import Final
 
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
@@ -137,8 +137,9 @@ class MetadataUpdates:
             code = self._cache.topic_errors.get(name)
             if code is not None and not code.retriable:
                 raise error_for(code, None, f"topic {name}")
-            if self._attempt_count > seen and _is_final(self._fault):
-                raise self._fault
+            fault = self._fault if self._attempt_count > seen else None
+            if isinstance(fault, KafkaError) and not fault.retriable:
+                raise fault
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if has_waited and left_ms <= 0:
                 raise self._late(name, partition_count, limit_ms)
@@ -275,10 +276,6 @@ def metadata_request(topics: Iterable[str] | None, *, may_create: bool = False) 
         topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=may_create,
     )
-
-
-def _is_final(fault: BaseException | None) -> TypeGuard[KafkaError]:
-    return isinstance(fault, KafkaError) and not fault.retriable
 
 
 def _is_unfinished(response: MetadataResponse) -> bool:

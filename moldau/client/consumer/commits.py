@@ -111,9 +111,7 @@ class Commits:
         membership: Membership,
         on_attention: Callable[[], None],
     ) -> None:
-        assert config.group_id is not None, "without a group nothing is committed"
         self._client = client
-        self._group_id = config.group_id
         self._link = link
         self._membership = membership
         self._uses_epochs = config.group_protocol == "consumer"
@@ -275,7 +273,9 @@ class Commits:
         try:
             response = await self._link.ask(
                 OffsetCommitRequest,
-                lambda version: _commit_request(self._group_id, identity, offsets, ids, version),
+                lambda version: _commit_request(
+                    self._link.group_id, identity, offsets, ids, version
+                ),
                 purpose=OFFSETS,
                 versions=(
                     _EPOCHS_VERSION
@@ -373,7 +373,7 @@ class Commits:
         try:
             response = await self._link.ask(
                 OffsetFetchRequest,
-                lambda version: _fetch_request(self._group_id, identity, wanted, ids, version),
+                lambda version: _fetch_request(self._link.group_id, identity, wanted, ids, version),
                 purpose=OFFSETS,
                 versions=(OffsetFetchRequest.MIN_VERSION, _highest_version(wanted, ids)),
             )
@@ -386,7 +386,7 @@ class Commits:
             self._membership.commit_refused(identity, code)
             raise _SignAgain(f"fetch committed offsets: {code.name}", code=code)
         if code is not ErrorCode.NONE:
-            raise error_for(code, None, f"fetch committed offsets of group {self._group_id}")
+            raise error_for(code, None, f"fetch committed offsets of group {self._link.group_id}")
         for partition, problem in problems.items():
             raise error_for(problem, None, f"fetch committed offset of {partition}")
         return found

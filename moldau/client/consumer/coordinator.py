@@ -120,7 +120,8 @@ class GroupCoordinator:
                     if isinstance(step, Fail):
                         raise self._failure(step)
                     if step is not None:
-                        self._begin_step(step)
+                        assert self._step is None, "one step at a time"
+                        self._step = asyncio.create_task(self._carry_out(step))
                     continue
                 if not member.is_settled and now_ms < deadline_ms:
                     await self._wait(deadline_ms - now_ms)
@@ -251,10 +252,6 @@ class GroupCoordinator:
             self._former_listeners.append((listener, owned, was_lost))
 
     # -- steps ----------------------------------------------------------------------------------
-
-    def _begin_step(self, step: Step) -> None:
-        assert self._step is None, "one step at a time"
-        self._step = asyncio.create_task(self._carry_out(step))
 
     async def _finish_step(self) -> None:
         """Wait for the step under way. A poll that is cancelled here leaves it to the next one."""

@@ -405,7 +405,8 @@ class _NodeFetcher:
                 plan = self._fetcher.plan(self.node_id)
                 pause_ms = self._pause_ms(plan)
                 if pause_ms is None or pause_ms > 0:
-                    if not plan.wanted and not plan.held_back and self._is_gone():
+                    is_known = self.node_id in self._fetcher.client.metadata.brokers
+                    if not plan.wanted and not plan.held_back and not is_known:
                         return
                     self.waits_for_room = plan.held_back > 0
                     await self.signal.wait(pause_ms)
@@ -414,9 +415,6 @@ class _NodeFetcher:
                 await self._fetch(plan)
         finally:
             self._fetcher.node_ended(self)
-
-    def _is_gone(self) -> bool:
-        return self.node_id not in self._fetcher.client.metadata.brokers
 
     def _pause_ms(self, plan: _Plan) -> float | None:
         """How long not to fetch; 0 for now, None until something changes."""

@@ -294,10 +294,9 @@ class ConsumerGroup:
         on_attention: Callable[[], None],
         member_id: str,
     ) -> None:
-        assert config.group_id is not None, "members are in a group"
         self._link = link
         self.member: Final = ConsumerMember(
-            group_id=config.group_id,
+            group_id=link.group_id,
             member_id=member_id,
             group_instance_id=config.group_instance_id,
             rack_id=config.client_rack or None,

@@ -501,7 +501,9 @@ class TransactionDriver:
         if self._refused_in != (manager.state, manager.problem):
             self._refused_in = (manager.state, manager.problem)
             self.refusal = manager.refusal
-            if manager.state in _GIVEN_UP or self._is_not_permitted:
+            # An idempotent producer that was refused an id asks again for the next record.
+            is_refused = manager.state is _S.UNINITIALIZED and manager.problem is not None
+            if manager.state in _GIVEN_UP or is_refused:
                 self._batches.fail_waiting(self._reason())
         self._changes.set()
 
@@ -510,12 +512,6 @@ class TransactionDriver:
     def caused_by(self, error: BaseException) -> None:
         if self.manager.problem is None:
             self.cause = error
-
-    @property
-    def _is_not_permitted(self) -> bool:
-        """Whether an idempotent producer was refused an id; it asks again for the next record."""
-        manager = self.manager
-        return manager.state is _S.UNINITIALIZED and manager.problem is not None
 
     def error_of(self, problem: Problem) -> KafkaError:
         manager = self.manager

@@ -29,6 +29,8 @@ class BlockingClient(Generic[Inner]):
     the child of a fork a client raises KafkaError: make a new one there.
     """
 
+    _callers: Callers | None = None
+
     def __init_subclass__(cls) -> None:
         """Give the faces of the class its name and module, as those of methods written out."""
         for name, face in vars(cls).items():
@@ -107,16 +109,20 @@ Face: TypeAlias = Callable[Concatenate[BlockingClient[Closable], Parameters], Re
 
 def face_of(
     method: Callable[Concatenate[Owner, Parameters], Awaitable[Result]],
+    *,
+    runs_errands: bool = False,
 ) -> Face[Parameters, Result]:
     """Make a method of a blocking client out of the coroutine method of the asyncio client, with
-    its parameters, defaults, types and documentation, so that the two clients cannot differ.
+    its parameters, defaults, types and documentation, so that the two clients cannot differ. With
+    `runs_errands` the calling thread runs the client's listeners and callbacks while it waits.
     """
 
     def blocking(
         self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         call: Callable[Parameters, Awaitable[Result]] = getattr(self._inner, method.__name__)
-        return self._call(partial(call, *args, **kwargs))
+        callers = self._callers if runs_errands else None
+        return self._call(partial(call, *args, **kwargs), callers=callers)
 
     update_wrapper(blocking, method)
     return blocking

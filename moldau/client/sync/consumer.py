@@ -199,21 +199,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     # -- the group ------------------------------------------------------------------------------
 
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        timeout_ms: float | None = None,
-    ) -> None:
-        """Commit positions and wait until they are.
-
-        Args:
-            offsets: the next offset to read by partition; None for `positions()`.
-            timeout_ms: None for `default.api.timeout.ms`.
-
-        Raises:
-            KafkaError: as `moldau.client.Consumer.commit`.
-        """
-        self._call(self._inner.commit, offsets, timeout_ms, callers=self._callers)
+    commit = face_of(AsyncConsumer.commit, runs_errands=True)
 
     def commit_nowait(
         self,

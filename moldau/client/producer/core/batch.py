@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
@@ -74,7 +75,7 @@ class Outcome:
         """The batch that has record `index` now, and its index there."""
         outcome = self
         while outcome._parts is not None:
-            place = bisect_right(outcome._parts, index, key=_start_of) - 1
+            place = bisect_right(outcome._parts, index, key=itemgetter(0)) - 1
             start, part, first_index = outcome._parts[place]
             outcome, index = part, first_index + index - start
         return outcome, index
@@ -110,10 +111,6 @@ class Outcome:
     def take_waiters(self) -> list[tuple[int, Waiter]]:
         waiters, self._waiters = self._waiters, []
         return waiters
-
-
-def _start_of(part: tuple[int, Outcome, int]) -> int:
-    return part[0]
 
 
 @dataclass(slots=True, eq=False, repr=False)
