@@ -61,9 +61,9 @@ def integer(default: int | None, lowest: int, highest: int = MAX_INT) -> Declare
     return Key(default, _whole_number(lowest, highest, highest))
 
 
-def milliseconds(default: int | None, lowest: int = 0, highest: int = MAX_INT) -> Declared:
+def milliseconds(default: int | None, lowest: int = 0) -> Declared:
     """A time that Kafka holds as INT."""
-    return Key(default, _whole_number(lowest, highest, highest, "ms"))
+    return Key(default, _whole_number(lowest, MAX_INT, MAX_INT, "ms"))
 
 
 def long_milliseconds(default: int | None, lowest: int = 0) -> Declared:

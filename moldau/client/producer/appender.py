@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from moldau.client.cluster.signal import Signal
@@ -53,65 +54,52 @@ class HeldRecord(NamedTuple):
     reserved_bytes: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HeldRecords(Outcome):
-    """Held records of one topic; deliveries follow them into their batches.
-
-    Args:
-        expires_ms: when they fail.
+    """Held records of one topic, which fail at `expires_ms`; deliveries follow them into their
+    batches.
     """
 
-    __slots__ = ("expires_ms", "records")
-
-    def __init__(self, topic: str, expires_ms: float) -> None:
-        super().__init__(topic, -1)
-        self.expires_ms: float = expires_ms
-        self.records: list[HeldRecord] = []
+    expires_ms: float
+    records: list[HeldRecord] = field(default_factory=list)
 
     @property
     def reserved_bytes(self) -> int:
         return sum(record.reserved_bytes for record in self.records)
 
 
+@dataclass(eq=False, repr=False)
 class Appender:
     """Appends records to the accumulator.
 
     Args:
-        partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
-        learn: called with the name of an unknown topic and the number of partitions that are
+        _partitioner: None for the built-in one; `_ignore_keys` as `partitioner.ignore.keys`.
+        _learn: called with the name of an unknown topic and the number of partitions that are
             needed, to request its metadata.
-        used: called with the name of a topic now and then, while it is used.
-        refused: called with the error of a record that is refused for good.
+        _used: called with the name of a topic now and then, while it is used.
+        _refused: called with the error of a record that is refused for good.
 
     Attributes:
         wake, wake_by: the sender's, set by it.
     """
 
-    def __init__(
-        self,
-        accumulator: Accumulator,
-        clock: Clock,
-        *,
-        partitioner: Partitioner | None,
-        ignore_keys: bool,
-        learn: Callable[[str, int], object],
-        used: Callable[[str], object],
-        refused: Callable[[KafkaError], object],
-    ) -> None:
-        self.wake: Callable[[], None]
-        self.wake_by: Callable[[float], None]
-        self.held: dict[str, HeldRecords] = {}
-        self.out_of_range: dict[str, HeldRecords] = {}
-        self._accumulator = accumulator
-        self._topics = accumulator.topics
-        self._clock = clock
-        self._partitioner = partitioner
-        self._chooses_by_key = partitioner is None
-        self._ignore_keys = ignore_keys
-        self._learn = learn
-        self._used = used
-        self._refused = refused
-        self._room_waiters: deque[_RoomWaiter] = deque()
-        self._lets_pass = False
+    _accumulator: Accumulator
+    _clock: Clock
+    _partitioner: Partitioner | None
+    _ignore_keys: bool
+    _learn: Callable[[str, int], object]
+    _used: Callable[[str], object]
+    _refused: Callable[[KafkaError], object]
+    wake: Callable[[], None] = field(init=False)
+    wake_by: Callable[[float], None] = field(init=False)
+    held: dict[str, HeldRecords] = field(default_factory=dict)
+    out_of_range: dict[str, HeldRecords] = field(default_factory=dict)
+    _room_waiters: deque[_RoomWaiter] = field(default_factory=deque)
+    _lets_pass: bool = False
+
+    def __post_init__(self) -> None:
+        self._topics = self._accumulator.topics
+        self._chooses_by_key = self._partitioner is None
 
     # -- one record ------------------------------------------------------------------------------
 
@@ -263,7 +251,7 @@ class Appender:
     ) -> HeldRecords:
         # The request for the metadata gives up a little earlier, with a better error.
         limit_ms = self._accumulator.settings.max_block_ms + GRACE_MS
-        group = held[topic] = HeldRecords(topic, self._clock.monotonic_ms() + limit_ms)
+        group = held[topic] = HeldRecords(topic, -1, self._clock.monotonic_ms() + limit_ms)
         self._accumulator.incomplete[group] = None
         self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
         return group

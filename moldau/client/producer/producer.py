@@ -124,11 +124,11 @@ class Producer:
         self._appender = Appender(
             self._accumulator,
             self._clock,
-            partitioner=partitioner,
-            ignore_keys=config.partitioner_ignore_keys,
-            learn=self._learn,
-            used=self._client.updates.used,
-            refused=self._record_refused,
+            partitioner,
+            config.partitioner_ignore_keys,
+            self._learn,
+            self._client.updates.used,
+            self._record_refused,
         )
         self._sender = Sender(
             self._client, self._accumulator, config, self._appender, self._check_from_now_on

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -58,7 +59,6 @@ from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import Clock
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
@@ -132,7 +132,7 @@ class Transactions:
             link or CoordinatorLink(client),
             batches,
             Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, client.random),
-            client.clock,
+            Signal(client.clock),
         )
         self._is_initialization_untold = False
 
@@ -434,35 +434,23 @@ class Transactions:
             raise self._driver.error_of(problem)
 
 
+@dataclass(eq=False, repr=False)
 class TransactionDriver:
-    """Brings `manager` forward.
+    """Brings `manager` forward. `refusal` is why no record may be added now."""
 
-    Attributes:
-        refusal: why no record may be added now.
+    manager: TransactionManager
+    _link: CoordinatorLink
+    _batches: Sender
+    _backoff: Backoff
+    _changes: Signal
+    refusal: Problem | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    cause: BaseException | None = None
+    _work: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _refused_in: tuple[TransactionState, Problem | None] | None = None
 
-    Args:
-        backoff: between tries.
-    """
-
-    def __init__(
-        self,
-        manager: TransactionManager,
-        link: CoordinatorLink,
-        batches: Sender,
-        backoff: Backoff,
-        clock: Clock,
-    ) -> None:
-        self.manager = manager
-        self.refusal: Problem | None = None
-        self._link = link
-        self._batches = batches
-        self._backoff = backoff
-        self._work = asyncio.Event()
-        self.stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._changes = Signal(clock)
-        self.cause: BaseException | None = None
-        self._refused_in: tuple[TransactionState, Problem | None] | None = None
+    def __post_init__(self) -> None:
         self.changed()
 
     # -- life ------------------------------------------------------------------------------------

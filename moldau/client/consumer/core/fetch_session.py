@@ -9,7 +9,7 @@ session that may be left.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 from uuid import UUID
@@ -45,18 +45,18 @@ class Wanted:
     max_bytes: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FetchSession:
-    """States: no session → (a response with an id) session → (an error) full fetch again."""
+    """States: no session → (a response with an id) session → (an error) full fetch again.
+    `uses_ids`: whether the last request names topics by id: version 13 or later, otherwise earlier.
+    """
 
-    __slots__ = ("_epoch", "_partitions", "_sent", "_topics", "_uses_ids", "session_id")
-
-    def __init__(self) -> None:
-        self.session_id: int = NO_SESSION
-        self._epoch = INITIAL_EPOCH
-        self._partitions: dict[TopicPartition, Wanted] = {}
-        self._sent: dict[TopicPartition, Wanted] = {}
-        self._uses_ids = False
-        self._topics: dict[UUID, str] = {}
+    session_id: int = NO_SESSION
+    uses_ids: bool = False
+    _epoch: int = INITIAL_EPOCH
+    _partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    _sent: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    _topics: dict[UUID, str] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -70,9 +70,9 @@ class FetchSession:
         has no id, all go by name (version 12 at most, see `uses_ids`).
         """
         uses_ids = may_use_ids and all(each.topic_id != ZERO_UUID for each in wanted.values())
-        if uses_ids != self._uses_ids:
+        if uses_ids != self.uses_ids:
             self._restart()
-            self._uses_ids = uses_ids
+            self.uses_ids = uses_ids
         self._sent = dict(wanted)
         if self._epoch == INITIAL_EPOCH:
             named: Mapping[TopicPartition, Wanted] = wanted
@@ -102,11 +102,6 @@ class FetchSession:
                 for topic, topic_id, some in _by_topic(forgotten)
             ],
         )
-
-    @property
-    def uses_ids(self) -> bool:
-        """Whether the last request names topics by id: version 13 or later, otherwise earlier."""
-        return self._uses_ids
 
     def topic_of(self, topic_id: UUID) -> str | None:
         return self._topics.get(topic_id)
