@@ -67,12 +67,7 @@ class ClusterClient:
         security = security_of(config, self.clock, self.random)
         self._connections = Connections(config, self.clock, self.random, security, self._lost)
         self.updates: MetadataUpdates = MetadataUpdates(
-            config,
-            self.metadata,
-            self.ask_any,
-            self.clock,
-            self.random,
-            allow_auto_topic_creation,
+            config, self.metadata, self.ask_any, self.clock, self.random, allow_auto_topic_creation
         )
 
     async def close(self) -> None:
@@ -259,15 +254,10 @@ class ClusterClient:
     async def retry(
         self, attempt: Callable[[], Awaitable[Result]], *, what: str, timeout_ms: float | None
     ) -> Result:
-        """Run `attempt` until it succeeds, fails for good, or the time is over.
-
-        Args:
-            attempt: one try; after passing faults and retriable errors it is called again.
-                timeout_ms: for all tries together; None for `default.api.timeout.ms`.
-
-        Raises:
-            KafkaError: the last try's error; RequestTimeout when a passing fault outlasted the
-            time.
+        """Run `attempt` until it succeeds, fails for good, or the time for all tries together is
+        over (None: `default.api.timeout.ms`). After passing faults and retriable errors it is
+        called again. Raises: KafkaError, the last try's error; RequestTimeout when a passing fault
+        outlasted the time.
         """
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self.clock.monotonic_ms() + limit_ms

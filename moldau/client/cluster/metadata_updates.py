@@ -111,16 +111,11 @@ class MetadataUpdates:
     async def topic(
         self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
     ) -> TopicMetadata:
-        """Wait for a topic with at least so many partitions, unless the cache knows it.
-
-        Args:
-            timeout_ms: None for `default.api.timeout.ms`.
-
-        Raises:
-            InvalidTopic, TopicAuthorizationFailed, …: at once, since waiting changes nothing.
-            UnknownTopicOrPartition: the topic does not exist when the time is over.
-            RequestTimeout: no broker has answered by then.
-            ClientClosed.
+        """Wait for a topic with at least so many partitions, unless the cache knows it, for
+        `default.api.timeout.ms` unless another time is given. Raises: InvalidTopic,
+        TopicAuthorizationFailed, … at once, since waiting changes nothing; UnknownTopicOrPartition
+        when the topic does not exist by then; RequestTimeout when no broker has answered;
+        ClientClosed.
         """
         limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.monotonic_ms() + limit_ms

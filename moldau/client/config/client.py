@@ -224,10 +224,8 @@ class AdminConfig(ClientConfig):
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `HOST` (port 9092) or `[IPV6]:PORT`.
-
-    Raises:
-        ConfigurationError: it is none of these.
+    """Host and port of `HOST:PORT`, `HOST` (port 9092) or `[IPV6]:PORT`. Raises:
+    ConfigurationError when it is none of these.
     """
     problem = ConfigurationError(
         f"bootstrap.servers: {address!r} is not HOST:PORT with a port from 1 to 65535"

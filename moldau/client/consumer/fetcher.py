@@ -60,8 +60,6 @@ REFUSED_TOPIC: Final = frozenset(
 )
 """Answers about a topic that no waiting helps against: the next poll raises them."""
 
-PURPOSE: Final = "fetch"
-
 _MOVED: Final = frozenset(
     (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -114,32 +112,27 @@ class _Plan:
     next_ms: float | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Fetcher:
     """Keeps the buffer filled. States: open → stopping → stopped. `on_news` is called when a
     waiting poll may go on, to hand something out or to raise.
     """
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        subscription: SubscriptionState,
-        buffer: FetchBuffer,
-        config: ConsumerConfig,
-        on_news: Callable[[], None],
-    ) -> None:
-        self.client = client
-        self.config = config
-        self.clock = client.clock
-        self.on_news = on_news
-        self.stopping: bool = False
-        self.is_read_committed: Final = config.isolation_level == "read_committed"
-        self._subscription = subscription
-        self._buffer = buffer
-        self._nodes: dict[int, _NodeFetcher] = {}
-        self._waits_for_room = False
-        self._is_outdated = True
-        self._refusal: KafkaError | None = None
-        self._unreached_since_ms: float | None = None
+    client: ClusterClient
+    _subscription: SubscriptionState
+    _buffer: FetchBuffer
+    config: ConsumerConfig
+    on_news: Callable[[], None]
+    stopping: bool = False
+    _nodes: dict[int, _NodeFetcher] = field(default_factory=dict)
+    _waits_for_room: bool = False
+    _is_outdated: bool = True
+    _refusal: KafkaError | None = None
+    _unreached_since_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        self.clock = self.client.clock
+        self.is_read_committed = self.config.isolation_level == "read_committed"
 
     def changed(self) -> None:
         self._is_outdated = True
@@ -428,7 +421,7 @@ class _NodeFetcher:
     async def _fetch(self, plan: _Plan) -> None:
         fetcher = self._fetcher
         try:
-            connection = await fetcher.client.connection(self.node_id, purpose=PURPOSE)
+            connection = await fetcher.client.connection(self.node_id, purpose="fetch")
             if fetcher.stopping:
                 return
             if connection is not self._connection:
@@ -486,7 +479,7 @@ class _NodeFetcher:
         if fetcher.stopping:
             return
         self._connection = None
-        self._session.lost()
+        self._session.restart()
         if isinstance(error, UnsupportedByPeer):
             fetcher.refuse(UnsupportedByBroker(f"fetch from broker {self.node_id}: {error}"))
         elif isinstance(error, KafkaError) and not error.retriable:

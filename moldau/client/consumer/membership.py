@@ -47,16 +47,13 @@ REGEX_VERSION: Final = 1
 
 
 class Membership:
-    """One member of one group, alive in the background. States: idle → running → stopped.
+    """One member of one group, alive in the background. States: idle → running → stopped. `error`
+    is what to raise for the member's next `Fail`, when it is more than a code.
 
     Args:
-        progress: a value that changes while the user takes records without a poll.
-        on_attention: called when a poll has something to do.
+        progress, on_attention: as `GroupCoordinator`'s.
         tick: called whenever the task looks around; returns when it is to be called again (ms of
             the clock, infinity for never).
-
-    Attributes:
-        error: what to raise for the member's next `Fail`, when it is more than a code.
     """
 
     def __init__(

@@ -60,7 +60,6 @@ logger: Final = logging.getLogger("moldau.client.consumer")
 
 
 CONSUMER_REPLICA_ID: Final = -1
-UNKNOWN_OFFSET: Final = -1
 
 LIST_OFFSETS_VERSIONS: Final = (1, 11)
 EPOCH_END_VERSIONS: Final = (2, 4)
@@ -278,32 +277,26 @@ class OffsetLookup:
         return error
 
 
+@dataclass(eq=False, repr=False)
 class Positions:
     """Gives every assigned partition a position. States: idle ⇄ working → closed. `on_news` is
     called, and `settled` set, when something has been found out or has gone wrong.
     """
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        config: ConsumerConfig,
-        subscription: SubscriptionState,
-        lookup: OffsetLookup,
-        commits: Commits | None,
-        on_news: Callable[[], None],
-    ) -> None:
-        self._client = client
-        self._config = config
-        self._subscription = subscription
-        self._lookup = lookup
-        self._commits = commits
-        self._clock = client.clock
-        self._on_news = on_news
-        self._signal = Signal(client.clock)
-        self.settled: Signal = Signal(client.clock)
-        self._task: asyncio.Task[None] | None = None
-        self._error: KafkaError | None = None
-        self._closed = False
+    _client: ClusterClient
+    _config: ConsumerConfig
+    _subscription: SubscriptionState
+    _lookup: OffsetLookup
+    _commits: Commits | None
+    _on_news: Callable[[], None]
+    _task: asyncio.Task[None] | None = None
+    _error: KafkaError | None = None
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._clock = self._client.clock
+        self._signal = Signal(self._clock)
+        self.settled = Signal(self._clock)
 
     def kick(self) -> None:
         """Find out the positions that are missing: called by every poll. Raises: KafkaError, what
@@ -483,7 +476,7 @@ class Positions:
             state, reset = wanted[name]
             if isinstance(answer, KafkaError):
                 self._rest_or_raise([state], answer)
-            elif answer.offset == UNKNOWN_OFFSET and reset.kind is ResetKind.BY_DURATION:
+            elif answer.offset == -1 and reset.kind is ResetKind.BY_DURATION:
                 beyond[name] = LATEST.timestamp_ms(now_ms)
             else:
                 state.position_reset(reset, max(answer.offset, 0), answer.leader_epoch)

@@ -112,11 +112,8 @@ class Appender:
         partition: int | None,
         timestamp_ms: int,
     ) -> Delivery | None:
-        """Append a record; None when there is no room.
-
-        Raises:
-            RecordTooLarge: more than `max.request.size` or `buffer.memory`.
-            SerializationError: key, value or headers are not bytes.
+        """Append a record; None when there is no room. Raises: RecordTooLarge; SerializationError
+        when key, value or headers are not bytes.
         """
         known = self._topics.get(topic)
         if known is None:
@@ -381,9 +378,7 @@ class Appender:
 
     async def wait_for_bytes(self, size_bytes: int, deadline_ms: float) -> None:
         """Wait until `size_bytes` of `buffer.memory` are free; callers are served in their order.
-
-        Raises:
-            BufferFull: not by the deadline.
+        Raises: BufferFull when they are not by the deadline.
         """
         accumulator = self._accumulator
         if not self._room_waiters and accumulator.free_bytes >= size_bytes:

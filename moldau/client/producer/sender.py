@@ -52,10 +52,8 @@ FIRST_WITH_TOPIC_IDS: Final = 13
 
 class Sender:
     """Works in turns of the loop, not in a task: usually a turn sends a single request.
-    States: new → running → stopped, or failed by a bug.
-
-    Args:
-        refusing: called when records may be refused from now on, since batches were failed.
+    States: new → running → stopped, or failed by a bug. `refusing` is called when records may be
+    refused from now on, since batches were failed.
     """
 
     def __init__(
@@ -432,10 +430,8 @@ def _produce_call(
     highest_version: int | None,
     topic_id: Callable[[str], UUID | None],
 ) -> ProduceCall:
-    """A request with one batch per partition, in the highest version that can express it.
-
-    Raises:
-        UnsupportedByPeer: the broker serves none.
+    """A request with one batch per partition, in the highest version that can express it. Raises:
+    UnsupportedByPeer when the broker serves none.
     """
     version = connection.best_version(ApiKey.PRODUCE, ProduceRequest, max_version=highest_version)
     by_topic: dict[str, list[ProducerBatch]] = {}

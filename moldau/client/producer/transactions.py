@@ -64,9 +64,6 @@ logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
 _S = TransactionState
 
-_MAX_INT32: Final = 2**31 - 1
-_MAX_INT64: Final = 2**63 - 1
-
 SHORT_PAUSE_MS: Final = 20.0
 """While the previous transaction is being completed, which takes a few milliseconds."""
 
@@ -99,13 +96,8 @@ class OffsetsSource(Protocol):
 
 
 class Transactions:
-    """A producer's id and epoch, and its open transaction, if any.
-
-    The sender's side of it (`Identity` of the accumulator) is synchronous.
-
-    Args:
-        batches: the producer's sender.
-        link: instead of the real one, for tests.
+    """A producer's id and epoch, and its open transaction, if any. The sender's side of it
+    (`Identity` of the accumulator) is synchronous. `link`: instead of the real one, for tests.
     """
 
     def __init__(
@@ -198,12 +190,9 @@ class Transactions:
         self._batches.wake()
 
     async def close(self, timeout_ms: float) -> None:
-        """Abort what is open, unless it is prepared, and stop.
-
-        Args:
-            timeout_ms: for all of it; a transaction that is left open then is aborted by the
-                cluster after `transaction.timeout.ms`, or by the next producer of its id. With 0
-                no request is sent.
+        """Abort what is open, unless it is prepared, and stop. A transaction that is left open when
+        the time for all of it is over is aborted by the cluster after `transaction.timeout.ms`, or
+        by the next producer of its id. With 0 no request is sent.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         manager = self._manager
@@ -659,7 +648,7 @@ def _positions(
     found = {}
     for partition, each in offsets.items():
         topic, index = partition
-        if not (isinstance(topic, str) and isinstance(index, int) and 0 <= index <= _MAX_INT32):
+        if not (isinstance(topic, str) and isinstance(index, int) and 0 <= index < 2**31):
             raise TypeError(
                 f"send_offsets(): {partition!r} is no TopicPartition(topic: str, partition: int)"
             )
@@ -670,7 +659,7 @@ def _positions(
                 f"send_offsets(): {topic}-{index} needs an offset, as a number that is not "
                 f"negative or as OffsetAndMetadata(offset), not {each!r}"
             )
-        if not isinstance(each.metadata, str) or not each.offset <= _MAX_INT64:
+        if not isinstance(each.metadata, str) or not each.offset < 2**63:
             raise ValueError(f"send_offsets(): {topic}-{index}: {each!r} cannot be committed")
         found[TopicPartition(topic, index)] = each
     return found

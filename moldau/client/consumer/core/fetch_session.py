@@ -71,7 +71,7 @@ class FetchSession:
         """
         uses_ids = may_use_ids and all(each.topic_id != ZERO_UUID for each in wanted.values())
         if uses_ids != self.uses_ids:
-            self._restart()
+            self.restart()
             self.uses_ids = uses_ids
         self._sent = dict(wanted)
         if self._epoch == INITIAL_EPOCH:
@@ -112,7 +112,7 @@ class FetchSession:
         if code is not ErrorCode.NONE:
             if code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self.session_id = NO_SESSION
-            self._restart()
+            self.restart()
             return code
         if self._epoch == INITIAL_EPOCH:
             self.session_id = response.session_id
@@ -120,24 +120,20 @@ class FetchSession:
         elif response.session_id == NO_SESSION:
             # The broker has given the session up, for another client's.
             self.session_id = NO_SESSION
-            self._restart()
+            self.restart()
             return code
         else:
             self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
         self._partitions = self._sent
         return code
 
-    def lost(self) -> None:
-        """It is unknown whether the broker served the request: no response came, or one that does
-        not fit.
-        """
-        self._restart()
-
     def closing_request(self) -> FetchRequest:
         return FetchRequest(session_id=self.session_id, session_epoch=FINAL_EPOCH)
 
-    def _restart(self) -> None:
-        """The next request is a full one; with the id, so that the broker forgets the old one."""
+    def restart(self) -> None:
+        """The next request is a full one, also when it is unknown whether the broker served the
+        last one; with the id, so that the broker forgets the old session.
+        """
         self._epoch = INITIAL_EPOCH
         self._partitions = {}
 

@@ -348,10 +348,8 @@ class TopicQueues:
         self, randrange: RandRange, slow_since_ms: Mapping[int, float], now_ms: float
     ) -> PartitionQueue:
         """Choose the partition for records without a key: at random, the shorter its queue the more
-        likely, among partitions with a leader that takes requests.
-
-        Args:
-            slow_since_ms: nodes that have not been ready for a request, and since when.
+        likely, among partitions with a leader that takes requests. `slow_since_ms`: nodes that have
+        not been ready for a request, and since when.
         """
         settings = self._settings
         timeout_ms = settings.availability_timeout_ms
