@@ -47,10 +47,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         super().__init__(lambda: AsyncAdmin(config=resolved))
 '''
 
-METHOD = """
-    @face_of(AsyncAdmin.{name})
-    def {name}(self) -> None: ...
-"""
+METHOD = "    {name} = face_of(AsyncAdmin.{name})\n"
 
 BASE = frozenset({"close"})
 """What `BlockingClient` has already."""
@@ -60,7 +57,7 @@ def render() -> str:
     """The text of the module."""
     calls = inspect.getmembers(Admin, inspect.iscoroutinefunction)
     names = [name for name, _ in calls if not name.startswith("_") and name not in BASE]
-    return HEAD + "".join(METHOD.format(name=name) for name in sorted(names))
+    return HEAD + "\n" + "".join(METHOD.format(name=name) for name in sorted(names))
 
 
 if __name__ == "__main__":

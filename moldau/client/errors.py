@@ -26,6 +26,11 @@ class KafkaError(Exception):
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
+    def __init_subclass__(cls, *, code: ErrorCode | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+
     def __init__(self, message: str, *, code: ErrorCode | None = None, final: bool = False) -> None:
         super().__init__(message)
         self.final = final
@@ -41,10 +46,8 @@ class KafkaError(Exception):
 # -- found before anything is sent --------------------------------------------------------------
 
 
-class ConfigurationError(KafkaError, ValueError):
+class ConfigurationError(KafkaError, ValueError, code=ErrorCode.INVALID_CONFIG):
     """A client setting that is unknown or cannot have that value."""
-
-    code = ErrorCode.INVALID_CONFIG
 
 
 class ClientClosed(KafkaError):
@@ -71,10 +74,8 @@ class InvalidSubscription(InvalidState):
     """The call does not fit how the consumer gets its partitions (subscribe, pattern, assign)."""
 
 
-class InvalidTransactionState(InvalidState):
+class InvalidTransactionState(InvalidState, code=ErrorCode.INVALID_TXN_STATE):
     """A transactional call out of turn: nothing begun, begun already, or not transactional."""
-
-    code = ErrorCode.INVALID_TXN_STATE
 
 
 class BufferFull(KafkaError):
@@ -89,10 +90,8 @@ class BufferFull(KafkaError):
 # -- the way to the brokers ---------------------------------------------------------------------
 
 
-class NoBrokerAvailable(KafkaError):
+class NoBrokerAvailable(KafkaError, code=ErrorCode.NETWORK_EXCEPTION):
     """None of the bootstrap servers, or no broker that is needed, can be reached."""
-
-    code = ErrorCode.NETWORK_EXCEPTION
 
 
 class TlsFailed(KafkaError):
@@ -100,13 +99,9 @@ class TlsFailed(KafkaError):
     side speaks TLS and the other does not. It is not retried.
     """
 
-    code = ErrorCode.UNKNOWN_SERVER_ERROR
 
-
-class RequestTimeout(KafkaError, TimeoutError):
+class RequestTimeout(KafkaError, TimeoutError, code=ErrorCode.REQUEST_TIMED_OUT):
     """The cluster did not answer, or not with success, within the time given."""
-
-    code = ErrorCode.REQUEST_TIMED_OUT
 
 
 class DeliveryTimeout(RequestTimeout):
@@ -120,141 +115,94 @@ class BrokerError(KafkaError):
     """A broker answered with an error that has no class of its own here."""
 
 
-class AuthenticationFailed(BrokerError):
+class AuthenticationFailed(BrokerError, code=ErrorCode.SASL_AUTHENTICATION_FAILED):
     """The broker refuses this client's credentials, or its SASL mechanism; nothing is retried."""
 
-    code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
-
-class UnsupportedByBroker(BrokerError):
+class UnsupportedByBroker(BrokerError, code=ErrorCode.UNSUPPORTED_VERSION):
     """The broker does not serve this API, or no version of it that can express the call."""
-
-    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class AuthorizationFailed(BrokerError):
     """The principal may not do this."""
 
 
-class TopicAuthorizationFailed(AuthorizationFailed):
+class TopicAuthorizationFailed(AuthorizationFailed, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED):
     """The principal may not do this with the topic."""
 
-    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-
-class GroupAuthorizationFailed(AuthorizationFailed):
+class GroupAuthorizationFailed(AuthorizationFailed, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
     """The principal may not do this with the group."""
 
-    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
-
-class ClusterAuthorizationFailed(AuthorizationFailed):
+class ClusterAuthorizationFailed(AuthorizationFailed, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
     """The principal may not do this with the cluster."""
 
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-
-class TransactionalIdAuthorizationFailed(AuthorizationFailed):
+class TransactionalIdAuthorizationFailed(
+    AuthorizationFailed, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+):
     """The principal may not do this with the transactional id."""
 
-    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
-
-class TopicAlreadyExists(BrokerError):
+class TopicAlreadyExists(BrokerError, code=ErrorCode.TOPIC_ALREADY_EXISTS):
     """A topic of that name is there already."""
 
-    code = ErrorCode.TOPIC_ALREADY_EXISTS
 
-
-class UnknownTopicOrPartition(BrokerError):
+class UnknownTopicOrPartition(BrokerError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
     """There is no such topic or partition, or not yet at the broker that was asked."""
 
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-
-class InvalidTopic(BrokerError):
+class InvalidTopic(BrokerError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
     """The name cannot name a topic."""
 
-    code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
-
-class InvalidRequest(BrokerError):
+class InvalidRequest(BrokerError, code=ErrorCode.INVALID_REQUEST):
     """The cluster understood the request and found it wrong."""
-
-    code = ErrorCode.INVALID_REQUEST
 
 
 # -- producing ----------------------------------------------------------------------------------
 
 
-class RecordTooLarge(BrokerError):
+class RecordTooLarge(BrokerError, code=ErrorCode.MESSAGE_TOO_LARGE):
     """A record over `max.request.size` or `buffer.memory`, or over what the topic allows."""
 
-    code = ErrorCode.MESSAGE_TOO_LARGE
+
+class InvalidRecord(BrokerError, code=ErrorCode.INVALID_RECORD):
+    """The broker's checks refuse a record, such as one without key in a compacted topic."""
 
 
-class InvalidRecord(BrokerError):
-    """The broker's checks refuse a record, such as one without key in a compacted topic.
-
-    Attributes:
-        record_errors: where the broker named them, its words by position in the batch (KIP-467).
-    """
-
-    code = ErrorCode.INVALID_RECORD
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: ErrorCode | None = None,
-        final: bool = False,
-        record_errors: Mapping[int, str] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(message, code=code, final=final)
-        self.record_errors: Mapping[int, str] = record_errors
-
-
-class OutOfOrderSequence(BrokerError):
+class OutOfOrderSequence(BrokerError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
     """The broker misses a batch before this one: records were lost, or its memory of them was."""
 
-    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-
-class ProducerFenced(BrokerError):
+class ProducerFenced(BrokerError, code=ErrorCode.PRODUCER_FENCED):
     """A newer producer has this transactional id, or the transaction's time was over; only a new
     producer helps.
     """
-
-    code = ErrorCode.PRODUCER_FENCED
 
 
 class TransactionAborted(KafkaError):
     """The record's transaction was aborted before the record was sent or acknowledged."""
 
 
-class TransactionAbortable(BrokerError):
+class TransactionAbortable(BrokerError, code=ErrorCode.TRANSACTION_ABORTABLE):
     """The transaction cannot be committed any more: abort it, then do its work again (KIP-890)."""
-
-    code = ErrorCode.TRANSACTION_ABORTABLE
 
 
 # -- consuming ----------------------------------------------------------------------------------
 
 
-class OffsetOutOfRange(BrokerError):
+class OffsetOutOfRange(BrokerError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """The offset is before the log's start or after its end."""
 
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
-
-class NoOffsetForPartition(KafkaError):
+class NoOffsetForPartition(KafkaError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """Nothing is committed for a partition, and `auto.offset.reset` is none.
 
     Attributes:
         partitions: those without a position.
     """
-
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions: frozenset[TopicPartition] = frozenset(partitions)
@@ -265,7 +213,7 @@ class NoOffsetForPartition(KafkaError):
         )
 
 
-class LogTruncated(KafkaError):
+class LogTruncated(KafkaError, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """Records that were consumed are no longer in the log: an unclean election cut them off
     (KIP-320), and `auto.offset.reset` is none.
 
@@ -273,8 +221,6 @@ class LogTruncated(KafkaError):
         topic_partition, position: where the consumer stood.
         divergent_offset: up to where the log is what was read; None when the leader cannot say.
     """
-
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
     def __init__(
         self, topic_partition: TopicPartition, position: int, divergent_offset: int | None
@@ -289,132 +235,71 @@ class LogTruncated(KafkaError):
         self.divergent_offset: int | None = divergent_offset
 
 
-class CommitFailed(KafkaError):
+class CommitFailed(KafkaError, code=ErrorCode.ILLEGAL_GENERATION):
     """Offsets were not committed since the group has gone on without this member."""
 
-    code = ErrorCode.ILLEGAL_GENERATION
 
-
-class RebalanceInProgress(BrokerError):
+class RebalanceInProgress(BrokerError, code=ErrorCode.REBALANCE_IN_PROGRESS):
     """The group rebalances: poll, so that it can end, then do this again."""
 
-    code = ErrorCode.REBALANCE_IN_PROGRESS
 
-
-class IllegalGeneration(BrokerError):
+class IllegalGeneration(BrokerError, code=ErrorCode.ILLEGAL_GENERATION):
     """The group is in a later generation than this member."""
 
-    code = ErrorCode.ILLEGAL_GENERATION
 
-
-class UnknownMember(BrokerError):
+class UnknownMember(BrokerError, code=ErrorCode.UNKNOWN_MEMBER_ID):
     """The group does not know this member (any more)."""
 
-    code = ErrorCode.UNKNOWN_MEMBER_ID
 
-
-class FencedMemberEpoch(BrokerError):
+class FencedMemberEpoch(BrokerError, code=ErrorCode.FENCED_MEMBER_EPOCH):
     """The group has fenced this member's epoch; it joins again with nothing assigned (KIP-848)."""
 
-    code = ErrorCode.FENCED_MEMBER_EPOCH
 
-
-class StaleMemberEpoch(BrokerError):
+class StaleMemberEpoch(BrokerError, code=ErrorCode.STALE_MEMBER_EPOCH):
     """The member's epoch is behind the group's until its next heartbeat (KIP-848)."""
 
-    code = ErrorCode.STALE_MEMBER_EPOCH
 
-
-class FencedInstanceId(BrokerError):
+class FencedInstanceId(BrokerError, code=ErrorCode.FENCED_INSTANCE_ID):
     """Another member with the same `group.instance.id` has taken this one's place."""
 
-    code = ErrorCode.FENCED_INSTANCE_ID
 
-
-class UnreleasedInstanceId(BrokerError):
+class UnreleasedInstanceId(BrokerError, code=ErrorCode.UNRELEASED_INSTANCE_ID):
     """Another member still holds this `group.instance.id` (KIP-848)."""
 
-    code = ErrorCode.UNRELEASED_INSTANCE_ID
 
-
-class InvalidGroupId(BrokerError):
+class InvalidGroupId(BrokerError, code=ErrorCode.INVALID_GROUP_ID):
     """The call needs a group, and there is none, or its id is not allowed."""
 
-    code = ErrorCode.INVALID_GROUP_ID
 
-
-class InconsistentGroupProtocol(BrokerError):
+class InconsistentGroupProtocol(BrokerError, code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL):
     """The group's members have no assignor, or no protocol, in common with this one."""
 
-    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
-
-class GroupFull(BrokerError):
+class GroupFull(BrokerError, code=ErrorCode.GROUP_MAX_SIZE_REACHED):
     """The group has as many members as the broker allows."""
 
-    code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
-
-class UnsupportedAssignor(BrokerError):
+class UnsupportedAssignor(BrokerError, code=ErrorCode.UNSUPPORTED_ASSIGNOR):
     """The group does not know the assignor asked for."""
 
-    code = ErrorCode.UNSUPPORTED_ASSIGNOR
 
-
-class InvalidRegularExpression(BrokerError):
+class InvalidRegularExpression(BrokerError, code=ErrorCode.INVALID_REGULAR_EXPRESSION):
     """The broker cannot read the subscription's pattern (RE2 syntax)."""
 
-    code = ErrorCode.INVALID_REGULAR_EXPRESSION
 
-
-class GroupNotEmpty(BrokerError):
+class GroupNotEmpty(BrokerError, code=ErrorCode.NON_EMPTY_GROUP):
     """The group still has members."""
 
-    code = ErrorCode.NON_EMPTY_GROUP
 
-
-class GroupNotFound(BrokerError):
+class GroupNotFound(BrokerError, code=ErrorCode.GROUP_ID_NOT_FOUND):
     """There is no such group."""
 
-    code = ErrorCode.GROUP_ID_NOT_FOUND
 
-
-_OWN_CODE: Final[tuple[type[BrokerError], ...]] = (
-    AuthenticationFailed,
-    UnsupportedByBroker,
-    TopicAuthorizationFailed,
-    GroupAuthorizationFailed,
-    ClusterAuthorizationFailed,
-    TransactionalIdAuthorizationFailed,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-    InvalidTopic,
-    InvalidRequest,
-    RecordTooLarge,
-    InvalidRecord,
-    OutOfOrderSequence,
-    ProducerFenced,
-    TransactionAbortable,
-    OffsetOutOfRange,
-    RebalanceInProgress,
-    IllegalGeneration,
-    UnknownMember,
-    FencedMemberEpoch,
-    StaleMemberEpoch,
-    FencedInstanceId,
-    UnreleasedInstanceId,
-    InvalidGroupId,
-    InconsistentGroupProtocol,
-    GroupFull,
-    UnsupportedAssignor,
-    InvalidRegularExpression,
-    GroupNotEmpty,
-    GroupNotFound,
-)
+_OF_BROKERS: Final = (*BrokerError.__subclasses__(), *AuthorizationFailed.__subclasses__())
 
 CLASS_BY_CODE: Final[Mapping[ErrorCode, type[BrokerError]]] = MappingProxyType(
     {
-        **{kind.code: kind for kind in _OWN_CODE},
+        **{kind.code: kind for kind in _OF_BROKERS if "code" in vars(kind)},
         ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: AuthorizationFailed,
         ErrorCode.UNKNOWN_TOPIC_ID: UnknownTopicOrPartition,
         ErrorCode.INVALID_CONFIG: InvalidRequest,

@@ -12,17 +12,6 @@ from moldau.protocol.records import RecordHeaders as RecordHeaders
 from moldau.protocol.records import TimestampType as TimestampType
 from moldau.protocol.types import TopicPartition as TopicPartition
 
-__all__ = [
-    "ConsumerGroupMetadata",
-    "ConsumerRecord",
-    "OffsetAndMetadata",
-    "OffsetAndTimestamp",
-    "RecordHeaders",
-    "RecordMetadata",
-    "TimestampType",
-    "TopicPartition",
-]
-
 
 @dataclass(slots=True)
 class ConsumerRecord:

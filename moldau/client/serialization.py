@@ -50,15 +50,7 @@ def serialize_function(given: SerializerLike | None) -> Callable[[str, object], 
     Raises:
         TypeError: it is neither a serializer nor callable.
     """
-    if given is None:
-        return None
-    method = getattr(given, "serialize", None)
-    if method is not None:
-        return cast("Callable[[str, object], bytes]", method)
-    if callable(given):
-        function = given
-        return lambda _topic, value: function(value)
-    raise TypeError(f"{given!r} is no serializer: it has no serialize(topic, value)")
+    return _function_of(given, "serialize", "value")
 
 
 def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes], object] | None:
@@ -67,15 +59,18 @@ def deserialize_function(given: DeserializerLike | None) -> Callable[[str, bytes
     Raises:
         TypeError: it is neither a deserializer nor callable.
     """
+    return _function_of(given, "deserialize", "data")
+
+
+def _function_of(given: object, name: str, argument: str) -> Callable[[str, Any], Any] | None:
     if given is None:
         return None
-    method = getattr(given, "deserialize", None)
+    method: Callable[[str, Any], Any] | None = getattr(given, name, None)
     if method is not None:
-        return cast("Callable[[str, bytes], object]", method)
+        return method
     if callable(given):
-        function = given
-        return lambda _topic, data: function(data)
-    raise TypeError(f"{given!r} is no deserializer: it has no deserialize(topic, data)")
+        return lambda _topic, value: given(value)
+    raise TypeError(f"{given!r} is no {name}r: it has no {name}(topic, {argument})")
 
 
 class StringSerializer:
@@ -129,10 +124,21 @@ class JsonDeserializer:
             raise SerializationError(f"no JSON in topic {topic}: {error}") from error
 
 
-class _NumberSerializer(Generic[Number]):
-    format: struct.Struct
+class _Numbers:
+    """Numbers of one width, big endian as in Java."""
+
+    format: struct.Struct = struct.Struct("")
     kinds: tuple[type, ...] = (int,)
 
+    def __init_subclass__(
+        cls, *, format: str | None = None, kinds: tuple[type, ...] | None = None
+    ) -> None:
+        super().__init_subclass__()
+        cls.format = cls.format if format is None else struct.Struct(format)
+        cls.kinds = kinds or cls.kinds
+
+
+class _NumberSerializer(_Numbers, Generic[Number]):
     def serialize(self, topic: str, value: Number) -> bytes:
         """The number's bytes, big endian as in Java."""
         if not isinstance(value, self.kinds) or isinstance(value, bool):
@@ -147,9 +153,7 @@ class _NumberSerializer(Generic[Number]):
             ) from error
 
 
-class _NumberDeserializer(Generic[Number]):
-    format: struct.Struct
-
+class _NumberDeserializer(_Numbers, Generic[Number]):
     def deserialize(self, topic: str, data: bytes) -> Number:
         """The number in big endian bytes."""
         if len(data) != self.format.size:
@@ -160,66 +164,44 @@ class _NumberDeserializer(Generic[Number]):
         return cast("Number", self.format.unpack(data)[0])
 
 
-class ShortSerializer(_NumberSerializer[int]):
+class ShortSerializer(_NumberSerializer[int], format=">h"):
     """Whole numbers of 16 bits."""
 
-    format: struct.Struct = struct.Struct(">h")
 
-
-class ShortDeserializer(_NumberDeserializer[int]):
+class ShortDeserializer(_NumberDeserializer[int], format=">h"):
     """Whole numbers of 16 bits."""
 
-    format: struct.Struct = struct.Struct(">h")
 
-
-class IntegerSerializer(_NumberSerializer[int]):
+class IntegerSerializer(_NumberSerializer[int], format=">i"):
     """Whole numbers of 32 bits."""
 
-    format: struct.Struct = struct.Struct(">i")
 
-
-class IntegerDeserializer(_NumberDeserializer[int]):
+class IntegerDeserializer(_NumberDeserializer[int], format=">i"):
     """Whole numbers of 32 bits."""
 
-    format: struct.Struct = struct.Struct(">i")
 
-
-class LongSerializer(_NumberSerializer[int]):
+class LongSerializer(_NumberSerializer[int], format=">q"):
     """Whole numbers of 64 bits."""
 
-    format: struct.Struct = struct.Struct(">q")
 
-
-class LongDeserializer(_NumberDeserializer[int]):
+class LongDeserializer(_NumberDeserializer[int], format=">q"):
     """Whole numbers of 64 bits."""
 
-    format: struct.Struct = struct.Struct(">q")
 
-
-class FloatSerializer(_NumberSerializer[float]):
+class FloatSerializer(_NumberSerializer[float], format=">f", kinds=(int, float)):
     """Floating point numbers of 32 bits."""
 
-    format: struct.Struct = struct.Struct(">f")
-    kinds: tuple[type, ...] = (int, float)
 
-
-class FloatDeserializer(_NumberDeserializer[float]):
+class FloatDeserializer(_NumberDeserializer[float], format=">f"):
     """Floating point numbers of 32 bits."""
 
-    format: struct.Struct = struct.Struct(">f")
 
-
-class DoubleSerializer(_NumberSerializer[float]):
+class DoubleSerializer(_NumberSerializer[float], format=">d", kinds=(int, float)):
     """Floating point numbers of 64 bits."""
 
-    format: struct.Struct = struct.Struct(">d")
-    kinds: tuple[type, ...] = (int, float)
 
-
-class DoubleDeserializer(_NumberDeserializer[float]):
+class DoubleDeserializer(_NumberDeserializer[float], format=">d"):
     """Floating point numbers of 64 bits."""
-
-    format: struct.Struct = struct.Struct(">d")
 
 
 class UuidSerializer:

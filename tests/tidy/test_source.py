@@ -197,9 +197,7 @@ CALLBACKS = frozenset(
 
 
 def _may_be_silent(function: Function) -> bool:
-    """Overloads, property setters, overrides and callbacks say nothing of their own; a blocking
-    client's method has the docstring of the asyncio client's (tests/unit/client/sync).
-    """
+    """Overloads, property setters, overrides and callbacks say nothing of their own."""
     decorators = [
         decorator.func if isinstance(decorator, ast.Call) else decorator
         for decorator in function.decorator_list
@@ -208,7 +206,7 @@ def _may_be_silent(function: Function) -> bool:
         decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
         for decorator in decorators
     }
-    silent = {"overload", "override", "setter", "face_of", "quick_face_of"}
+    silent = {"overload", "override", "setter"}
     return function.name in CALLBACKS or bool(names & silent)
 
 

@@ -10,7 +10,6 @@ their partitions return an error beside the values instead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from moldau.client.admin.cluster import ClusterCalls
@@ -55,10 +54,5 @@ class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCal
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close()

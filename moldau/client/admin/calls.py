@@ -96,13 +96,8 @@ class AdminCalls:
         versions: Versions | None = None,
     ) -> list[Value]:
         """The values of all brokers, in one go: what a broker that goes away had, others take over.
-
-        Args:
-            versions: the lowest and the highest version that can express the request.
-
-        Raises:
-            UnsupportedByBroker: a broker serves none of `versions`.
-            KafkaError: a broker did not answer within the time.
+        Raises: UnsupportedByBroker when a broker serves none of `versions` (lowest, highest);
+        KafkaError when a broker did not answer within the time.
         """
         client = self._client
 
@@ -162,10 +157,8 @@ class AdminCalls:
         broker_id: int | None = None,
     ) -> dict[TopicPartition, Value | KafkaError]:
         """As `_ask_leaders`, but with an outcome for each partition. Leaders are followed as they
-        move; a partition that does not exist or has no leader is an error at once.
-
-        Args:
-            broker_id: ask this broker instead of the leaders.
+        move; a partition that does not exist or has no leader is an error at once. `broker_id`: ask
+        this broker instead of the leaders.
         """
         outcome: dict[TopicPartition, Value | KafkaError] = {}
         passing: dict[TopicPartition, KafkaError] = {}
@@ -273,7 +266,6 @@ def check_several(*collections: object) -> None:
 def problem_of(
     error_code: int, message: str | None, what: str, *, final: bool = False
 ) -> BrokerError | None:
-    """The error of one item, None for success."""
     if error_code == ErrorCode.NONE:
         return None
     return error_for(error_code, message, what, final=final)
@@ -289,7 +281,6 @@ def problem_told_by_controller(
 
 
 def partition_entries(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """Each entry of a response's topics, with the partition it is about."""
     for topic in topics:
         for entry in topic.partitions:
             yield TopicPartition(topic.name, entry.partition_index), entry

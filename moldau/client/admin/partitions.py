@@ -61,9 +61,6 @@ from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
-
 CONSUMER_REPLICA_ID: Final = -1
 DEBUGGING_REPLICA_ID: Final = -2
 """Asks any replica, not only the leader, and sees up to the log's end. Brokers require no more than
@@ -87,7 +84,6 @@ class PartitionCalls(AdminCalls):
         """Offsets by `OffsetSpec` or by time in ms (the first record at or after it; offset -1 when
         there is none).
         """
-        isolation_level = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
         def read(
             partition: TopicPartition, entry: offsets.ListOffsetsPartitionResponse
@@ -97,12 +93,7 @@ class PartitionCalls(AdminCalls):
 
         return await self._ask_leaders(
             specs,
-            lambda some: offsets.ListOffsetsRequest(
-                replica_id=CONSUMER_REPLICA_ID,
-                isolation_level=isolation_level,
-                topics=_offset_topics(some, specs),
-                timeout_ms=OPERATION_TIMEOUT_MS,
-            ),
+            lambda some: _offsets_request(some, specs, read_committed=read_committed),
             read,
             what="list offsets",
             timeout_ms=timeout_ms,
@@ -114,11 +105,7 @@ class PartitionCalls(AdminCalls):
         """As `list_offsets`, but with an offset or an error for each partition."""
         return await self._try_leaders(
             specs,
-            lambda some: offsets.ListOffsetsRequest(
-                replica_id=CONSUMER_REPLICA_ID,
-                topics=_offset_topics(some, specs),
-                timeout_ms=OPERATION_TIMEOUT_MS,
-            ),
+            lambda some: _offsets_request(some, specs),
             _offset,
             what="offsets of",
             timeout_ms=timeout_ms,
@@ -501,6 +488,20 @@ def _offset_topics(
         )
         for topic, indexes in by_topic(partitions).items()
     ]
+
+
+def _offsets_request(
+    partitions: Iterable[TopicPartition],
+    specs: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool = False,
+) -> offsets.ListOffsetsRequest:
+    return offsets.ListOffsetsRequest(
+        replica_id=CONSUMER_REPLICA_ID,
+        isolation_level=int(read_committed),
+        topics=_offset_topics(partitions, specs),
+        timeout_ms=OPERATION_TIMEOUT_MS,
+    )
 
 
 def _offset(entry: offsets.ListOffsetsPartitionResponse) -> PartitionOffset:

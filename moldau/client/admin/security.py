@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from enum import IntEnum
-from typing import Final, TypedDict, TypeVar
+from typing import Final, TypeVar
 
 from moldau.client.admin.calls import (
     AdminCalls,
@@ -81,6 +81,7 @@ MOST_ITERATIONS: Final = 16_384
 _HASH: Final = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
+Filter = TypeVar("Filter", DescribeAclsRequest, DeleteAclsFilter)
 Prolonged = TypeVar("Prolonged", RenewDelegationTokenResponse, ExpireDelegationTokenResponse)
 
 
@@ -97,7 +98,7 @@ class SecurityCalls(AdminCalls):
         Raises:
             BrokerError: SECURITY_DISABLED where the brokers have no authorizer.
         """
-        request = DescribeAclsRequest(**_filter(acl_filter or AclFilter()))
+        request = _filter(DescribeAclsRequest, acl_filter or AclFilter())
 
         def read(response: DescribeAclsResponse) -> list[AclBinding]:
             raise_for(response.error_code, response.error_message, "describe ACLs")
@@ -151,7 +152,7 @@ class SecurityCalls(AdminCalls):
             BrokerError: of the first filter or ACL that failed; the others are done.
         """
         check_several(filters)
-        request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(each)) for each in filters])
+        request = DeleteAclsRequest(filters=[_filter(DeleteAclsFilter, each) for each in filters])
         gone: dict[AclBinding, None] = {}
 
         def read(response: DeleteAclsResponse) -> list[AclBinding]:
@@ -432,27 +433,16 @@ class SecurityCalls(AdminCalls):
         return await self._ask_any(request, read, "describe delegation tokens", timeout_ms)
 
 
-class _FilterFields(TypedDict):
-    resource_type_filter: int
-    resource_name_filter: str | None
-    pattern_type_filter: int
-    principal_filter: str | None
-    host_filter: str | None
-    operation: int
-    permission_type: int
-
-
-def _filter(wanted: AclFilter) -> _FilterFields:
-    """The fields of a filter, as DescribeAcls and DeleteAcls name them."""
-    return {
-        "resource_type_filter": wanted.resource_type,
-        "resource_name_filter": wanted.resource_name,
-        "pattern_type_filter": wanted.pattern_type,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission,
-    }
+def _filter(kind: type[Filter], wanted: AclFilter) -> Filter:
+    return kind(
+        resource_type_filter=wanted.resource_type,
+        resource_name_filter=wanted.resource_name,
+        pattern_type_filter=wanted.pattern_type,
+        principal_filter=wanted.principal,
+        host_filter=wanted.host,
+        operation=wanted.operation,
+        permission_type=wanted.permission,
+    )
 
 
 def _binding(

@@ -15,13 +15,10 @@ from moldau.client.admin.types import (
     TopicDescription,
     TopicPage,
 )
+from moldau.client.cluster.metadata_updates import metadata_request
 from moldau.client.errors import error_for, raise_for
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p03_metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponseTopic,
-)
+from moldau.protocol.messages.p03_metadata import MetadataResponseTopic
 from moldau.protocol.messages.p19_create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -242,14 +239,8 @@ class TopicCalls(AdminCalls):
         )
 
     async def _describe_at_once(self, names: Collection[str] | None) -> dict[str, TopicDescription]:
-        response = await self._client.ask_any(
-            MetadataRequest(
-                topics=None
-                if names is None
-                else [MetadataRequestTopic(name=name) for name in dict.fromkeys(names)],
-                allow_auto_topic_creation=False,
-            )
-        )
+        once = None if names is None else dict.fromkeys(names)
+        response = await self._client.ask_any(metadata_request(once))
         return {topic.name: topic for topic in _described(response.topics)}
 
 

@@ -57,8 +57,6 @@ from moldau.protocol.messages.p66_list_transactions import (
 )
 from moldau.protocol.types import TopicPartition
 
-_LAST_PRODUCER_ID: Final = 2**63 - 1
-
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _UNKNOWN: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND}
@@ -263,7 +261,7 @@ def _checked(transactional_id: str, producer_id: int, producer_epoch: int) -> Pa
     problem = None
     if not transactional_id:
         problem = "the transactional id is empty"
-    elif not 0 <= producer_id <= _LAST_PRODUCER_ID:
+    elif not 0 <= producer_id < 2**63:
         problem = f"{producer_id} is no producer id (0 or more)"
     elif not 0 <= producer_epoch <= LAST_PRODUCER_EPOCH:
         problem = f"{producer_epoch} is no producer epoch (0 to {LAST_PRODUCER_EPOCH})"

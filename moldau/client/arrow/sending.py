@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 from moldau.client.arrow.from_arrow import ArrowRows, read_rows
@@ -26,12 +27,12 @@ from moldau.client.arrow.grouping import (
     rows_by_topic,
 )
 from moldau.client.arrow.library import pyarrow
-from moldau.client.errors import KafkaError, RecordTooLarge, SerializationError
-from moldau.client.producer.appender import Appender
+from moldau.client.errors import KafkaError, SerializationError
+from moldau.client.producer.appender import Appender, chosen_by, partitions_of
 from moldau.client.producer.core.accumulator import Accumulator
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import TopicQueues
-from moldau.client.producer.partitioners import Partitioner, TopicPartitions
+from moldau.client.producer.partitioners import Partitioner
 from moldau.client.records import TopicPartition
 from moldau.protocol.records import (
     BATCH_HEADER_SIZE,
@@ -94,37 +95,26 @@ class ArrowDelivery:
     partitions: Mapping[TopicPartition, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class ArrowSender:
     """Sends Arrow data through a producer's accumulator.
 
     Args:
-        topic_source: waits for a topic's metadata.
-        partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
-        check: raises when the producer takes nothing: closed, fenced, no transaction.
-        refused: called with the error of a row that is too large.
+        _topic_source: waits for a topic's metadata.
+        _partitioner: None for the built-in one; `_ignore_keys` as `partitioner.ignore.keys`.
+        _check: raises when the producer takes nothing: closed, fenced, no transaction.
     """
 
-    def __init__(
-        self,
-        appender: Appender,
-        accumulator: Accumulator,
-        clock: Clock,
-        *,
-        topic_source: TopicSource,
-        partitioner: Partitioner | None,
-        ignore_keys: bool,
-        check: Callable[[], None],
-        refused: Callable[[KafkaError], object],
-    ) -> None:
-        self._appender = appender
-        self._accumulator = accumulator
-        self._clock = clock
-        self._topic_source = topic_source
-        self._partitioner = partitioner
-        self._ignore_keys = ignore_keys
-        self._check = check
-        self._refused = refused
-        settings = accumulator.settings
+    _appender: Appender
+    _accumulator: Accumulator
+    _clock: Clock
+    _topic_source: TopicSource
+    _partitioner: Partitioner | None
+    _ignore_keys: bool
+    _check: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        settings = self._accumulator.settings
         share = max(settings.buffer_memory_bytes // BUFFER_SHARE, 1)
         self._batch_bytes = min(settings.max_request_size_bytes, share)
 
@@ -180,21 +170,7 @@ class ArrowSender:
         partitioner = self._partitioner
         if partitioner is None:
             return None
-        count = len(known.queues)
-        available = [queue.partition for queue in known.queues if queue.leader_id >= 0]
-        partitions = TopicPartitions(count, available)
-        chosen_by = partitioner
-
-        def choose(key: bytes | None, value: bytes | None) -> int:
-            partition = chosen_by(known.name, key, value, partitions)
-            if not isinstance(partition, int) or not 0 <= partition < count:
-                raise ValueError(
-                    f"the partitioner chose {partition!r} for topic {known.name}, which has "
-                    f"partitions 0 to {count - 1}"
-                )
-            return partition
-
-        return choose
+        return partial(chosen_by, partitioner, known.name, partitions_of(known))
 
     async def _send_group(
         self, sending: _Sending, known: TopicQueues, partition: int, rows: ArrowRows, group: Rows
@@ -242,15 +218,7 @@ class ArrowSender:
         if header.is_compressed:
             write_header(out, header)
             size_bytes = BATCH_HEADER_SIZE + len(records_section(out, 0, header))
-        settings = self._accumulator.settings
-        for limit, name in (
-            (settings.max_request_size_bytes, "max.request.size"),
-            (settings.buffer_memory_bytes, "buffer.memory"),
-        ):
-            if size_bytes > limit:
-                error = RecordTooLarge(f"a row takes {size_bytes} bytes, {name} allows {limit}")
-                self._refused(error)
-                raise error
+        self._appender.check_size("a row", size_bytes)
 
     async def _wait_for_bytes(self, size_bytes: int) -> None:
         settings = self._accumulator.settings

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from moldau.client.cluster.connections import Address, Connections, Purpose
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
-from moldau.client.cluster.metadata_cache import Broker, MetadataCache, TopicMetadata
-from moldau.client.cluster.metadata_updates import MetadataUpdates
+from moldau.client.cluster.metadata_cache import Broker, MetadataCache
+from moldau.client.cluster.metadata_updates import MetadataUpdates, metadata_request
 from moldau.client.cluster.security import security_of
 from moldau.client.config.client import ClientConfig, parse_address
 from moldau.client.errors import (
@@ -32,12 +31,10 @@ from moldau.client.errors import (
 )
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
-from moldau.runtime.network import AsyncioNetwork, Network
 
 if TYPE_CHECKING:
     from moldau.protocol.messages import p00_produce
@@ -54,58 +51,29 @@ class EndpointType(IntEnum):
     CONTROLLER = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ClientPorts:
-    """A client's network, clock and dice, for simulations and tests; the real ones where None."""
-
-    network: Network | None = None
-    clock: Clock | None = None
-    source: random.Random | None = None
-
-
 class ClusterClient:
     """One client's view of one cluster, on one event loop. States: open → closed.
 
     Args:
-        network, clock, source: ports; the real ones when None. `source` gives the jitter.
-        allow_auto_topic_creation: whether `topic` and `want` may create a topic.
+        allow_auto_topic_creation: whether `updates` may create a topic.
     """
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        *,
-        network: Network | None = None,
-        clock: Clock | None = None,
-        source: random.Random | None = None,
-        allow_auto_topic_creation: bool = False,
-    ) -> None:
+    def __init__(self, config: ClientConfig, *, allow_auto_topic_creation: bool = False) -> None:
         self.config = config
+        self.clock: Clock = SystemClock()
+        self.random: random.Random = random.Random()
         self.metadata: MetadataCache = MetadataCache()
-        self._clock = clock or SystemClock()
-        self._random = source or random.Random()
         self._bootstrap = [parse_address(server) for server in config.addresses]
-        self._connections = Connections(
-            config,
-            network or AsyncioNetwork(),
-            self._clock,
-            self._random,
-            security_of(config, self._clock, self._random),
-            self._lost,
-        )
-        self._updates = MetadataUpdates(
-            config,
-            self.metadata,
-            self.ask_any,
-            self._clock,
-            self._random,
-            allow_auto_topic_creation=allow_auto_topic_creation,
+        security = security_of(config, self.clock, self.random)
+        self._connections = Connections(config, self.clock, self.random, security, self._lost)
+        self.updates: MetadataUpdates = MetadataUpdates(
+            config, self.metadata, self.ask_any, self.clock, self.random, allow_auto_topic_creation
         )
 
     async def close(self) -> None:
         """Close every connection; calls under way fail with ClientClosed (idempotent)."""
         await self._connections.close()
-        await self._updates.close()
+        await self.updates.close()
 
     # -- connections ----------------------------------------------------------------------------
 
@@ -158,34 +126,10 @@ class ClusterClient:
 
     # -- metadata -------------------------------------------------------------------------------
 
-    async def topic(
-        self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
-    ) -> TopicMetadata:
-        """See `MetadataUpdates.topic`."""
-        return await self._updates.topic(
-            name, partition_count=partition_count, timeout_ms=timeout_ms
-        )
-
-    def want(self, topics: Iterable[str]) -> None:
-        self._updates.want(topics)
-
-    def want_all(self) -> None:
-        self._updates.want_all()
-
-    def used(self, topic: str) -> None:
-        self._updates.used(topic)
-
-    def request_update(self) -> None:
-        """Refresh stale metadata in the background, as soon as the back-off allows."""
-        self._updates.request()
-
     def expect_topic(self, name: str, topic_id: UUID) -> None:
         self.metadata.expect_topic(name, topic_id)
         if name not in self.metadata.topics:
-            self._updates.request()
-
-    def on_update(self, callback: Callable[[], object]) -> None:
-        self._updates.on_update(callback)
+            self.updates.request()
 
     def learn_leaders(
         self,
@@ -199,7 +143,7 @@ class ClusterClient:
         for leader in leaders:
             is_news |= self.metadata.learn_leader(*leader, node_endpoints)
         if is_news:
-            self._updates.announce()
+            self.updates.announce()
 
     async def refresh_metadata(self, topics: Iterable[str] | None) -> MetadataCache:
         """Fetch the brokers and the named topics (None: all topics); never creates topics. A client
@@ -208,14 +152,10 @@ class ClusterClient:
         if self.config.asks_controllers:
             await self._find_controllers()
             return self.metadata
-        request = MetadataRequest(
-            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=False,
-        )
-        response = await self.ask_any(request)
+        response = await self.ask_any(metadata_request(topics))
         raise_for(response.error_code, None, "describe topics")
         self.metadata.update(response, complete=topics is None)
-        self._updates.announce()
+        self.updates.announce()
         return self.metadata
 
     async def leader_of(self, topic: str, partition: int) -> int:
@@ -244,7 +184,11 @@ class ClusterClient:
         Raises: NoBrokerAvailable when none of them can be reached; UnsupportedByPeer when it serves
         none of `versions` (lowest, highest); AuthenticationFailed, TlsFailed, ClientClosed.
         """
-        return await self._first(lambda address: self._ask(address, request, timeout_ms, versions))
+        return await self._first(
+            lambda address: self.ask_address(
+                *address, request, timeout_ms=timeout_ms, versions=versions
+            )
+        )
 
     async def ask_node(
         self,
@@ -258,7 +202,9 @@ class ClusterClient:
         unknown or cannot be reached.
         """
         broker = await self._broker(node_id)
-        return await self._ask((broker.host, broker.port), request, timeout_ms, versions)
+        return await self.ask_address(
+            broker.host, broker.port, request, timeout_ms=timeout_ms, versions=versions
+        )
 
     async def ask_controller(
         self,
@@ -284,85 +230,7 @@ class ClusterClient:
         timeout_ms: float | None = None,
         versions: Versions | None = None,
     ) -> Response:
-        return await self._ask((host, port), request, timeout_ms, versions)
-
-    async def retry(
-        self, attempt: Callable[[], Awaitable[Result]], *, what: str, timeout_ms: float | None
-    ) -> Result:
-        """Run `attempt` until it succeeds, fails for good, or the time is over.
-
-        Args:
-            attempt: one try; after passing faults and retriable errors it is called again.
-                timeout_ms: for all tries together; None for `default.api.timeout.ms`.
-
-        Raises:
-            KafkaError: the last try's error; RequestTimeout when a passing fault outlasted the
-            time.
-        """
-        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = self._clock.monotonic_ms() + limit_ms
-        backoff = Backoff(
-            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._random
-        )
-        last: BaseException | None = None
-        while True:
-            if self._connections.is_closed:
-                raise ClientClosed(f"{what}: the client is closed")
-            remaining_ms = deadline_ms - self._clock.monotonic_ms()
-            try:
-                async with asyncio.timeout(max(0.0, remaining_ms) / 1000):
-                    return await attempt()
-            except UnsupportedByPeer as error:
-                raise UnsupportedByBroker(f"{what}: {error}") from error
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-                last = error
-            except PASSING_FAULTS as error:
-                if not isinstance(error, TimeoutError) or isinstance(error, RequestTimedOut):
-                    last = error
-                elif last is None:
-                    last = self._connections.why_slow() or error
-            pause_ms = backoff.next_ms()
-            if self._clock.monotonic_ms() + pause_ms >= deadline_ms:
-                if isinstance(last, KafkaError) and not isinstance(last, NoBrokerAvailable):
-                    raise last
-                raise RequestTimeout(
-                    f"{what}: not within {limit_ms:.0f} ms: {describe_fault(last)}"
-                ) from last
-            self.metadata.controller_id = -1
-            await asyncio.sleep(pause_ms / 1000)
-
-    def _lost(self) -> None:
-        # A broker has closed the connection: leaders may have moved.
-        if self._updates.is_of_use:
-            self._updates.request()
-
-    async def _broker(self, node_id: int) -> Broker:
-        if node_id not in self.metadata.brokers:
-            await self.refresh_metadata([])
-        broker = self.metadata.brokers.get(node_id)
-        if broker is None:
-            raise NoBrokerAvailable(f"broker {node_id} is not part of the cluster at the moment")
-        return broker
-
-    async def _find_controllers(self) -> None:
-        """Fetch the controllers and which one is active. Where they do not register (an old
-        metadata version, or none yet) that stays unknown; then every bootstrap controller is tried.
-        """
-        response = await self.ask_any(DescribeClusterRequest(endpoint_type=EndpointType.CONTROLLER))
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            return
-        raise_for(response.error_code, response.error_message, "find the controllers")
-        self.metadata.update_controllers(response)
-
-    async def _ask(
-        self,
-        address: Address,
-        request: Request[Response],
-        timeout_ms: float | None,
-        versions: Versions | None,
-    ) -> Response:
+        address = (host, port)
         limit_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
         connection = await self._connections.connect(address, "data")
         api_version = None
@@ -382,6 +250,71 @@ class ClusterClient:
         if throttle_time_ms > 0:
             self._connections.throttle(address, "data", throttle_time_ms)
         return response
+
+    async def retry(
+        self, attempt: Callable[[], Awaitable[Result]], *, what: str, timeout_ms: float | None
+    ) -> Result:
+        """Run `attempt` until it succeeds, fails for good, or the time for all tries together is
+        over (None: `default.api.timeout.ms`). After passing faults and retriable errors it is
+        called again. Raises: KafkaError, the last try's error; RequestTimeout when a passing fault
+        outlasted the time.
+        """
+        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = self.clock.monotonic_ms() + limit_ms
+        backoff = Backoff(
+            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self.random
+        )
+        last: BaseException | None = None
+        while True:
+            if self._connections.is_closed:
+                raise ClientClosed(f"{what}: the client is closed")
+            remaining_ms = deadline_ms - self.clock.monotonic_ms()
+            try:
+                async with asyncio.timeout(max(0.0, remaining_ms) / 1000):
+                    return await attempt()
+            except UnsupportedByPeer as error:
+                raise UnsupportedByBroker(f"{what}: {error}") from error
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                last = error
+            except PASSING_FAULTS as error:
+                if not isinstance(error, TimeoutError) or isinstance(error, RequestTimedOut):
+                    last = error
+                elif last is None:
+                    last = self._connections.why_slow() or error
+            pause_ms = backoff.next_ms()
+            if self.clock.monotonic_ms() + pause_ms >= deadline_ms:
+                if isinstance(last, KafkaError) and not isinstance(last, NoBrokerAvailable):
+                    raise last
+                raise RequestTimeout(
+                    f"{what}: not within {limit_ms:.0f} ms: {describe_fault(last)}"
+                ) from last
+            self.metadata.controller_id = -1
+            await asyncio.sleep(pause_ms / 1000)
+
+    def _lost(self) -> None:
+        # A broker has closed the connection: leaders may have moved.
+        if self.updates.is_of_use:
+            self.updates.request()
+
+    async def _broker(self, node_id: int) -> Broker:
+        if node_id not in self.metadata.brokers:
+            await self.refresh_metadata([])
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None:
+            raise NoBrokerAvailable(f"broker {node_id} is not part of the cluster at the moment")
+        return broker
+
+    async def _find_controllers(self) -> None:
+        """Fetch the controllers and which one is active. Where they do not register (an old
+        metadata version, or none yet) that stays unknown; then every bootstrap controller is tried.
+        """
+        response = await self.ask_any(DescribeClusterRequest(endpoint_type=EndpointType.CONTROLLER))
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            return
+        raise_for(response.error_code, response.error_message, "find the controllers")
+        self.metadata.update_controllers(response)
 
     async def _first(self, attempt: Callable[[Address], Awaitable[Result]]) -> Result:
         """The outcome at the first node with which `attempt` does not end in a passing fault."""
@@ -403,7 +336,7 @@ class ClusterClient:
         links = self._connections
         if self.config.asks_controllers:
             # In any order, since only the active controller has all the answers.
-            self._random.shuffle(candidates)
+            self.random.shuffle(candidates)
             return sorted(candidates, key=links.is_failing)
         return sorted(
             candidates,

@@ -13,6 +13,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
@@ -34,7 +35,7 @@ from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.authentication.tls import PLAINTEXT_ADVICE, TLS_ADVICE
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
-from moldau.runtime.network import Network
+from moldau.runtime.network import AsyncioNetwork, Network
 
 Address: TypeAlias = tuple[str, int]
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
@@ -45,38 +46,30 @@ ROOM_BYTES: Final = 16 * 1024 * 1024
 names."""
 
 
+@dataclass(eq=False, repr=False)
 class Connections:
     """All connections of one client, on one event loop. States: open → closed.
 
     Args:
-        security: TLS and SASL of all of them.
-        on_lost: called when a connection ended that this client has not closed.
+        _security: TLS and SASL of all of them.
+        _on_lost: called when a connection ended that this client has not closed.
     """
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        network: Network,
-        clock: Clock,
-        source: random.Random,
-        security: Security,
-        on_lost: Callable[[], object],
-    ) -> None:
-        self._config = config
-        self._network = network
-        self._clock = clock
-        self._random = source
-        self._security = security
-        self._on_lost = on_lost
-        self._open: dict[tuple[Address, Purpose], Connection] = {}
-        self._attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = {}
-        self._failures: dict[Address, tuple[int, float]] = {}
-        self._problems: dict[Address, str] = {}
-        self._silent: dict[Address, int] = {}
-        self._throttled_until_ms: dict[tuple[Address, Purpose], float] = {}
-        self._idle_timer: TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.is_closed: bool = False
+    _config: ClientConfig
+    _clock: Clock
+    _random: random.Random
+    _security: Security
+    _on_lost: Callable[[], object]
+    _network: Network = field(default_factory=AsyncioNetwork)
+    _open: dict[tuple[Address, Purpose], Connection] = field(default_factory=dict)
+    _attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = field(default_factory=dict)
+    _failures: dict[Address, tuple[int, float]] = field(default_factory=dict)
+    _problems: dict[Address, str] = field(default_factory=dict)
+    _silent: dict[Address, int] = field(default_factory=dict)
+    _throttled_until_ms: dict[tuple[Address, Purpose], float] = field(default_factory=dict)
+    _idle_timer: TimerHandle | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    is_closed: bool = False
 
     async def close(self) -> None:
         """Close every connection and end every attempt (idempotent)."""

@@ -68,13 +68,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorCall(Generic[Value]):
-    """One call that goes to many coordinators.
-
-    Attributes:
-        what: for errors: "describe group".
-        request, answers: the request for some keys, and the answers in its response, by key.
-        versions: the versions that can express the call; None for all.
-        keys_per_request: 1 where a request names just one.
+    """One call that goes to many coordinators: the request for some keys (1 where a request names
+    just one), in one of `versions` (None for all), and the answers in its response, by key. `what`
+    is for errors: "describe group".
     """
 
     key_type: KeyType

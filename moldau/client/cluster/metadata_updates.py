@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, TypeGuard
+from dataclasses import dataclass, field
+from typing import Final
 
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
@@ -42,42 +43,35 @@ DEFAULT_MAX_IDLE_MS: Final = 300_000
 """`metadata.max.idle.ms` of clients that have no such key."""
 
 
+@dataclass(eq=False, repr=False)
 class MetadataUpdates:
-    """States: idle (no task) → running → closed. `ask` sends a request to any broker."""
+    """States: idle (no task) → running → closed. `_ask` sends a request to any broker."""
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        cache: MetadataCache,
-        ask: Callable[[MetadataRequest], Awaitable[MetadataResponse]],
-        clock: Clock,
-        source: random.Random,
-        *,
-        allow_auto_topic_creation: bool,
-    ) -> None:
-        self._config = config
-        self._cache = cache
-        self._ask = ask
-        self._clock = clock
-        self._random = source
-        self._may_create = allow_auto_topic_creation
-        self._max_idle_ms: int = getattr(config, "metadata_max_idle_ms", DEFAULT_MAX_IDLE_MS)
-        self._wanted: frozenset[str] = frozenset()
-        self._wants_all = False
-        self._used_ms: dict[str, float] = {}
-        self._callbacks: list[Callable[[], object]] = []
-        self._attempt_ended = Signal(clock)
-        self._task: asyncio.Task[None] | None = None
-        self._wake = Signal(clock)
-        self._is_requested = False
-        self._is_urgent = False
-        self._is_closed = False
-        self._last_attempt_ms = -NEVER
-        self._last_success_ms = -NEVER
-        self._quick_count = 0
-        self._attempt_count = 0
-        self._failing_since_ms: float | None = None
-        self._fault: BaseException | None = None
+    _config: ClientConfig
+    _cache: MetadataCache
+    _ask: Callable[[MetadataRequest], Awaitable[MetadataResponse]]
+    _clock: Clock
+    _random: random.Random
+    _may_create: bool
+    _wanted: frozenset[str] = frozenset()
+    _wants_all: bool = False
+    _used_ms: dict[str, float] = field(default_factory=dict)
+    _callbacks: list[Callable[[], object]] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+    _is_requested: bool = False
+    _is_urgent: bool = False
+    _is_closed: bool = False
+    _last_attempt_ms: float = -NEVER
+    _last_success_ms: float = -NEVER
+    _quick_count: int = 0
+    _attempt_count: int = 0
+    _failing_since_ms: float | None = None
+    _fault: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self._max_idle_ms: int = getattr(self._config, "metadata_max_idle_ms", DEFAULT_MAX_IDLE_MS)
+        self._attempt_ended = Signal(self._clock)
+        self._wake = Signal(self._clock)
 
     # -- what matters ---------------------------------------------------------------------------
 
@@ -117,16 +111,11 @@ class MetadataUpdates:
     async def topic(
         self, name: str, *, partition_count: int = 1, timeout_ms: float | None = None
     ) -> TopicMetadata:
-        """Wait for a topic with at least so many partitions, unless the cache knows it.
-
-        Args:
-            timeout_ms: None for `default.api.timeout.ms`.
-
-        Raises:
-            InvalidTopic, TopicAuthorizationFailed, …: at once, since waiting changes nothing.
-            UnknownTopicOrPartition: the topic does not exist when the time is over.
-            RequestTimeout: no broker has answered by then.
-            ClientClosed.
+        """Wait for a topic with at least so many partitions, unless the cache knows it, for
+        `default.api.timeout.ms` unless another time is given. Raises: InvalidTopic,
+        TopicAuthorizationFailed, … at once, since waiting changes nothing; UnknownTopicOrPartition
+        when the topic does not exist by then; RequestTimeout when no broker has answered;
+        ClientClosed.
         """
         limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.monotonic_ms() + limit_ms
@@ -143,8 +132,9 @@ class MetadataUpdates:
             code = self._cache.topic_errors.get(name)
             if code is not None and not code.retriable:
                 raise error_for(code, None, f"topic {name}")
-            if self._attempt_count > seen and _is_final(self._fault):
-                raise self._fault
+            fault = self._fault if self._attempt_count > seen else None
+            if isinstance(fault, KafkaError) and not fault.retriable:
+                raise fault
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if has_waited and left_ms <= 0:
                 raise self._late(name, partition_count, limit_ms)
@@ -222,13 +212,10 @@ class MetadataUpdates:
 
     async def _update(self) -> None:
         topics = self._topics_of_interest()
-        request = MetadataRequest(
-            topics=None
-            if topics is None
-            else [MetadataRequestTopic(name=name) for name in sorted(topics)],
-            allow_auto_topic_creation=self._may_create and topics is not None,
+        may_create = self._may_create and topics is not None
+        response = await self._ask(
+            metadata_request(None if topics is None else sorted(topics), may_create=may_create)
         )
-        response = await self._ask(request)
         code = ErrorCode.of(response.error_code)
         if code is ErrorCode.REBOOTSTRAP_REQUIRED:
             self._start_over()
@@ -278,8 +265,12 @@ class MetadataUpdates:
         )
 
 
-def _is_final(fault: BaseException | None) -> TypeGuard[KafkaError]:
-    return isinstance(fault, KafkaError) and not fault.retriable
+def metadata_request(topics: Iterable[str] | None, *, may_create: bool = False) -> MetadataRequest:
+    """A request for these topics; None for all of them."""
+    return MetadataRequest(
+        topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=may_create,
+    )
 
 
 def _is_unfinished(response: MetadataResponse) -> bool:

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.client.config.client import SecurityConfig
+from moldau.client.config.client import ClientConfig
 from moldau.client.errors import ConfigurationError
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.sasl import (
@@ -121,7 +121,7 @@ class Security:
         return await authenticate(send, self.credentials, peer)
 
 
-def security_of(config: SecurityConfig, clock: Clock, source: random.Random) -> Security:
+def security_of(config: ClientConfig, clock: Clock, source: random.Random) -> Security:
     """The TLS context and the credentials that the settings describe. Raises: ConfigurationError
     when settings contradict each other, one is missing, or a file cannot be used.
     """
@@ -134,7 +134,7 @@ def security_of(config: SecurityConfig, clock: Clock, source: random.Random) -> 
     return Security(context, credentials)
 
 
-def _context(config: SecurityConfig) -> ssl.SSLContext:
+def _context(config: ClientConfig) -> ssl.SSLContext:
     if config.ssl_context is not None:
         return config.ssl_context
     algorithm = config.ssl_endpoint_identification_algorithm or ""
@@ -167,7 +167,7 @@ def _context(config: SecurityConfig) -> ssl.SSLContext:
     )
 
 
-def _credentials(config: SecurityConfig, clock: Clock, source: random.Random) -> SaslCredentials:
+def _credentials(config: ClientConfig, clock: Clock, source: random.Random) -> SaslCredentials:
     mechanism = config.sasl_mechanism
     if mechanism not in MECHANISMS:
         default = ", Kafka's default," if mechanism == "GSSAPI" else ""
@@ -206,7 +206,7 @@ def _credentials(config: SecurityConfig, clock: Clock, source: random.Random) ->
 
 
 def _tokens(
-    config: SecurityConfig, entry: JaasEntry | None, clock: Clock, source: random.Random
+    config: ClientConfig, entry: JaasEntry | None, clock: Clock, source: random.Random
 ) -> CachedTokens:
     rules = RefreshRules(
         config.sasl_login_refresh_window_factor,

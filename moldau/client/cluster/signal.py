@@ -12,19 +12,19 @@ from moldau.runtime.clock import Clock
 class Signal:
     """Set from anywhere on the loop; waiting resets it. All waiters wake."""
 
-    __slots__ = ("_clock", "_is_set", "_waiters")
+    __slots__ = ("_clock", "_is_set", "waiters")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._is_set = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self.waiters: list[asyncio.Future[None]] = []
 
     def set(self) -> None:
         """Wake all waiters, or the next one when there is none."""
-        if not self._waiters:
+        if not self.waiters:
             self._is_set = True
             return
-        waiters, self._waiters = self._waiters, []
+        waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -41,14 +41,14 @@ class Signal:
         timer = None
         if timeout_ms is not None:
             timer = self._clock.call_later(max(timeout_ms, 0.0), _expire, waiter)
-        self._waiters.append(waiter)
+        self.waiters.append(waiter)
         try:
             await waiter
         finally:
             if timer is not None:
                 timer.cancel()
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
 
 
 def _expire(waiter: asyncio.Future[None]) -> None:

@@ -28,8 +28,8 @@ TokenProvider: TypeAlias = Callable[
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
-class SecuritySettings(TypedDict, total=False):
-    """Keyword settings of TLS and SASL; times in the unit of their names."""
+class ClientSettings(TypedDict, total=False):
+    """Keyword settings of every client; times in milliseconds unless named otherwise."""
 
     security_protocol: SecurityProtocol
     ssl_context: ssl.SSLContext | None
@@ -64,15 +64,38 @@ class SecuritySettings(TypedDict, total=False):
     sasl_oauthbearer_client_credentials_client_secret: str | None
     sasl_oauthbearer_scope: str | None
     sasl_oauthbearer_header_urlencode: bool
+    client_id: str
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_max_ms: int
+    connections_max_idle_ms: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+    metadata_max_age_ms: int
+    metadata_recovery_strategy: Literal["rebootstrap", "none"]
+    metadata_recovery_rebootstrap_trigger_ms: int
 
 
-class SecurityConfig(Settings):
-    """How connections are secured (KIP-651 for PEM, KIP-768 and KIP-1139 for OAUTHBEARER).
+class ClientConfig(Settings):
+    """What every client needs; times in milliseconds unless named otherwise.
 
-    Two keys are ours: `ssl.context`, a ready `ssl.SSLContext` in place of all other `ssl.*`, and
+    Connections are secured as in KIP-651 for PEM, KIP-768 and KIP-1139 for OAUTHBEARER. Two keys
+    are ours: `ssl.context`, a ready `ssl.SSLContext` in place of all other `ssl.*`, and
     `sasl.oauthbearer.token.provider`. `sasl.username` and `sasl.password` replace Java's
     `sasl.jaas.config`, which is understood too. The type of a keystore is read off the file where
     it is not set.
+
+    Args:
+        bootstrap_servers: `HOST:PORT,…` or a list of these.
+        settings: the keys of Kafka's clients, with underscores instead of dots.
+
+    Raises:
+        ConfigurationError: an unknown name, with the nearest known one, or a bad value.
     """
 
     security_protocol: SecurityProtocol = keys.choice("PLAINTEXT", *PROTOCOLS, any_case=True)
@@ -112,39 +135,6 @@ class SecurityConfig(Settings):
     sasl_oauthbearer_client_credentials_client_secret: str | None = keys.secret()
     sasl_oauthbearer_scope: str | None = keys.text(None)
     sasl_oauthbearer_header_urlencode: bool = keys.boolean(False)
-
-
-class ClientSettings(SecuritySettings, total=False):
-    """Keyword settings of every client; times in milliseconds."""
-
-    client_id: str
-    request_timeout_ms: int
-    default_api_timeout_ms: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    reconnect_backoff_ms: int
-    reconnect_backoff_max_ms: int
-    socket_connection_setup_timeout_ms: int
-    socket_connection_setup_timeout_max_ms: int
-    connections_max_idle_ms: int
-    send_buffer_bytes: int
-    receive_buffer_bytes: int
-    metadata_max_age_ms: int
-    metadata_recovery_strategy: Literal["rebootstrap", "none"]
-    metadata_recovery_rebootstrap_trigger_ms: int
-
-
-class ClientConfig(SecurityConfig):
-    """What every client needs; times in milliseconds.
-
-    Args:
-        bootstrap_servers: `HOST:PORT,…` or a list of these.
-        settings: the keys of Kafka's clients, with underscores instead of dots.
-
-    Raises:
-        ConfigurationError: an unknown name, with the nearest known one, or a bad value.
-    """
-
     bootstrap_servers: tuple[str, ...] = keys.texts(())
     client_id: str = keys.text("moldau")
     request_timeout_ms: int = keys.milliseconds(30_000)
@@ -234,10 +224,8 @@ class AdminConfig(ClientConfig):
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `HOST` (port 9092) or `[IPV6]:PORT`.
-
-    Raises:
-        ConfigurationError: it is none of these.
+    """Host and port of `HOST:PORT`, `HOST` (port 9092) or `[IPV6]:PORT`. Raises:
+    ConfigurationError when it is none of these.
     """
     problem = ConfigurationError(
         f"bootstrap.servers: {address!r} is not HOST:PORT with a port from 1 to 65535"

@@ -32,23 +32,15 @@ class _Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting.
-
-    Attributes:
-        default: the value when none is given; not converted.
-        convert: from text or a typed value to the key's own type.
-        sensitive: whether it is a secret.
-    """
+    """One setting. `default` is not converted; `convert` takes text, or a typed value."""
 
     default: object
     convert: Callable[[object], object]
     sensitive: bool = False
 
     def value(self, name: str, given: object) -> object:
-        """Convert what was given under the dotted `name`.
-
-        Raises:
-            ConfigurationError: it is not of the key's type, or out of its range.
+        """Convert what was given under the dotted `name`. Raises: ConfigurationError when it is not
+        of the key's type, or out of its range.
         """
         try:
             return self.convert(given)
@@ -61,9 +53,9 @@ def integer(default: int | None, lowest: int, highest: int = MAX_INT) -> Declare
     return Key(default, _whole_number(lowest, highest, highest))
 
 
-def milliseconds(default: int | None, lowest: int = 0, highest: int = MAX_INT) -> Declared:
+def milliseconds(default: int | None, lowest: int = 0) -> Declared:
     """A time that Kafka holds as INT."""
-    return Key(default, _whole_number(lowest, highest, highest, "ms"))
+    return Key(default, _whole_number(lowest, MAX_INT, MAX_INT, "ms"))
 
 
 def long_milliseconds(default: int | None, lowest: int = 0) -> Declared:

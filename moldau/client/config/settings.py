@@ -8,8 +8,10 @@ clear error that names the key; secrets are never shown.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import ClassVar, Final, Self
 
@@ -17,105 +19,7 @@ from moldau.client.config.keys import REDACTED, Key
 from moldau.client.errors import ConfigurationError
 from moldau.config import parse_properties
 
-_NO_CLASSES: Final = "Java classes cannot be loaded here"
-_TOKENS: Final = f"{_NO_CLASSES}; tokens come from sasl_oauthbearer_token_provider"
-_OAUTH: Final = "org.apache.kafka.common.security.oauthbearer."
-_SERDE: Final = "org.apache.kafka.common.serialization."
-_BYTES: Final = (f"{_SERDE}ByteArraySerializer", f"{_SERDE}ByteArrayDeserializer")
-
-REFUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = MappingProxyType(
-    {
-        **{
-            f"{what}.{kind}": (
-                _BYTES,
-                f"give {what}_{kind}=… to the constructor: an object or a function",
-            )
-            for what in ("key", "value")
-            for kind in ("serializer", "deserializer")
-        },
-        "config.providers": (
-            ("", "[]", "()"),
-            "values are taken as they are; put what a provider would find into the mapping",
-        ),
-        "ssl.engine.factory.class": ((), f"{_NO_CLASSES}; give an ssl.SSLContext as ssl_context"),
-        "sasl.login.class": ((), _TOKENS),
-        "sasl.client.callback.handler.class": (
-            (),
-            f"{_NO_CLASSES}; credentials come from sasl.jaas.config, or sasl.username and "
-            "sasl.password",
-        ),
-        "sasl.login.callback.handler.class": (
-            (
-                f"{_OAUTH}OAuthBearerLoginCallbackHandler",
-                f"{_OAUTH}secured.OAuthBearerLoginCallbackHandler",
-            ),
-            _TOKENS,
-        ),
-        "sasl.oauthbearer.jwt.retriever.class": (
-            (
-                f"{_OAUTH}DefaultJwtRetriever",
-                f"{_OAUTH}ClientCredentialsJwtRetriever",
-                f"{_OAUTH}FileJwtRetriever",
-            ),
-            _TOKENS,
-        ),
-    }
-)
-"""Keys of Kafka's Java clients that are refused, since they would silently behave otherwise than
-they say: the values that mean what happens here anyway, and the reason."""
-
-_ASSERTION: Final = "sasl.oauthbearer.assertion."
-
-UNUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "auto.include.jmx.reporter": "true",
-        "client.dns.lookup": "use_all_dns_ips",
-        "enable.metrics.push": "false",
-        "interceptor.classes": "",
-        "internal.throw.on.fetch.stable.offset.unsupported": "false",
-        "metric.reporters": "org.apache.kafka.common.metrics.JmxReporter",
-        "metrics.num.samples": "2",
-        "metrics.recording.level": "INFO",
-        "metrics.sample.window.ms": "30000",
-        "sasl.kerberos.kinit.cmd": "/usr/bin/kinit",
-        "sasl.kerberos.min.time.before.relogin": "60000",
-        "sasl.kerberos.service.name": "",
-        "sasl.kerberos.ticket.renew.jitter": "0.05",
-        "sasl.kerberos.ticket.renew.window.factor": "0.8",
-        "security.providers": "",
-        "share.acknowledgement.mode": "implicit",
-        "share.acquire.mode": "BATCH_OPTIMIZED",
-        "ssl.keymanager.algorithm": "SunX509",
-        "ssl.protocol": "TLSv1.3",
-        "ssl.provider": "",
-        "ssl.secure.random.implementation": "",
-        "ssl.trustmanager.algorithm": "PKIX",
-        f"{_ASSERTION}algorithm": "RS256",
-        f"{_ASSERTION}claim.aud": "",
-        f"{_ASSERTION}claim.exp.seconds": "300",
-        f"{_ASSERTION}claim.iss": "",
-        f"{_ASSERTION}claim.jti.include": "false",
-        f"{_ASSERTION}claim.nbf.seconds": "60",
-        f"{_ASSERTION}claim.sub": "",
-        f"{_ASSERTION}file": "",
-        f"{_ASSERTION}private.key.file": "",
-        f"{_ASSERTION}private.key.passphrase": "",
-        f"{_ASSERTION}template.file": "",
-        # These tell a broker how to check a token.
-        "sasl.oauthbearer.clock.skew.seconds": "30",
-        "sasl.oauthbearer.expected.audience": "",
-        "sasl.oauthbearer.expected.issuer": "",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms": "3600000",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": "10000",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": "100",
-        "sasl.oauthbearer.jwks.endpoint.url": "",
-        "sasl.oauthbearer.jwt.validator.class": f"{_OAUTH}DefaultJwtValidator",
-        "sasl.oauthbearer.scope.claim.name": "scope",
-        "sasl.oauthbearer.sub.claim.name": "sub",
-    }
-)
-"""Keys of Kafka's Java clients that only concern the Java process around the client: accepted, with
-one warning unless the value is Java's default, which is given here."""
+_JAVA_KEYS: Final = os.path.join(os.path.dirname(__file__), "java_keys.tsv")
 
 
 class UnusedSetting(UserWarning):
@@ -256,14 +160,14 @@ class Settings:
         unknown one.
         """
         key = dotted(name)
-        if key in REFUSED:
-            harmless, reason = REFUSED[key]
-            if value is None or str(value) in harmless:
-                return False
-            raise ConfigurationError(f"{key}: {reason}")
-        if key in UNUSED:
+        if key in java_keys():
+            harmless, reason = java_keys()[key]
             shown = str(value).lower() if isinstance(value, bool) else str(value)
-            return value is not None and shown not in (UNUSED[key], "")
+            if value is None or shown in harmless:
+                return False
+            if reason:
+                raise ConfigurationError(f"{key}: {reason}")
+            return True
         for kind in all_kinds():
             if name.replace(".", "_") not in kind.KEYS:
                 continue
@@ -273,7 +177,7 @@ class Settings:
             raise ConfigurationError(f"{name}: a setting of the {kind.KIND}, not the {self.KIND}")
         known: Iterable[str] = self.KEYS
         if "." in name:
-            known = [*map(dotted, known), *UNUSED, *REFUSED]
+            known = [*map(dotted, known), *java_keys()]
         raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -299,6 +203,23 @@ class Settings:
 
 def dotted(name: str) -> str:
     return name.replace("_", ".")
+
+
+@cache
+def java_keys() -> Mapping[str, tuple[tuple[str, ...], str]]:
+    """The keys of Kafka's Java clients that are not served: the values that mean what happens here
+    anyway, and for refused keys the reason. These would silently behave otherwise than they say;
+    the others only concern the Java process around the client, or how a broker checks a token, and
+    get one warning.
+    """
+    found = {}
+    with open(_JAVA_KEYS, encoding="utf-8") as file:
+        next(file)
+        for line in file:
+            status, key, values, reason = line.rstrip("\n").split("\t")
+            harmless = tuple(values.split("|")) if values else ()
+            found[key] = (harmless if status == "refused" else (*harmless, ""), reason)
+    return found
 
 
 def all_kinds() -> tuple[type[Settings], ...]:

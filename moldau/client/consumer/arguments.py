@@ -10,9 +10,7 @@ from moldau.client.records import OffsetAndMetadata, TopicPartition
 
 
 def partition_of(given: object) -> TopicPartition:
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise TypeError(f"{given!r} is no partition: TopicPartition(topic, number) is needed")
-    topic, partition = given
+    topic, partition = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
     if not isinstance(topic, str) or not isinstance(partition, int) or isinstance(partition, bool):
         raise TypeError(f"{given!r} is no partition: TopicPartition(topic, number) is needed")
     if not topic or partition < 0:

@@ -87,7 +87,6 @@ class ClassicGroup:
         backoff: Backoff,
         on_attention: Callable[[], None],
     ) -> None:
-        assert config.group_id is not None, "members are in a group"
         assignors = make_assignors(config.partition_assignment_strategy)
         self.member: Final = ClassicMember(
             group_instance_id=config.group_instance_id,
@@ -100,7 +99,6 @@ class ClassicGroup:
         )
         self._client = client
         self._config = config
-        self._group_id = config.group_id
         self._link = link
         self._assignors = {each.name: each for each in assignors}
         self._topics: frozenset[str] = frozenset()
@@ -180,9 +178,9 @@ class ClassicGroup:
 
         def build(version: int) -> AnyRequest:
             if version < 3:
-                return LeaveGroupRequest(group_id=self._group_id, member_id=member_id)
+                return LeaveGroupRequest(group_id=self._link.group_id, member_id=member_id)
             return LeaveGroupRequest(
-                group_id=self._group_id,
+                group_id=self._link.group_id,
                 members=[MemberIdentity(member_id=member_id, reason=reason)],
             )
 
@@ -206,11 +204,11 @@ class ClassicGroup:
         if member.is_leader:
             # The leader watches the topics of all members, for the whole group.
             for topic in self._led_wanted:
-                self._client.used(topic)
+                self._client.updates.used(topic)
         return await self._ask(
             HeartbeatRequest,
             HeartbeatRequest(
-                group_id=self._group_id,
+                group_id=self._link.group_id,
                 generation_id=member.generation_id,
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
@@ -229,7 +227,7 @@ class ClassicGroup:
         generation_id = member.owned_generation_id
         reason = member.rejoin_reason
         return JoinGroupRequest(
-            group_id=self._group_id,
+            group_id=self._link.group_id,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
             member_id=member.member_id,
@@ -256,7 +254,7 @@ class ClassicGroup:
     def _sync_request(self) -> SyncGroupRequest:
         member = self.member
         return SyncGroupRequest(
-            group_id=self._group_id,
+            group_id=self._link.group_id,
             generation_id=member.generation_id,
             member_id=member.member_id,
             group_instance_id=member.group_instance_id,

@@ -50,7 +50,6 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponse,
 )
 from moldau.protocol.types import ZERO_UUID
-from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 
@@ -110,17 +109,13 @@ class Commits:
         config: ConsumerConfig,
         link: GroupLink,
         membership: Membership,
-        *,
-        clock: Clock,
         on_attention: Callable[[], None],
     ) -> None:
-        assert config.group_id is not None, "without a group nothing is committed"
         self._client = client
-        self._group_id = config.group_id
         self._link = link
         self._membership = membership
         self._uses_epochs = config.group_protocol == "consumer"
-        self._clock = clock
+        self._clock = client.clock
         self._on_attention = on_attention
         self._queue: deque[_Commit] = deque()
         self._turn = asyncio.Lock()
@@ -278,7 +273,9 @@ class Commits:
         try:
             response = await self._link.ask(
                 OffsetCommitRequest,
-                lambda version: _commit_request(self._group_id, identity, offsets, ids, version),
+                lambda version: _commit_request(
+                    self._link.group_id, identity, offsets, ids, version
+                ),
                 purpose=OFFSETS,
                 versions=(
                     _EPOCHS_VERSION
@@ -336,7 +333,7 @@ class Commits:
             commit.identity = self._membership.sign()
             raise _SignAgain(f"commit offsets: {code.name}", code=code)
         if code is ErrorCode.UNKNOWN_TOPIC_ID:
-            self._client.request_update()
+            self._client.updates.request()
         advice = ""
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             advice = "the group rebalances: poll until it is done, then commit what is still yours"
@@ -376,7 +373,7 @@ class Commits:
         try:
             response = await self._link.ask(
                 OffsetFetchRequest,
-                lambda version: _fetch_request(self._group_id, identity, wanted, ids, version),
+                lambda version: _fetch_request(self._link.group_id, identity, wanted, ids, version),
                 purpose=OFFSETS,
                 versions=(OffsetFetchRequest.MIN_VERSION, _highest_version(wanted, ids)),
             )
@@ -389,7 +386,7 @@ class Commits:
             self._membership.commit_refused(identity, code)
             raise _SignAgain(f"fetch committed offsets: {code.name}", code=code)
         if code is not ErrorCode.NONE:
-            raise error_for(code, None, f"fetch committed offsets of group {self._group_id}")
+            raise error_for(code, None, f"fetch committed offsets of group {self._link.group_id}")
         for partition, problem in problems.items():
             raise error_for(problem, None, f"fetch committed offset of {partition}")
         return found

@@ -12,13 +12,11 @@ connection or fetch session of the consumer is left.
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer import arguments
@@ -41,8 +39,7 @@ from moldau.client.consumer.core.partition_state import (
 )
 from moldau.client.consumer.core.subscription_state import RebalanceListener, SubscriptionState
 from moldau.client.consumer.fetcher import Fetcher
-from moldau.client.consumer.offset_lookup import OffsetLookup
-from moldau.client.consumer.positions import Positions
+from moldau.client.consumer.positions import OffsetLookup, Positions
 from moldau.client.errors import (
     ClientClosed,
     ConcurrentUse,
@@ -63,7 +60,7 @@ from moldau.client.records import (
 from moldau.client.serialization import DeserializerLike
 from moldau.protocol.reusable_memory import ReusableMemory
 from moldau.protocol.types import ZERO_UUID
-from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.clock import Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,21 +115,14 @@ class Consumer:
         config: ConsumerConfig | Mapping[str, object] | None = None,
         key_deserializer: DeserializerLike | None = None,
         value_deserializer: DeserializerLike | None = None,
-        ports: ClientPorts | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         config = ConsumerConfig.resolve(bootstrap_servers, config, settings)
         self._config: ConsumerConfig = config
-        ports = ports or ClientPorts()
-        source = ports.source or random.Random()
-        self._clock: Clock = ports.clock or SystemClock()
         self._client: ClusterClient = ClusterClient(
-            config,
-            network=ports.network,
-            clock=self._clock,
-            source=source,
-            allow_auto_topic_creation=config.allow_auto_create_topics,
+            config, allow_auto_topic_creation=config.allow_auto_create_topics
         )
+        self._clock: Clock = self._client.clock
         self._read_committed = config.isolation_level == "read_committed"
         self._signal = Signal(self._clock)
         self._buffer: FetchBuffer = FetchBuffer(config.fetch_buffer_bytes)
@@ -153,8 +143,6 @@ class Consumer:
                 self._client,
                 config,
                 self._subscription,
-                clock=self._clock,
-                source=source,
                 progress=self._buffer.progress,
                 on_attention=self._interrupt,
             )
@@ -164,13 +152,12 @@ class Consumer:
             self._subscription,
             self._lookup,
             None if self._group is None else self._group.commits,
-            self._clock,
             self._positions_found,
         )
         self._fetcher = Fetcher(
-            self._client, self._subscription, self._buffer, config, self._clock, self._signal.set
+            self._client, self._subscription, self._buffer, config, self._signal.set
         )
-        self._client.on_update(self._metadata_updated)
+        self._client.updates.on_update(self._metadata_updated)
         self._subscription.on_change = self._assignment_changed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._run: Iterator[ConsumerRecord] = iter(_EMPTY)
@@ -186,12 +173,7 @@ class Consumer:
         self._check_open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the consumer. When the block is left by an exception nothing is committed
         automatically: what the last poll has handed out may not have been processed.
         """
@@ -715,7 +697,7 @@ class Consumer:
         subscription = self._subscription
         if subscription.pattern is None or self._config.group_protocol != "classic":
             assigned = {name.topic for name in subscription.assignment()}
-            self._client.want(subscription.topics | assigned)
+            self._client.updates.want(subscription.topics | assigned)
 
     def _positions_found(self) -> None:
         self._fetcher.look()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 import re
 from collections.abc import Callable
 from typing import Final
@@ -27,7 +26,6 @@ from moldau.client.consumer.membership import Membership
 from moldau.client.errors import ClientClosed, ConfigurationError, error_for
 from moldau.client.records import ConsumerGroupMetadata
 from moldau.protocol.errors import ErrorCode
-from moldau.runtime.clock import Clock
 
 FAREWELL_MS: Final = 1_000.0
 """The least time for leaving the group, even when the time for closing is used up."""
@@ -47,8 +45,6 @@ class GroupCoordinator:
         config: ConsumerConfig,
         subscription: SubscriptionState,
         *,
-        clock: Clock,
-        source: random.Random,
         progress: Callable[[], object],
         on_attention: Callable[[], None],
     ) -> None:
@@ -56,25 +52,23 @@ class GroupCoordinator:
         self._client = client
         self._config = config
         self._subscription = subscription
-        self._clock = clock
+        self._clock = client.clock
         self._group_id = config.group_id
-        self._changed = Signal(clock)
+        self._changed = Signal(client.clock)
         self._on_attention = on_attention
         link = GroupLink(client, config.group_id)
         self._membership = Membership(
             client,
             config,
             link,
-            clock=clock,
-            source=source,
             progress=progress,
             on_attention=self._attend,
             tick=self._tick,
         )
-        self.commits: Commits = Commits(
-            client, config, link, self._membership, clock=clock, on_attention=self._attend
+        self.commits: Commits = Commits(client, config, link, self._membership, self._attend)
+        self._automatic = AutomaticCommits(
+            config, self.commits, subscription, self._clock.monotonic_ms()
         )
-        self._automatic = AutomaticCommits(config, self.commits, subscription, clock.monotonic_ms())
         self._matches_here = config.group_protocol == "classic"
         self._seen_version = -1
         self._pattern: re.Pattern[str] | None = None
@@ -84,7 +78,7 @@ class GroupCoordinator:
         self._step: asyncio.Task[None] | None = None
         self._former_listeners: list[tuple[RebalanceListener, Partitions, bool]] = []
         self._closed = False
-        client.on_update(self._metadata_changed)
+        client.updates.on_update(self._metadata_changed)
 
     # -- polling --------------------------------------------------------------------------------
 
@@ -126,7 +120,8 @@ class GroupCoordinator:
                     if isinstance(step, Fail):
                         raise self._failure(step)
                     if step is not None:
-                        self._begin_step(step)
+                        assert self._step is None, "one step at a time"
+                        self._step = asyncio.create_task(self._carry_out(step))
                     continue
                 if not member.is_settled and now_ms < deadline_ms:
                     await self._wait(deadline_ms - now_ms)
@@ -211,7 +206,7 @@ class GroupCoordinator:
                 raise ConfigurationError(
                     f"the pattern {pattern!r} cannot be read: {error}"
                 ) from error
-            self._client.want_all()
+            self._client.updates.want_all()
             self._pattern_is_known = False
             return
         self._membership.subscribe(self._subscription.topics, pattern, is_new=True)
@@ -257,10 +252,6 @@ class GroupCoordinator:
             self._former_listeners.append((listener, owned, was_lost))
 
     # -- steps ----------------------------------------------------------------------------------
-
-    def _begin_step(self, step: Step) -> None:
-        assert self._step is None, "one step at a time"
-        self._step = asyncio.create_task(self._carry_out(step))
 
     async def _finish_step(self) -> None:
         """Wait for the step under way. A poll that is cancelled here leaves it to the next one."""

@@ -44,7 +44,6 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse, PartitionData
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, UnsupportedByPeer
 
 _log: Final = logging.getLogger(__name__)
@@ -60,8 +59,6 @@ REFUSED_TOPIC: Final = frozenset(
     (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION)
 )
 """Answers about a topic that no waiting helps against: the next poll raises them."""
-
-PURPOSE: Final = "fetch"
 
 _MOVED: Final = frozenset(
     (
@@ -115,33 +112,27 @@ class _Plan:
     next_ms: float | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Fetcher:
     """Keeps the buffer filled. States: open → stopping → stopped. `on_news` is called when a
     waiting poll may go on, to hand something out or to raise.
     """
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        subscription: SubscriptionState,
-        buffer: FetchBuffer,
-        config: ConsumerConfig,
-        clock: Clock,
-        on_news: Callable[[], None],
-    ) -> None:
-        self.client = client
-        self.config = config
-        self.clock = clock
-        self.on_news = on_news
-        self.stopping: bool = False
-        self.is_read_committed: Final = config.isolation_level == "read_committed"
-        self._subscription = subscription
-        self._buffer = buffer
-        self._nodes: dict[int, _NodeFetcher] = {}
-        self._waits_for_room = False
-        self._is_outdated = True
-        self._refusal: KafkaError | None = None
-        self._unreached_since_ms: float | None = None
+    client: ClusterClient
+    _subscription: SubscriptionState
+    _buffer: FetchBuffer
+    config: ConsumerConfig
+    on_news: Callable[[], None]
+    stopping: bool = False
+    _nodes: dict[int, _NodeFetcher] = field(default_factory=dict)
+    _waits_for_room: bool = False
+    _is_outdated: bool = True
+    _refusal: KafkaError | None = None
+    _unreached_since_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        self.clock = self.client.clock
+        self.is_read_committed = self.config.isolation_level == "read_committed"
 
     def changed(self) -> None:
         self._is_outdated = True
@@ -186,7 +177,7 @@ class Fetcher:
                 topic in self._subscription.subscription()
                 or any(name.topic == topic for name in self._subscription.assignment())
             ):
-                self.client.request_update()
+                self.client.updates.request()
                 raise error_for(code, None, f"topic {topic}")
         if metadata.brokers:
             self._unreached_since_ms = None
@@ -258,7 +249,7 @@ class Fetcher:
         for leader in outcome.leaders or ():
             self.client.metadata.learn_leader(*leader, response.node_endpoints)
         if outcome.is_outdated:
-            self.client.request_update()
+            self.client.updates.request()
         if outcome.leaders or outcome.has_moved:
             self.look()
         if outcome.has_news:
@@ -407,7 +398,8 @@ class _NodeFetcher:
                 plan = self._fetcher.plan(self.node_id)
                 pause_ms = self._pause_ms(plan)
                 if pause_ms is None or pause_ms > 0:
-                    if not plan.wanted and not plan.held_back and self._is_gone():
+                    is_known = self.node_id in self._fetcher.client.metadata.brokers
+                    if not plan.wanted and not plan.held_back and not is_known:
                         return
                     self.waits_for_room = plan.held_back > 0
                     await self.signal.wait(pause_ms)
@@ -416,9 +408,6 @@ class _NodeFetcher:
                 await self._fetch(plan)
         finally:
             self._fetcher.node_ended(self)
-
-    def _is_gone(self) -> bool:
-        return self.node_id not in self._fetcher.client.metadata.brokers
 
     def _pause_ms(self, plan: _Plan) -> float | None:
         """How long not to fetch; 0 for now, None until something changes."""
@@ -432,7 +421,7 @@ class _NodeFetcher:
     async def _fetch(self, plan: _Plan) -> None:
         fetcher = self._fetcher
         try:
-            connection = await fetcher.client.connection(self.node_id, purpose=PURPOSE)
+            connection = await fetcher.client.connection(self.node_id, purpose="fetch")
             if fetcher.stopping:
                 return
             if connection is not self._connection:
@@ -480,7 +469,7 @@ class _NodeFetcher:
         if code is not ErrorCode.NONE:
             _log.info("broker %d: fetch session: %s; fetching anew", self.node_id, code.name)
             if code.invalidates_metadata:
-                client.request_update()
+                client.updates.request()
             return
         fetcher.take(plan, response, self._session.topic_of, fetcher.clock.monotonic_ms())
 
@@ -490,7 +479,7 @@ class _NodeFetcher:
         if fetcher.stopping:
             return
         self._connection = None
-        self._session.lost()
+        self._session.restart()
         if isinstance(error, UnsupportedByPeer):
             fetcher.refuse(UnsupportedByBroker(f"fetch from broker {self.node_id}: {error}"))
         elif isinstance(error, KafkaError) and not error.retriable:
@@ -499,7 +488,7 @@ class _NodeFetcher:
             if asked.state.preferred_node_id == self.node_id:
                 asked.state.prefer_leader()
         _log.info("fetching from broker %d failed: %s", self.node_id, error)
-        fetcher.client.request_update()
+        fetcher.client.updates.request()
         fetcher.look()
         self.signal.clear()
         await self.signal.wait(self._backoff.next_ms())

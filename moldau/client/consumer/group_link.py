@@ -35,7 +35,7 @@ class GroupLink:
 
     def __init__(self, client: ClusterClient, group_id: str) -> None:
         self._client = client
-        self._group_id = group_id
+        self.group_id: str = group_id
         self._coordinators = Coordinators(client)
         self._node_id: int | None = None
         self._finding: asyncio.Task[int] | None = None
@@ -53,19 +53,10 @@ class GroupLink:
         versions: tuple[int, int] | None = None,
         timeout_ms: float | None = None,
     ) -> Response:
-        """Send a request and return the response.
-
-        Args:
-            kind: the request's class.
-            build: the message, in the version it is given.
-            purpose: which of the connections to the coordinator.
-            versions: the lowest and the highest that can carry the message; None for all.
-            timeout_ms: for the answer; None for `request.timeout.ms`.
-
-        Raises:
-            AnswerLost: worth another try.
-            UnsupportedByBroker: the broker is too old for what is asked.
-            KafkaError: the cluster does not tell the coordinator.
+        """Send a request, which `build` makes in the version it is given, and return the response.
+        `versions` are the lowest and the highest that can carry it, None for all; `timeout_ms` None
+        is `request.timeout.ms`. Raises: AnswerLost, worth another try; UnsupportedByBroker when the
+        broker is too old; KafkaError when the cluster does not tell the coordinator.
         """
         node_id = await self._coordinator()
         try:
@@ -89,7 +80,7 @@ class GroupLink:
             raise AnswerLost(f"broker {node_id}: {describe_fault(fault)}") from fault
         except LocalProtocolError as error:
             what = kind.__name__.removesuffix("Request")
-            raise UnsupportedByBroker(f"{what} of group {self._group_id}: {error}") from error
+            raise UnsupportedByBroker(f"{what} of group {self.group_id}: {error}") from error
         throttle_time_ms: int = getattr(response, "throttle_time_ms", 0)
         if throttle_time_ms > 0:
             self._client.throttled(node_id, throttle_time_ms)
@@ -116,10 +107,10 @@ class GroupLink:
     async def _find(self) -> int:
         outcome = await self._coordinators.find(
             KeyType.GROUP,
-            [self._group_id],
+            [self.group_id],
             timeout_ms=self._client.config.request_timeout_ms,
         )
-        found = outcome[self._group_id]
+        found = outcome[self.group_id]
         if isinstance(found, KafkaError):
             if found.retriable:
                 raise AnswerLost(str(found)) from found

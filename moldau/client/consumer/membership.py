@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Coroutine
 from typing import Final
 from uuid import UUID
@@ -40,7 +39,6 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from moldau.runtime.clock import Clock
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 
@@ -49,16 +47,13 @@ REGEX_VERSION: Final = 1
 
 
 class Membership:
-    """One member of one group, alive in the background. States: idle → running → stopped.
+    """One member of one group, alive in the background. States: idle → running → stopped. `error`
+    is what to raise for the member's next `Fail`, when it is more than a code.
 
     Args:
-        progress: a value that changes while the user takes records without a poll.
-        on_attention: called when a poll has something to do.
+        progress, on_attention: as `GroupCoordinator`'s.
         tick: called whenever the task looks around; returns when it is to be called again (ms of
             the clock, infinity for never).
-
-    Attributes:
-        error: what to raise for the member's next `Fail`, when it is more than a code.
     """
 
     def __init__(
@@ -67,8 +62,6 @@ class Membership:
         config: ConsumerConfig,
         link: GroupLink,
         *,
-        clock: Clock,
-        source: random.Random,
         progress: Callable[[], object],
         on_attention: Callable[[], None],
         tick: Callable[[float], float],
@@ -76,17 +69,17 @@ class Membership:
         self._client = client
         self._config = config
         self._link = link
-        self._clock = clock
+        self._clock = client.clock
         self._on_attention = on_attention
         self._tick = tick
-        self._signal = Signal(clock)
-        self.watch: PollWatch = PollWatch(config.max_poll_interval_ms, clock.monotonic_ms())
-        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source)
+        self._signal = Signal(client.clock)
+        self.watch: PollWatch = PollWatch(config.max_poll_interval_ms, client.clock.monotonic_ms())
+        backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, client.random)
         self.group: ClassicGroup | ConsumerGroup
         if config.group_protocol == "classic":
             self.group = ClassicGroup(client, config, link, self.watch, backoff, self._attend)
         else:
-            member_id = str(UUID(int=source.getrandbits(128), version=4))
+            member_id = str(UUID(int=client.random.getrandbits(128), version=4))
             self.group = ConsumerGroup(
                 client, config, link, self.watch, backoff, self._attend, member_id
             )
@@ -298,10 +291,9 @@ class ConsumerGroup:
         on_attention: Callable[[], None],
         member_id: str,
     ) -> None:
-        assert config.group_id is not None, "members are in a group"
         self._link = link
         self.member: Final = ConsumerMember(
-            group_id=config.group_id,
+            group_id=link.group_id,
             member_id=member_id,
             group_instance_id=config.group_instance_id,
             rack_id=config.client_rack or None,

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from moldau.client.cluster.signal import Signal
 from moldau.client.errors import (
     BufferFull,
     KafkaError,
@@ -52,65 +54,52 @@ class HeldRecord(NamedTuple):
     reserved_bytes: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HeldRecords(Outcome):
-    """Held records of one topic; deliveries follow them into their batches.
-
-    Args:
-        expires_ms: when they fail.
+    """Held records of one topic, which fail at `expires_ms`; deliveries follow them into their
+    batches.
     """
 
-    __slots__ = ("expires_ms", "records")
-
-    def __init__(self, topic: str, expires_ms: float) -> None:
-        super().__init__(topic, -1)
-        self.expires_ms: float = expires_ms
-        self.records: list[HeldRecord] = []
+    expires_ms: float
+    records: list[HeldRecord] = field(default_factory=list)
 
     @property
     def reserved_bytes(self) -> int:
         return sum(record.reserved_bytes for record in self.records)
 
 
+@dataclass(eq=False, repr=False)
 class Appender:
     """Appends records to the accumulator.
 
     Args:
-        partitioner: None for the built-in one; `ignore_keys` as `partitioner.ignore.keys`.
-        learn: called with the name of an unknown topic and the number of partitions that are
+        _partitioner: None for the built-in one; `_ignore_keys` as `partitioner.ignore.keys`.
+        _learn: called with the name of an unknown topic and the number of partitions that are
             needed, to request its metadata.
-        used: called with the name of a topic now and then, while it is used.
-        refused: called with the error of a record that is refused for good.
+        _used: called with the name of a topic now and then, while it is used.
+        _refused: called with the error of a record that is refused for good.
 
     Attributes:
         wake, wake_by: the sender's, set by it.
     """
 
-    def __init__(
-        self,
-        accumulator: Accumulator,
-        clock: Clock,
-        *,
-        partitioner: Partitioner | None,
-        ignore_keys: bool,
-        learn: Callable[[str, int], object],
-        used: Callable[[str], object],
-        refused: Callable[[KafkaError], object],
-    ) -> None:
-        self.wake: Callable[[], None]
-        self.wake_by: Callable[[float], None]
-        self.held: dict[str, HeldRecords] = {}
-        self.out_of_range: dict[str, HeldRecords] = {}
-        self._accumulator = accumulator
-        self._topics = accumulator.topics
-        self._clock = clock
-        self._partitioner = partitioner
-        self._chooses_by_key = partitioner is None
-        self._ignore_keys = ignore_keys
-        self._learn = learn
-        self._used = used
-        self._refused = refused
-        self._room_waiters: deque[_RoomWaiter] = deque()
-        self._lets_pass = False
+    _accumulator: Accumulator
+    _clock: Clock
+    _partitioner: Partitioner | None
+    _ignore_keys: bool
+    _learn: Callable[[str, int], object]
+    _used: Callable[[str], object]
+    _refused: Callable[[KafkaError], object]
+    wake: Callable[[], None] = field(init=False)
+    wake_by: Callable[[float], None] = field(init=False)
+    held: dict[str, HeldRecords] = field(default_factory=dict)
+    out_of_range: dict[str, HeldRecords] = field(default_factory=dict)
+    _room_waiters: deque[_RoomWaiter] = field(default_factory=deque)
+    _lets_pass: bool = False
+
+    def __post_init__(self) -> None:
+        self._topics = self._accumulator.topics
+        self._chooses_by_key = self._partitioner is None
 
     # -- one record ------------------------------------------------------------------------------
 
@@ -123,11 +112,8 @@ class Appender:
         partition: int | None,
         timestamp_ms: int,
     ) -> Delivery | None:
-        """Append a record; None when there is no room.
-
-        Raises:
-            RecordTooLarge: more than `max.request.size` or `buffer.memory`.
-            SerializationError: key, value or headers are not bytes.
+        """Append a record; None when there is no room. Raises: RecordTooLarge; SerializationError
+        when key, value or headers are not bytes.
         """
         known = self._topics.get(topic)
         if known is None:
@@ -200,31 +186,23 @@ class Appender:
             record_bytes = record_size_bound(key, value, headers)
         except (TypeError, ValueError, AttributeError) as error:
             raise unfit(error, key, value, headers) from error
+        self.check_size("the record", record_bytes + BATCH_HEADER_SIZE)
+        return record_bytes
+
+    def check_size(self, what: str, size_bytes: int) -> None:
         settings = self._accumulator.settings
-        size_bytes = record_bytes + BATCH_HEADER_SIZE
         for limit, name in (
             (settings.max_request_size_bytes, "max.request.size"),
             (settings.buffer_memory_bytes, "buffer.memory"),
         ):
             if size_bytes > limit:
-                refusal = RecordTooLarge(
-                    f"the record takes {size_bytes} bytes, {name} allows {limit}"
-                )
+                refusal = RecordTooLarge(f"{what} takes {size_bytes} bytes, {name} allows {limit}")
                 self._refused(refusal)
                 raise refusal
-        return record_bytes
 
     def _custom(self, known: TopicQueues, key: bytes | None, value: bytes | None) -> int:
         assert self._partitioner is not None
-        count = len(known.queues)
-        available = [queue.partition for queue in known.queues if queue.leader_id >= 0]
-        partition = self._partitioner(known.name, key, value, TopicPartitions(count, available))
-        if not isinstance(partition, int) or not 0 <= partition < count:
-            raise ValueError(
-                f"the partitioner chose {partition!r} for topic {known.name}, which has partitions "
-                f"0 to {count - 1}"
-            )
-        return partition
+        return chosen_by(self._partitioner, known.name, partitions_of(known), key, value)
 
     # -- records without a known partition -------------------------------------------------------
 
@@ -251,11 +229,8 @@ class Appender:
             return None
         group = held.get(topic)
         if group is None:
-            expires_ms = self._expires_ms()
-            group = held[topic] = HeldRecords(topic, expires_ms)
-            accumulator.incomplete[group] = None
-            self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
-            self.wake_by(expires_ms)
+            group = self._new_group(held, topic, partition)
+            self.wake_by(group.expires_ms)
         index = len(group.records)
         group.records.append(
             HeldRecord(partition, timestamp_ms, key, value, tuple(headers), size_bytes)
@@ -268,9 +243,15 @@ class Appender:
             -1 if value is None else len(value),
         )
 
-    def _expires_ms(self) -> float:
+    def _new_group(
+        self, held: dict[str, HeldRecords], topic: str, partition: int | None
+    ) -> HeldRecords:
         # The request for the metadata gives up a little earlier, with a better error.
-        return self._clock.monotonic_ms() + self._accumulator.settings.max_block_ms + GRACE_MS
+        limit_ms = self._accumulator.settings.max_block_ms + GRACE_MS
+        group = held[topic] = HeldRecords(topic, -1, self._clock.monotonic_ms() + limit_ms)
+        self._accumulator.incomplete[group] = None
+        self._learn(topic, 1 if held is self.held else (partition or 0) + 1)
+        return group
 
     def topic_changed(self, topic: str) -> None:
         known = self._topics.get(topic)
@@ -333,10 +314,7 @@ class Appender:
         accumulator = self._accumulator
         group = self.out_of_range.get(topic)
         if group is None:
-            expires_ms = self._expires_ms()
-            group = self.out_of_range[topic] = HeldRecords(topic, expires_ms)
-            accumulator.incomplete[group] = None
-            self._learn(topic, (record.partition or 0) + 1)
+            group = self._new_group(self.out_of_range, topic, record.partition)
         accumulator.free_bytes -= record.reserved_bytes
         group.records.append(record)
         return group, len(group.records) - 1
@@ -400,14 +378,12 @@ class Appender:
 
     async def wait_for_bytes(self, size_bytes: int, deadline_ms: float) -> None:
         """Wait until `size_bytes` of `buffer.memory` are free; callers are served in their order.
-
-        Raises:
-            BufferFull: not by the deadline.
+        Raises: BufferFull when they are not by the deadline.
         """
         accumulator = self._accumulator
         if not self._room_waiters and accumulator.free_bytes >= size_bytes:
             return
-        waiter = _RoomWaiter(size_bytes)
+        waiter = _RoomWaiter(size_bytes, Signal(self._clock))
         self._room_waiters.append(waiter)
         accumulator.hurries += 1
         self.wake()
@@ -416,12 +392,7 @@ class Appender:
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
                 if remaining_ms <= 0:
                     raise self.buffer_full(accumulator.settings.max_block_ms)
-                waiter.turn = asyncio.get_running_loop().create_future()
-                timer = self._clock.call_later(remaining_ms, waiter.look)
-                try:
-                    await waiter.turn
-                finally:
-                    timer.cancel()
+                await waiter.turn.wait(remaining_ms)
         finally:
             accumulator.hurries -= 1
             self._room_waiters.remove(waiter)
@@ -446,7 +417,7 @@ class Appender:
         """Wake the first waiting caller if there is enough memory for it."""
         waiters = self._room_waiters
         if waiters and self._accumulator.free_bytes >= waiters[0].size_bytes:
-            waiters[0].look()
+            waiters[0].turn.set()
 
     def buffer_full(self, waited_ms: float | None) -> BufferFull:
         """The error of a record for which there is no room, or none within the time."""
@@ -458,18 +429,35 @@ class Appender:
         )
 
 
-class _RoomWaiter:
+def partitions_of(known: TopicQueues) -> TopicPartitions:
+    available = [queue.partition for queue in known.queues if queue.leader_id >= 0]
+    return TopicPartitions(len(known.queues), available)
+
+
+def chosen_by(
+    partitioner: Partitioner,
+    topic: str,
+    partitions: TopicPartitions,
+    key: bytes | None,
+    value: bytes | None,
+) -> int:
+    """What the application's partitioner chooses. Raises: ValueError when there is no such
+    partition.
+    """
+    partition = partitioner(topic, key, value, partitions)
+    if not isinstance(partition, int) or not 0 <= partition < partitions.count:
+        raise ValueError(
+            f"the partitioner chose {partition!r} for topic {topic}, which has partitions "
+            f"0 to {partitions.count - 1}"
+        )
+    return partition
+
+
+class _RoomWaiter(NamedTuple):
     """One caller that waits for so much memory."""
 
-    __slots__ = ("size_bytes", "turn")
-
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.turn: asyncio.Future[None] | None = None
-
-    def look(self) -> None:
-        if self.turn is not None and not self.turn.done():
-            self.turn.set_result(None)
+    size_bytes: int
+    turn: Signal
 
 
 def held_size_bytes(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:

@@ -60,19 +60,17 @@ class CoordinatorLink:
             self._known.pop((key_type, ask.key), None)
 
     async def ask(self, ask: Ask, sending: OnSending) -> Any:
-        """Send a request and return the response.
-
-        Args:
-            sending: called just before the request is sent, with the capabilities of the broker if
-                it is the transaction coordinator.
-
-        Raises:
-            NotSent, AnswerLost: worth another try.
-            CannotSay: the broker is too old, or too new.
-            KafkaError: the coordinator cannot be found or reached, by a fault that is not passing.
+        """Send a request and return the response. `sending` is called just before, with the
+        capabilities of the broker if it is the transaction coordinator. Raises: NotSent,
+        AnswerLost, worth another try; CannotSay when the broker is too old, or too new; KafkaError
+        when the coordinator cannot be found or reached, by a fault that is not passing.
         """
+        key_type = _KEY_TYPES.get(ask.destination)
         try:
-            connection = await self._connection(ask)
+            if key_type is None:
+                connection = await self._client.any_connection()
+            else:
+                connection = await self._coordinator(key_type, ask.key)
         except PASSING_FAULTS as fault:
             self.forget(ask)
             raise NotSent(describe_fault(fault)) from fault
@@ -89,27 +87,18 @@ class CoordinatorLink:
                 f"{ask.kind.value}: {where} serves {api_key.name} up to version {version}, and "
                 f"this needs {ask.lowest_version}"
             )
-        is_coordinator = ask.destination is Destination.TRANSACTION_COORDINATOR
-        sending(features_of(connection) if is_coordinator else None)
+        sending(features_of(connection) if key_type is KeyType.TRANSACTION else None)
         try:
             response = await connection.send(ask.request, api_version=version)
         except PASSING_FAULTS as fault:
             raise AnswerLost(describe_fault(fault)) from fault
-        self._heed_throttle(ask, response.throttle_time_ms)
+        node_id = None if key_type is None else self._known.get((key_type, ask.key))
+        if response.throttle_time_ms > 0 and node_id is not None:
+            self._client.throttled(node_id, response.throttle_time_ms, "coordinator")
         return response
 
-    def _heed_throttle(self, ask: Ask, throttle_time_ms: int) -> None:
-        key_type = _KEY_TYPES.get(ask.destination)
-        node_id = None if key_type is None else self._known.get((key_type, ask.key))
-        if throttle_time_ms > 0 and node_id is not None:
-            self._client.throttled(node_id, throttle_time_ms, "coordinator")
-
     async def features(self, transactional_id: str) -> CoordinatorFeatures:
-        """The capabilities of the coordinator of a transactional id.
-
-        Raises:
-            NotSent, KafkaError: as `ask`.
-        """
+        """The capabilities of the coordinator. Raises: NotSent, KafkaError as `ask`."""
         try:
             connection = await self._coordinator(KeyType.TRANSACTION, transactional_id)
         except PASSING_FAULTS as fault:
@@ -118,12 +107,6 @@ class CoordinatorLink:
 
     def forget_coordinator(self, transactional_id: str) -> None:
         self._known.pop((KeyType.TRANSACTION, transactional_id), None)
-
-    async def _connection(self, ask: Ask) -> Connection:
-        key_type = _KEY_TYPES.get(ask.destination)
-        if key_type is None:
-            return await self._client.any_connection()
-        return await self._coordinator(key_type, ask.key)
 
     async def _coordinator(self, key_type: KeyType, key: str) -> Connection:
         node_id = self._known.get((key_type, key))

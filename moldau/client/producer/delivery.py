@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from moldau.client.producer.core.batch import Outcome
@@ -28,27 +29,18 @@ def tell(callback: OnDelivery, metadata: RecordMetadata | None, error: Exception
         _LOG.exception("a delivery callback has failed")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Delivery:
     """A record that was handed to a producer. Await it for its `RecordMetadata`.
 
     Cancelling the awaiting task does not stop the record.
     """
 
-    __slots__ = ("_index", "_key_size", "_outcome", "_timestamp_ms", "_value_size")
-
-    def __init__(
-        self,
-        outcome: Outcome,
-        index: int,
-        timestamp_ms: int,
-        key_size: int,
-        value_size: int,
-    ) -> None:
-        self._outcome = outcome
-        self._index = index
-        self._timestamp_ms = timestamp_ms
-        self._key_size = key_size
-        self._value_size = value_size
+    _outcome: Outcome
+    _index: int
+    _timestamp_ms: int
+    _key_size: int
+    _value_size: int
 
     def done(self) -> bool:
         """Whether the record was acknowledged or has failed."""

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from moldau.protocol.records import murmur2_partition
 
@@ -87,25 +87,18 @@ class Murmur2Partitioner:
 DEFAULT_NAMES: Final[frozenset[str]] = frozenset({"", "default", "sticky"})
 """Names of the built-in partitioner (KIP-480, KIP-794)."""
 
-_Factory: TypeAlias = Callable[[random.Random | None], Partitioner]
-
-
-NAMED: Final[Mapping[str, _Factory]] = MappingProxyType(
+NAMED: Final[Mapping[str, Callable[[], Partitioner]]] = MappingProxyType(
     {
         "murmur2": Murmur2Partitioner,
         "random": RandomPartitioner,
-        "round_robin": lambda _source: RoundRobinPartitioner(),
+        "round_robin": RoundRobinPartitioner,
         # The Java client's name for it.
-        "org.apache.kafka.clients.producer.RoundRobinPartitioner": (
-            lambda _source: RoundRobinPartitioner()
-        ),
+        "org.apache.kafka.clients.producer.RoundRobinPartitioner": RoundRobinPartitioner,
     }
 )
 
 
-def partitioner_of(
-    given: str | Partitioner | None, source: random.Random | None = None
-) -> Partitioner | None:
+def partitioner_of(given: str | Partitioner | None) -> Partitioner | None:
     """The partitioner of a producer's argument or setting; None for the built-in one.
 
     Raises:
@@ -119,7 +112,7 @@ def partitioner_of(
         if factory is None:
             known = ", ".join(["default", *NAMED])
             raise ValueError(f"partitioner={given!r}: a function, or one of {known}")
-        return factory(source)
+        return factory()
     if not callable(given):
         raise TypeError(f"partitioner={given!r} cannot be called")
     return given

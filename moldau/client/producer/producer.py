@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
-from moldau.client.cluster.cluster_client import ClientPorts, ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
     BufferFull,
@@ -51,12 +50,9 @@ from moldau.client.serialization import SerializerLike, serialize_function
 from moldau.config.backoff import backoff_ms
 from moldau.protocol.records import Codec, RecordHeaders
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from moldau.client.arrow.sending import ArrowData, ArrowDelivery, ArrowSender
-
-__all__ = ["HeadersLike", "OnDelivery", "Producer"]
 
 ROOM_SHARE: Final = 8
 """`wait_for_room` waits until this part of `buffer.memory` is free."""
@@ -82,7 +78,6 @@ class Producer:
             them these are bytes already.
         partitioner: a function, or one of "default" (KIP-480, KIP-794), "murmur2", "random" and
             "round_robin"; see `moldau.client.producer.partitioners`.
-        ports: for tests.
         settings: as in `ProducerConfig`; they win over `config`.
 
     Raises:
@@ -97,65 +92,50 @@ class Producer:
         key_serializer: SerializerLike | None = None,
         value_serializer: SerializerLike | None = None,
         partitioner: str | Partitioner | None = None,
-        ports: ClientPorts | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self.config: ProducerConfig = ProducerConfig.resolve(bootstrap_servers, config, settings)
-        ports = ports or ClientPorts()
-        source = ports.source or random.Random()
-        self._clock = ports.clock or SystemClock()
-        self._now_ms = self._clock.now_ms
         try:
             self._key_serializer = serialize_function(key_serializer)
             self._value_serializer = serialize_function(value_serializer)
-            chosen = partitioner_of(partitioner or self.config.partitioner_class, source)
+            chosen = partitioner_of(partitioner or self.config.partitioner_class)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(str(error)) from error
         self._serializes = not (self._key_serializer is None and self._value_serializer is None)
-        self._client = ClusterClient(
-            self.config,
-            network=ports.network,
-            clock=self._clock,
-            source=source,
-            allow_auto_topic_creation=True,
-        )
-        self._parts(source, chosen)
+        self._client = ClusterClient(self.config, allow_auto_topic_creation=True)
+        self._clock = self._client.clock
+        self._now_ms = self._clock.now_ms
+        self._parts(chosen)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
         self._learning: dict[str, asyncio.Task[None]] = {}
         self._arrow: ArrowSender | None = None
 
-    def _parts(self, source: random.Random, partitioner: Partitioner | None) -> None:
+    def _parts(self, partitioner: Partitioner | None) -> None:
         config = self.config
         self._is_transactional = config.transactional_id is not None
         #: Whether a record may be refused because of the producer's state, not its own contents.
         self._must_check = self._is_transactional
         self._partitioner = partitioner
+        source = self._client.random
         self._accumulator = Accumulator(
             _accumulator_settings(config, source), randrange=source.randrange
         )
         self._appender = Appender(
             self._accumulator,
             self._clock,
-            partitioner=partitioner,
-            ignore_keys=config.partitioner_ignore_keys,
-            learn=self._learn,
-            used=self._client.used,
-            refused=self._record_refused,
+            partitioner,
+            config.partitioner_ignore_keys,
+            self._learn,
+            self._client.updates.used,
+            self._record_refused,
         )
         self._sender = Sender(
-            self._client,
-            self._accumulator,
-            config,
-            self._clock,
-            self._appender,
-            self._check_from_now_on,
+            self._client, self._accumulator, config, self._appender, self._check_from_now_on
         )
         self._transactions: Transactions | None = None
         if config.enable_idempotence:
-            self._transactions = Transactions(
-                self._client, config, self._sender, clock=self._clock, source=source
-            )
+            self._transactions = Transactions(self._client, config, self._sender)
         self._accumulator.identity = self._transactions
 
     # -- life ------------------------------------------------------------------------------------
@@ -164,12 +144,7 @@ class Producer:
         self._start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close()
 
     def _start(self) -> None:
@@ -177,7 +152,7 @@ class Producer:
             raise ClientClosed("the producer is closed; make a new one")
         if self._loop is None:
             self._loop = _running_loop()
-            self._client.on_update(self._metadata_changed)
+            self._client.updates.on_update(self._metadata_changed)
             self._sender.start()
             if self._transactions is not None:
                 self._transactions.start()
@@ -214,12 +189,13 @@ class Producer:
                 if not self._closing.done():
                     self._closing.set_result(None)
 
-    async def _flush_within(self, timeout_ms: float | None) -> None:
+    async def _flush_within(self, timeout_ms: float | None) -> bool:
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
                 await self._sender.flush()
         except TimeoutError:
-            pass
+            return False
+        return True
 
     async def _shut_down(self) -> None:
         error = ClientClosed("the producer was closed before the record was acknowledged")
@@ -389,11 +365,10 @@ class Producer:
                 self._appender,
                 self._accumulator,
                 self._clock,
-                topic_source=self._topic,
-                partitioner=self._partitioner,
-                ignore_keys=self.config.partitioner_ignore_keys,
-                check=self._check,
-                refused=self._record_refused,
+                self._topic,
+                self._partitioner,
+                self.config.partitioner_ignore_keys,
+                self._check,
             )
         return await self._arrow.send(topic, data, partition)
 
@@ -422,13 +397,10 @@ class Producer:
             RequestTimeout: not within `timeout_ms`; they are still on their way.
         """
         self._check_usable()
-        try:
-            async with asyncio.timeout(None if timeout_ms is None else max(timeout_ms, 0) / 1000):
-                await self._sender.flush()
-        except TimeoutError:
+        if not await self._flush_within(timeout_ms):
             raise RequestTimeout(
                 f"flush: not everything was acknowledged within {timeout_ms} ms; it goes on"
-            ) from None
+            )
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic, ascending.
@@ -438,7 +410,7 @@ class Producer:
         """
         self._check_usable()
         check_topic(topic)
-        known = await self._client.topic(topic, timeout_ms=self.config.max_block_ms)
+        known = await self._client.updates.topic(topic, timeout_ms=self.config.max_block_ms)
         return sorted(known.partitions)
 
     # -- transactions ----------------------------------------------------------------------------
@@ -594,7 +566,7 @@ class Producer:
 
     async def _learned(self, topic: str, partition_count: int) -> None:
         try:
-            await self._client.topic(
+            await self._client.updates.topic(
                 topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
             )
         except KafkaError as error:
@@ -608,7 +580,7 @@ class Producer:
 
     async def _topic(self, topic: str, partition_count: int = 1) -> TopicQueues:
         check_topic(topic)
-        await self._client.topic(
+        await self._client.updates.topic(
             topic, partition_count=partition_count, timeout_ms=self.config.max_block_ms
         )
         self._take_metadata(topic)

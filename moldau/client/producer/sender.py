@@ -14,10 +14,11 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.signal import Signal
 from moldau.client.config import ProducerConfig
 from moldau.client.errors import KafkaError
 from moldau.client.producer.appender import Appender
@@ -36,7 +37,7 @@ from moldau.protocol.messages.p00_produce import (
 )
 from moldau.protocol.records import Codec
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.clock import TimerHandle
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
 
 _LOG: Final = logging.getLogger("moldau.client.producer")
@@ -51,10 +52,8 @@ FIRST_WITH_TOPIC_IDS: Final = 13
 
 class Sender:
     """Works in turns of the loop, not in a task: usually a turn sends a single request.
-    States: new → running → stopped, or failed by a bug.
-
-    Args:
-        refusing: called when records may be refused from now on, since batches were failed.
+    States: new → running → stopped, or failed by a bug. `refusing` is called when records may be
+    refused from now on, since batches were failed.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class Sender:
         client: ClusterClient,
         accumulator: Accumulator,
         config: ProducerConfig,
-        clock: Clock,
         appender: Appender,
         refusing: Callable[[], object],
     ) -> None:
@@ -72,7 +70,7 @@ class Sender:
         self._accumulator = accumulator
         self._config = config
         self._acks = config.required_acks
-        self._clock = clock
+        self._clock = client.clock
         self._appender = appender
         appender.wake = self.wake
         appender.wake_by = self.wake_by
@@ -87,7 +85,7 @@ class Sender:
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._not_before_ms: dict[int, float] = {}
         self._flushes: list[_Flush] = []
-        self._landings: list[asyncio.Future[None]] = []
+        self._landed = Signal(client.clock)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -163,13 +161,7 @@ class Sender:
 
     async def in_flight_done(self) -> None:
         while self._accumulator.has_in_flight:
-            landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._landings.append(landing)
-            try:
-                await landing
-            finally:
-                if landing in self._landings:
-                    self._landings.remove(landing)
+            await self._landed.wait(None)
 
     # -- turns -----------------------------------------------------------------------------------
 
@@ -214,7 +206,7 @@ class Sender:
         for node_id in ready.due:
             next_ms = min(next_ms, self._serve(node_id, ready.by_leader[node_id], now_ms))
         if ready.leaderless:
-            self._client.request_update()
+            self._client.updates.request()
         self.announce()
         return next_ms
 
@@ -259,7 +251,7 @@ class Sender:
             self._not_before_ms[node_id] = now_ms + self._config.retry_backoff_ms
             if isinstance(error, KafkaError) and not error.retriable:
                 self.results.fail_node(node_id, error)
-            self._client.request_update()
+            self._client.updates.request()
         finally:
             del self._connecting[node_id]
             self.wake()
@@ -299,7 +291,7 @@ class Sender:
             self._refuse(batches, ErrorCode.INVALID_REQUEST, str(error), now_ms)
         except OSError as error:
             self._refuse(batches, ErrorCode.NETWORK_EXCEPTION, str(error), now_ms)
-            self._client.request_update()
+            self._client.updates.request()
         else:
             self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
             answer.add_done_callback(partial(self._answered, node_id, call))
@@ -319,44 +311,56 @@ class Sender:
             if isinstance(error, RequestTimedOut):
                 code = ErrorCode.REQUEST_TIMED_OUT
             self._refuse(call.batches.values(), code, str(error or "cancelled"), now_ms)
-            self._client.request_update()
+            self._client.updates.request()
         else:
             self._take_answer(node_id, call, cast("ProduceResponse", answer.result()), now_ms)
         self.announce()
-        if self._landings and not self._accumulator.has_in_flight:
-            landings, self._landings = self._landings, []
-            for landing in landings:
-                if not landing.done():
-                    landing.set_result(None)
+        if self._landed.waiters and not self._accumulator.has_in_flight:
+            self._landed.set()
         self.wake()
 
     def _take_answer(
         self, node_id: int, call: ProduceCall, response: ProduceResponse, now_ms: float
     ) -> None:
-        answers, leaders = call.read(response)
+        by_id = call.version >= FIRST_WITH_TOPIC_IDS
+        left = dict(call.batches)
+        answers: list[tuple[ProducerBatch, PartitionProduceResponse]] = []
+        leaders: list[tuple[str, int, int, int]] = []
+        for topic in response.responses:
+            topic_key: str | UUID = topic.topic_id if by_id else topic.name
+            for entry in topic.partition_responses:
+                batch = left.pop((topic_key, entry.index), None)
+                if batch is None:
+                    continue
+                answers.append((batch, entry))
+                leader = entry.current_leader
+                if leader.leader_id >= 0 and leader.leader_epoch >= 0:
+                    leaders.append(
+                        (batch.topic, batch.partition, leader.leader_id, leader.leader_epoch)
+                    )
         if response.throttle_time_ms > 0:
             self._client.throttled(node_id, response.throttle_time_ms)
         if leaders:
             self._client.learn_leaders(leaders, response.node_endpoints)
-        is_stale = False
-        for answer in answers:
-            if answer.code is ErrorCode.NONE:
+        is_stale = bool(left)
+        for batch, entry in answers:
+            code = ErrorCode.of(entry.error_code)
+            if code is ErrorCode.NONE:
                 self.results.acknowledged(
-                    answer.batch,
-                    base_offset=answer.base_offset,
-                    log_append_time_ms=answer.log_append_time_ms,
+                    batch,
+                    base_offset=entry.base_offset,
+                    log_append_time_ms=entry.log_append_time_ms,
                 )
                 continue
-            is_stale = is_stale or answer.code.invalidates_metadata
-            self.results.refused(
-                answer.batch,
-                answer.code,
-                answer.message,
-                now_ms,
-                record_errors=answer.record_errors,
-            )
+            is_stale = is_stale or code.invalidates_metadata
+            errors = {
+                each.batch_index: each.batch_index_error_message for each in entry.record_errors
+            }
+            self.results.refused(batch, code, entry.error_message, now_ms, record_errors=errors)
+        missing = "the broker's answer does not mention the partition"
+        self._refuse(left.values(), ErrorCode.NETWORK_EXCEPTION, missing, now_ms)
         if is_stale:
-            self._client.request_update()
+            self._client.updates.request()
 
     def _topic_id(self, topic: str) -> UUID | None:
         known = self._client.metadata.topics.get(topic)
@@ -407,17 +411,6 @@ class _Flush:
 # -- Produce requests (v3-v13) -------------------------------------------------------------------
 
 
-class BatchAnswer(NamedTuple):
-    """A broker's answer for one batch."""
-
-    batch: ProducerBatch
-    code: ErrorCode
-    message: str | None
-    base_offset: int
-    log_append_time_ms: int
-    record_errors: dict[int, str | None] | None
-
-
 @dataclass(slots=True)
 class ProduceCall:
     """One request and the batches in it, by topic (name, or id from v13 on) and partition."""
@@ -425,55 +418,6 @@ class ProduceCall:
     request: ProduceRequest
     version: int
     batches: dict[tuple[str | UUID, int], ProducerBatch]
-
-    def read(
-        self, response: ProduceResponse
-    ) -> tuple[list[BatchAnswer], list[tuple[str, int, int, int]]]:
-        """The answer for each batch, and new leaders (KIP-951): topic, partition, leader, epoch."""
-        by_id = self.version >= FIRST_WITH_TOPIC_IDS
-        left = dict(self.batches)
-        answers: list[BatchAnswer] = []
-        leaders: list[tuple[str, int, int, int]] = []
-        for topic in response.responses:
-            topic_key: str | UUID = topic.topic_id if by_id else topic.name
-            for entry in topic.partition_responses:
-                batch = left.pop((topic_key, entry.index), None)
-                if batch is None:
-                    continue
-                answers.append(_answer(batch, entry))
-                leader = entry.current_leader
-                if leader.leader_id >= 0 and leader.leader_epoch >= 0:
-                    leaders.append(
-                        (batch.topic, batch.partition, leader.leader_id, leader.leader_epoch)
-                    )
-        for batch in left.values():
-            answers.append(
-                BatchAnswer(
-                    batch,
-                    ErrorCode.NETWORK_EXCEPTION,
-                    "the broker's answer does not mention the partition",
-                    -1,
-                    -1,
-                    None,
-                )
-            )
-        return answers, leaders
-
-
-def _answer(batch: ProducerBatch, entry: PartitionProduceResponse) -> BatchAnswer:
-    record_errors = None
-    if entry.record_errors:
-        record_errors = {
-            each.batch_index: each.batch_index_error_message for each in entry.record_errors
-        }
-    return BatchAnswer(
-        batch,
-        ErrorCode.of(entry.error_code),
-        entry.error_message,
-        entry.base_offset,
-        entry.log_append_time_ms,
-        record_errors,
-    )
 
 
 def _produce_call(
@@ -486,10 +430,8 @@ def _produce_call(
     highest_version: int | None,
     topic_id: Callable[[str], UUID | None],
 ) -> ProduceCall:
-    """A request with one batch per partition, in the highest version that can express it.
-
-    Raises:
-        UnsupportedByPeer: the broker serves none.
+    """A request with one batch per partition, in the highest version that can express it. Raises:
+    UnsupportedByPeer when the broker serves none.
     """
     version = connection.best_version(ApiKey.PRODUCE, ProduceRequest, max_version=highest_version)
     by_topic: dict[str, list[ProducerBatch]] = {}

@@ -1,53 +1,73 @@
 """A producer's transactions as its application and its sender use them.
 
-Owns what the application's calls wait for, their arguments and their time limits. Must not decide
-what a state allows (`core.transaction_manager`) or talk to brokers (`transaction_driver`).
-Invariant: after a call that was cancelled or ran out of time the same call, or `abort_transaction`,
-may be made: the request to the cluster goes on in the background, and the call made again waits for
-its end.
+Owns what the application's calls wait for, their arguments and their time limits, and the one task
+that sends the manager's requests, one at a time, with pauses in between, and empties the
+accumulator of a transaction that failed. Must not decide what a state allows or what is sent
+(`core.transaction_manager`). Invariants: after a call that was cancelled or ran out of time the
+same call, or `abort_transaction`, may be made: the request to the cluster goes on in the
+background, and the call made again waits for its end; the task is told to stop and not cancelled
+while a request is under way; a request that may have been served is sent again until it is
+answered, for as long as the producer lives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Mapping
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.signal import Signal
 from moldau.client.config import ProducerConfig
 from moldau.client.errors import (
     ClientClosed,
     ConfigurationError,
     InvalidTransactionState,
     KafkaError,
+    ProducerFenced,
     RequestTimeout,
     TransactionAbortable,
+    TransactionAborted,
+    error_for,
 )
-from moldau.client.producer.coordinator_link import CoordinatorLink
-from moldau.client.producer.core.transaction_manager import TransactionManager
+from moldau.client.producer.coordinator_link import (
+    AnswerLost,
+    CannotSay,
+    CoordinatorLink,
+    NotSent,
+)
+from moldau.client.producer.core.transaction_manager import (
+    CoordinatorFeatures,
+    Pause,
+    TransactionManager,
+)
+from moldau.client.producer.core.transaction_requests import (
+    Ask,
+    RequestKind,
+    Verdict,
+    verdict_of,
+)
 from moldau.client.producer.core.transaction_states import (
     Problem,
     ProducerIdAndEpoch,
     TransactionState,
 )
 from moldau.client.producer.sender import Sender
-from moldau.client.producer.transaction_driver import TransactionDriver
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import Clock
 
 logger: Final[logging.Logger] = logging.getLogger("moldau.client.producer")
 
 _S = TransactionState
 
-_MAX_INT32: Final = 2**31 - 1
-_MAX_INT64: Final = 2**63 - 1
+SHORT_PAUSE_MS: Final = 20.0
+"""While the previous transaction is being completed, which takes a few milliseconds."""
 
+_GIVEN_UP: Final = frozenset({_S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR})
 _ENDING: Final = frozenset({_S.COMMITTING, _S.ABORTING})
 _TO_BE_ABORTED: Final = frozenset(
     {_S.IN_TRANSACTION, _S.PREPARING, _S.COMMITTING, _S.ABORTABLE_ERROR}
@@ -76,13 +96,8 @@ class OffsetsSource(Protocol):
 
 
 class Transactions:
-    """A producer's id and epoch, and its open transaction, if any.
-
-    The sender's side of it (`Identity` of the accumulator) is synchronous.
-
-    Args:
-        batches: the producer's sender.
-        link: instead of the real one, for tests.
+    """A producer's id and epoch, and its open transaction, if any. The sender's side of it
+    (`Identity` of the accumulator) is synchronous. `link`: instead of the real one, for tests.
     """
 
     def __init__(
@@ -90,16 +105,13 @@ class Transactions:
         client: ClusterClient,
         config: ProducerConfig,
         batches: Sender,
-        *,
-        clock: Clock,
-        source: random.Random,
         link: CoordinatorLink | None = None,
     ) -> None:
         if config.transaction_two_phase_commit_enable and config.transactional_id is None:
             raise ConfigurationError("transaction.two.phase.commit.enable needs a transactional.id")
         self.begun_count: int = 0
         """Transactions that this producer has opened."""
-        self._clock = clock
+        self._clock = client.clock
         self._batches = batches
         self._limit_ms: float = config.max_block_ms
         self._manager = TransactionManager(
@@ -111,7 +123,8 @@ class Transactions:
             self._manager,
             link or CoordinatorLink(client),
             batches,
-            Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, source),
+            Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, client.random),
+            Signal(client.clock),
         )
         self._is_initialization_untold = False
 
@@ -177,12 +190,9 @@ class Transactions:
         self._batches.wake()
 
     async def close(self, timeout_ms: float) -> None:
-        """Abort what is open, unless it is prepared, and stop.
-
-        Args:
-            timeout_ms: for all of it; a transaction that is left open then is aborted by the
-                cluster after `transaction.timeout.ms`, or by the next producer of its id. With 0
-                no request is sent.
+        """Abort what is open, unless it is prepared, and stop. A transaction that is left open when
+        the time for all of it is over is aborted by the cluster after `transaction.timeout.ms`, or
+        by the next producer of its id. With 0 no request is sent.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         manager = self._manager
@@ -226,7 +236,7 @@ class Transactions:
         self._check_transactional("begin_transaction()")
         self._raise(self._manager.begin())
         self.begun_count += 1
-        self._driver.forget_cause()
+        self._driver.cause = None
         self._changed()
 
     async def commit(self) -> None:
@@ -401,7 +411,7 @@ class Transactions:
             ) from None
 
     def _check_transactional(self, call: str) -> None:
-        if self._driver.is_stopped:
+        if self._driver.stopping.is_set():
             raise ClientClosed(f"{call}: the producer is closed")
         if not self._manager.is_transactional:
             raise InvalidTransactionState(
@@ -411,6 +421,206 @@ class Transactions:
     def _raise(self, problem: Problem | None) -> None:
         if problem is not None:
             raise self._driver.error_of(problem)
+
+
+@dataclass(eq=False, repr=False)
+class TransactionDriver:
+    """Brings `manager` forward. `refusal` is why no record may be added now."""
+
+    manager: TransactionManager
+    _link: CoordinatorLink
+    _batches: Sender
+    _backoff: Backoff
+    _changes: Signal
+    refusal: Problem | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    cause: BaseException | None = None
+    _work: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _refused_in: tuple[TransactionState, Problem | None] | None = None
+
+    def __post_init__(self) -> None:
+        self.changed()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        if self._task is None and not self.stopping.is_set():
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name="moldau-producer-transactions"
+            )
+            self._task.add_done_callback(self._ended)
+        self._work.set()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for the request under way, then cancel it."""
+        self.stopping.set()
+        self._work.set()
+        self.changed()
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait({task}, timeout=max(0.0, timeout_s))
+            task.cancel()
+            await asyncio.wait({task})
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Break off after a bug, so that no caller waits forever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.error("the producer's transactions have ended", exc_info=error)
+            self.caused_by(error)
+            self.manager.break_off(Problem(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+            self.changed()
+
+    def changed(self) -> None:
+        """Apply the manager's state, and wake all callers that wait for it."""
+        manager = self.manager
+        if self._refused_in != (manager.state, manager.problem):
+            self._refused_in = (manager.state, manager.problem)
+            self.refusal = manager.refusal
+            # An idempotent producer that was refused an id asks again for the next record.
+            is_refused = manager.state is _S.UNINITIALIZED and manager.problem is not None
+            if manager.state in _GIVEN_UP or is_refused:
+                self._batches.fail_waiting(self._reason())
+        self._changes.set()
+
+    # -- errors ----------------------------------------------------------------------------------
+
+    def caused_by(self, error: BaseException) -> None:
+        if self.manager.problem is None:
+            self.cause = error
+
+    def error_of(self, problem: Problem) -> KafkaError:
+        manager = self.manager
+        error: KafkaError
+        if problem is not manager.problem:
+            if problem.code is ErrorCode.INVALID_TXN_STATE:
+                return InvalidTransactionState(problem.message, code=problem.code)
+            return error_for(problem.code, problem.message, "transaction", final=True)
+        if manager.state is _S.ABORTABLE_ERROR:
+            error = TransactionAbortable(
+                f"the transaction can only be aborted: {problem.message}", code=problem.code
+            )
+        elif verdict_of(RequestKind.END, problem.code) is Verdict.FENCED:
+            error = ProducerFenced(
+                f"{problem.message}. Another producer uses the transactional id "
+                f"{manager.transactional_id!r} now, or the transaction took longer than "
+                "transaction.timeout.ms; close this producer",
+                code=problem.code,
+            )
+        else:
+            error = error_for(problem.code, problem.message, "producer", final=True)
+        error.__cause__ = self.cause
+        return error
+
+    def _reason(self) -> KafkaError:
+        """Why batches that have not been sent never will be sent."""
+        problem = self.manager.problem
+        if problem is None or self.manager.state is _S.ABORTING:
+            return TransactionAborted(
+                "the transaction was aborted before this record was sent",
+                code=ErrorCode.TRANSACTION_ABORTABLE,
+            )
+        return self.error_of(problem)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait for a state. Raises ClientClosed when the producer is closed before."""
+        while not is_reached():
+            if self.stopping.is_set():
+                raise ClientClosed("the producer is closed")
+            await self._changes.wait(None)
+
+    async def flushed(self, is_overtaken: Callable[[], bool]) -> None:
+        """Wait for the batches of the transaction, or until they do not matter any more."""
+        flush = asyncio.ensure_future(self._batches.flush())
+        overtaken = asyncio.ensure_future(self.until(is_overtaken))
+        try:
+            await asyncio.wait({flush, overtaken}, return_when=asyncio.FIRST_COMPLETED)
+            if flush.done():
+                flush.result()
+            else:
+                overtaken.result()
+        finally:
+            for each in (flush, overtaken):
+                each.cancel()
+            await asyncio.wait({flush, overtaken})
+            for each in (flush, overtaken):
+                if not each.cancelled():
+                    each.exception()
+
+    # -- the task --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self.stopping.is_set():
+            if self.manager.state in _GIVEN_UP and await self._emptied():
+                continue
+            ask = self.manager.next_ask()
+            if ask is None:
+                self._backoff.reset()
+                self._work.clear()
+                await self._work.wait()
+                continue
+            pause = await self._carry_out(ask)
+            self.changed()
+            self._batches.wake()
+            if pause is Pause.BACK_OFF:
+                await self._pause(self._backoff.next_ms())
+            elif pause is Pause.SHORT:
+                await self._pause(SHORT_PAUSE_MS)
+            else:
+                self._backoff.reset()
+
+    async def _emptied(self) -> bool:
+        """Fail unsent batches; True if batches were on the wire, whose answers have come now."""
+        manager = self.manager
+        self._batches.fail_waiting(self._reason())
+        if self._batches.has_in_flight:
+            await self._batches.in_flight_done()
+            return True
+        if manager.awaits_batches and manager.state is _S.ABORTING:
+            manager.batches_settled(needs_new_epoch=self._batches.needs_new_epoch)
+            self.changed()
+        return False
+
+    async def _carry_out(self, ask: Ask) -> Pause:
+        manager = self.manager
+
+        def sending(features: CoordinatorFeatures | None) -> None:
+            if features is not None:
+                manager.met_coordinator(features)
+            manager.sending(ask)
+
+        try:
+            response = await self._link.ask(ask, sending)
+        except NotSent as fault:
+            logger.debug("%s: %s", ask.kind.value, fault)
+            return Pause.BACK_OFF
+        except AnswerLost as fault:
+            logger.info("%s: %s; asking again", ask.kind.value, fault)
+            step = manager.unanswered(ask)
+        except CannotSay as error:
+            manager.cannot_be_asked(ask, str(error))
+            return Pause.NONE
+        except ClientClosed:
+            self.stopping.set()
+            return Pause.NONE
+        except KafkaError as error:
+            self.caused_by(error)
+            return manager.not_let_through(ask, Problem(error.code, str(error)))
+        else:
+            step = manager.answered(ask, response)
+        if step.look_up:
+            self._link.forget(ask)
+        return step.pause
+
+    async def _pause(self, pause_ms: float) -> None:
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self.stopping.wait()
+        except TimeoutError:
+            return
 
 
 class TransactionContext:
@@ -428,12 +638,7 @@ class TransactionContext:
         await self._transactions.enter()
         self._number = self._transactions.begun_count
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _: object, value: BaseException | None, __: object) -> None:
         await self._transactions.leave(value)
 
 
@@ -443,7 +648,7 @@ def _positions(
     found = {}
     for partition, each in offsets.items():
         topic, index = partition
-        if not (isinstance(topic, str) and isinstance(index, int) and 0 <= index <= _MAX_INT32):
+        if not (isinstance(topic, str) and isinstance(index, int) and 0 <= index < 2**31):
             raise TypeError(
                 f"send_offsets(): {partition!r} is no TopicPartition(topic: str, partition: int)"
             )
@@ -454,7 +659,7 @@ def _positions(
                 f"send_offsets(): {topic}-{index} needs an offset, as a number that is not "
                 f"negative or as OffsetAndMetadata(offset), not {each!r}"
             )
-        if not isinstance(each.metadata, str) or not each.offset <= _MAX_INT64:
+        if not isinstance(each.metadata, str) or not each.offset < 2**63:
             raise ValueError(f"send_offsets(): {topic}-{index}: {each!r} cannot be committed")
         found[TopicPartition(topic, index)] = each
     return found

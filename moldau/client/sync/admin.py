@@ -29,164 +29,57 @@ class Admin(BlockingClient[AsyncAdmin]):
         resolved = AdminConfig.resolve(bootstrap_servers, config, settings)
         super().__init__(lambda: AsyncAdmin(config=resolved))
 
-    @face_of(AsyncAdmin.abort_transaction)
-    def abort_transaction(self) -> None: ...
-
-    @face_of(AsyncAdmin.add_raft_voter)
-    def add_raft_voter(self) -> None: ...
-
-    @face_of(AsyncAdmin.alter_client_quotas)
-    def alter_client_quotas(self) -> None: ...
-
-    @face_of(AsyncAdmin.alter_configs)
-    def alter_configs(self) -> None: ...
-
-    @face_of(AsyncAdmin.alter_group_offsets)
-    def alter_group_offsets(self) -> None: ...
-
-    @face_of(AsyncAdmin.alter_partition_reassignments)
-    def alter_partition_reassignments(self) -> None: ...
-
-    @face_of(AsyncAdmin.alter_replica_log_dirs)
-    def alter_replica_log_dirs(self) -> None: ...
-
-    @face_of(AsyncAdmin.alter_user_scram_credentials)
-    def alter_user_scram_credentials(self) -> None: ...
-
-    @face_of(AsyncAdmin.create_acls)
-    def create_acls(self) -> None: ...
-
-    @face_of(AsyncAdmin.create_delegation_token)
-    def create_delegation_token(self) -> None: ...
-
-    @face_of(AsyncAdmin.create_partitions)
-    def create_partitions(self) -> None: ...
-
-    @face_of(AsyncAdmin.create_topics)
-    def create_topics(self) -> None: ...
-
-    @face_of(AsyncAdmin.delete_acls)
-    def delete_acls(self) -> None: ...
-
-    @face_of(AsyncAdmin.delete_group_offsets)
-    def delete_group_offsets(self) -> None: ...
-
-    @face_of(AsyncAdmin.delete_groups)
-    def delete_groups(self) -> None: ...
-
-    @face_of(AsyncAdmin.delete_records)
-    def delete_records(self) -> None: ...
-
-    @face_of(AsyncAdmin.delete_topics)
-    def delete_topics(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_acls)
-    def describe_acls(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_client_quotas)
-    def describe_client_quotas(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_cluster)
-    def describe_cluster(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_configs)
-    def describe_configs(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_delegation_tokens)
-    def describe_delegation_tokens(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_features)
-    def describe_features(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_groups)
-    def describe_groups(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_log_directories)
-    def describe_log_directories(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_metadata_quorum)
-    def describe_metadata_quorum(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_partition_producers)
-    def describe_partition_producers(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_producers)
-    def describe_producers(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_replica_logs)
-    def describe_replica_logs(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_topic_partitions)
-    def describe_topic_partitions(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_topics)
-    def describe_topics(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_transactions)
-    def describe_transactions(self) -> None: ...
-
-    @face_of(AsyncAdmin.describe_user_scram_credentials)
-    def describe_user_scram_credentials(self) -> None: ...
-
-    @face_of(AsyncAdmin.elect_leaders)
-    def elect_leaders(self) -> None: ...
-
-    @face_of(AsyncAdmin.end_transaction)
-    def end_transaction(self) -> None: ...
-
-    @face_of(AsyncAdmin.expire_delegation_token)
-    def expire_delegation_token(self) -> None: ...
-
-    @face_of(AsyncAdmin.fence_producers)
-    def fence_producers(self) -> None: ...
-
-    @face_of(AsyncAdmin.find_coordinators)
-    def find_coordinators(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_config_resources)
-    def list_config_resources(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_group_offsets)
-    def list_group_offsets(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_groups)
-    def list_groups(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_offsets)
-    def list_offsets(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_partition_offsets)
-    def list_partition_offsets(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_partition_reassignments)
-    def list_partition_reassignments(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_replica_offsets)
-    def list_replica_offsets(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_topics)
-    def list_topics(self) -> None: ...
-
-    @face_of(AsyncAdmin.list_transactions)
-    def list_transactions(self) -> None: ...
-
-    @face_of(AsyncAdmin.remove_group_members)
-    def remove_group_members(self) -> None: ...
-
-    @face_of(AsyncAdmin.remove_raft_voter)
-    def remove_raft_voter(self) -> None: ...
-
-    @face_of(AsyncAdmin.renew_delegation_token)
-    def renew_delegation_token(self) -> None: ...
-
-    @face_of(AsyncAdmin.transfer_quorum_leader)
-    def transfer_quorum_leader(self) -> None: ...
-
-    @face_of(AsyncAdmin.try_partition_reassignments)
-    def try_partition_reassignments(self) -> None: ...
-
-    @face_of(AsyncAdmin.unregister_broker)
-    def unregister_broker(self) -> None: ...
-
-    @face_of(AsyncAdmin.update_features)
-    def update_features(self) -> None: ...
+    abort_transaction = face_of(AsyncAdmin.abort_transaction)
+    add_raft_voter = face_of(AsyncAdmin.add_raft_voter)
+    alter_client_quotas = face_of(AsyncAdmin.alter_client_quotas)
+    alter_configs = face_of(AsyncAdmin.alter_configs)
+    alter_group_offsets = face_of(AsyncAdmin.alter_group_offsets)
+    alter_partition_reassignments = face_of(AsyncAdmin.alter_partition_reassignments)
+    alter_replica_log_dirs = face_of(AsyncAdmin.alter_replica_log_dirs)
+    alter_user_scram_credentials = face_of(AsyncAdmin.alter_user_scram_credentials)
+    create_acls = face_of(AsyncAdmin.create_acls)
+    create_delegation_token = face_of(AsyncAdmin.create_delegation_token)
+    create_partitions = face_of(AsyncAdmin.create_partitions)
+    create_topics = face_of(AsyncAdmin.create_topics)
+    delete_acls = face_of(AsyncAdmin.delete_acls)
+    delete_group_offsets = face_of(AsyncAdmin.delete_group_offsets)
+    delete_groups = face_of(AsyncAdmin.delete_groups)
+    delete_records = face_of(AsyncAdmin.delete_records)
+    delete_topics = face_of(AsyncAdmin.delete_topics)
+    describe_acls = face_of(AsyncAdmin.describe_acls)
+    describe_client_quotas = face_of(AsyncAdmin.describe_client_quotas)
+    describe_cluster = face_of(AsyncAdmin.describe_cluster)
+    describe_configs = face_of(AsyncAdmin.describe_configs)
+    describe_delegation_tokens = face_of(AsyncAdmin.describe_delegation_tokens)
+    describe_features = face_of(AsyncAdmin.describe_features)
+    describe_groups = face_of(AsyncAdmin.describe_groups)
+    describe_log_directories = face_of(AsyncAdmin.describe_log_directories)
+    describe_metadata_quorum = face_of(AsyncAdmin.describe_metadata_quorum)
+    describe_partition_producers = face_of(AsyncAdmin.describe_partition_producers)
+    describe_producers = face_of(AsyncAdmin.describe_producers)
+    describe_replica_logs = face_of(AsyncAdmin.describe_replica_logs)
+    describe_topic_partitions = face_of(AsyncAdmin.describe_topic_partitions)
+    describe_topics = face_of(AsyncAdmin.describe_topics)
+    describe_transactions = face_of(AsyncAdmin.describe_transactions)
+    describe_user_scram_credentials = face_of(AsyncAdmin.describe_user_scram_credentials)
+    elect_leaders = face_of(AsyncAdmin.elect_leaders)
+    end_transaction = face_of(AsyncAdmin.end_transaction)
+    expire_delegation_token = face_of(AsyncAdmin.expire_delegation_token)
+    fence_producers = face_of(AsyncAdmin.fence_producers)
+    find_coordinators = face_of(AsyncAdmin.find_coordinators)
+    list_config_resources = face_of(AsyncAdmin.list_config_resources)
+    list_group_offsets = face_of(AsyncAdmin.list_group_offsets)
+    list_groups = face_of(AsyncAdmin.list_groups)
+    list_offsets = face_of(AsyncAdmin.list_offsets)
+    list_partition_offsets = face_of(AsyncAdmin.list_partition_offsets)
+    list_partition_reassignments = face_of(AsyncAdmin.list_partition_reassignments)
+    list_replica_offsets = face_of(AsyncAdmin.list_replica_offsets)
+    list_topics = face_of(AsyncAdmin.list_topics)
+    list_transactions = face_of(AsyncAdmin.list_transactions)
+    remove_group_members = face_of(AsyncAdmin.remove_group_members)
+    remove_raft_voter = face_of(AsyncAdmin.remove_raft_voter)
+    renew_delegation_token = face_of(AsyncAdmin.renew_delegation_token)
+    transfer_quorum_leader = face_of(AsyncAdmin.transfer_quorum_leader)
+    try_partition_reassignments = face_of(AsyncAdmin.try_partition_reassignments)
+    unregister_broker = face_of(AsyncAdmin.unregister_broker)
+    update_features = face_of(AsyncAdmin.update_features)

@@ -1,6 +1,6 @@
 """What all blocking clients have: an asyncio client behind the portal, its calls, and its end.
 
-Owns the making and closing of that client, and the decorators that make blocking methods of its
+Owns the making and closing of that client, and the functions that make blocking methods of its
 methods. Must not add anything to it. Invariant: the asyncio client is touched by the portal's
 thread only; a client that is not closed is closed when it is collected, or at the interpreter's
 exit.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial, update_wrapper
-from types import TracebackType
 from typing import Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar
 
 from moldau.client.errors import ClientClosed
@@ -29,6 +28,15 @@ class BlockingClient(Generic[Inner]):
     Calls block their thread and nothing else. Ctrl-C ends a call and leaves the client usable. In
     the child of a fork a client raises KafkaError: make a new one there.
     """
+
+    _callers: Callers | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Give the faces of the class its name and module, as those of methods written out."""
+        for name, face in vars(cls).items():
+            if hasattr(face, "__wrapped__"):
+                assert face.__name__ == name, f"{cls.__name__}.{name}: {face.__name__}"
+                face.__module__, face.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
 
     def __init__(self, make: Callable[[], Inner]) -> None:
         self._closed = False
@@ -86,12 +94,7 @@ class BlockingClient(Generic[Inner]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
 
 
@@ -106,51 +109,35 @@ Face: TypeAlias = Callable[Concatenate[BlockingClient[Closable], Parameters], Re
 
 def face_of(
     method: Callable[Concatenate[Owner, Parameters], Awaitable[Result]],
-) -> Callable[[Callable[..., object]], Face[Parameters, Result]]:
-    """Make a method of a blocking client out of the coroutine method of the asyncio client.
-
-    Parameters, defaults, types and documentation are those of `method`, so that the two clients
-    cannot differ. The decorated function's body is never run.
+    *,
+    runs_errands: bool = False,
+) -> Face[Parameters, Result]:
+    """Make a method of a blocking client out of the coroutine method of the asyncio client, with
+    its parameters, defaults, types and documentation, so that the two clients cannot differ. With
+    `runs_errands` the calling thread runs the client's listeners and callbacks while it waits.
     """
 
-    def decorate(declared: Callable[..., object]) -> Face[Parameters, Result]:
-        def blocking(
-            self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
-        ) -> Result:
-            call: Callable[Parameters, Awaitable[Result]] = getattr(self._inner, name)
-            return self._call(partial(call, *args, **kwargs))
+    def blocking(
+        self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        call: Callable[Parameters, Awaitable[Result]] = getattr(self._inner, method.__name__)
+        callers = self._callers if runs_errands else None
+        return self._call(partial(call, *args, **kwargs), callers=callers)
 
-        name = _declare(blocking, method, declared)
-        return blocking
-
-    return decorate
+    update_wrapper(blocking, method)
+    return blocking
 
 
 def quick_face_of(
     method: Callable[Concatenate[Owner, Parameters], Result],
-) -> Callable[[Callable[..., object]], Face[Parameters, Result]]:
+) -> Face[Parameters, Result]:
     """As `face_of`, for a plain method: it runs on the loop, where its client's state is."""
 
-    def decorate(declared: Callable[..., object]) -> Face[Parameters, Result]:
-        def blocking(
-            self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
-        ) -> Result:
-            call: Callable[Parameters, Result] = getattr(self._inner, name)
-            return self._call_now(partial(call, *args, **kwargs))
+    def blocking(
+        self: BlockingClient[Closable], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        call: Callable[Parameters, Result] = getattr(self._inner, method.__name__)
+        return self._call_now(partial(call, *args, **kwargs))
 
-        name = _declare(blocking, method, declared)
-        return blocking
-
-    return decorate
-
-
-def _declare(
-    blocking: Callable[..., object], method: Callable[..., object], declared: Callable[..., object]
-) -> str:
-    """Give `blocking` the signature and documentation of `method`; its name."""
-    name = method.__name__
-    assert declared.__name__ == name, f"{declared.__qualname__} is the face of {name}"
     update_wrapper(blocking, method)
-    blocking.__qualname__ = declared.__qualname__
-    blocking.__module__ = declared.__module__
-    return name
+    return blocking

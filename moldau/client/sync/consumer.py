@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
@@ -175,82 +174,32 @@ class Consumer(BlockingClient[AsyncConsumer]):
         wrapped = None if listener is None else _InCaller(listener, self._callers)
         self._call_now(partial(self._inner.subscribe, topics, pattern=pattern, listener=wrapped))
 
-    @quick_face_of(AsyncConsumer.assign)
-    def assign(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.unsubscribe)
-    def unsubscribe(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.subscription)
-    def subscription(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.assignment)
-    def assignment(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.pause)
-    def pause(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.resume)
-    def resume(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.paused)
-    def paused(self) -> None: ...
+    assign = quick_face_of(AsyncConsumer.assign)
+    unsubscribe = quick_face_of(AsyncConsumer.unsubscribe)
+    subscription = quick_face_of(AsyncConsumer.subscription)
+    assignment = quick_face_of(AsyncConsumer.assignment)
+    pause = quick_face_of(AsyncConsumer.pause)
+    resume = quick_face_of(AsyncConsumer.resume)
+    paused = quick_face_of(AsyncConsumer.paused)
 
     # -- positions ------------------------------------------------------------------------------
 
-    @quick_face_of(AsyncConsumer.seek)
-    def seek(self) -> None: ...
-
-    @face_of(AsyncConsumer.seek_to_beginning)
-    def seek_to_beginning(self) -> None: ...
-
-    @face_of(AsyncConsumer.seek_to_end)
-    def seek_to_end(self) -> None: ...
-
-    @face_of(AsyncConsumer.seek_to_time)
-    def seek_to_time(self) -> None: ...
-
-    @face_of(AsyncConsumer.seek_to_committed)
-    def seek_to_committed(self) -> None: ...
-
-    @face_of(AsyncConsumer.position)
-    def position(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.positions)
-    def positions(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.lag)
-    def lag(self) -> None: ...
-
-    @face_of(AsyncConsumer.offsets_for_times)
-    def offsets_for_times(self) -> None: ...
-
-    @face_of(AsyncConsumer.beginning_offsets)
-    def beginning_offsets(self) -> None: ...
-
-    @face_of(AsyncConsumer.end_offsets)
-    def end_offsets(self) -> None: ...
-
-    @face_of(AsyncConsumer.partitions_for)
-    def partitions_for(self) -> None: ...
+    seek = quick_face_of(AsyncConsumer.seek)
+    seek_to_beginning = face_of(AsyncConsumer.seek_to_beginning)
+    seek_to_end = face_of(AsyncConsumer.seek_to_end)
+    seek_to_time = face_of(AsyncConsumer.seek_to_time)
+    seek_to_committed = face_of(AsyncConsumer.seek_to_committed)
+    position = face_of(AsyncConsumer.position)
+    positions = quick_face_of(AsyncConsumer.positions)
+    lag = quick_face_of(AsyncConsumer.lag)
+    offsets_for_times = face_of(AsyncConsumer.offsets_for_times)
+    beginning_offsets = face_of(AsyncConsumer.beginning_offsets)
+    end_offsets = face_of(AsyncConsumer.end_offsets)
+    partitions_for = face_of(AsyncConsumer.partitions_for)
 
     # -- the group ------------------------------------------------------------------------------
 
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        timeout_ms: float | None = None,
-    ) -> None:
-        """Commit positions and wait until they are.
-
-        Args:
-            offsets: the next offset to read by partition; None for `positions()`.
-            timeout_ms: None for `default.api.timeout.ms`.
-
-        Raises:
-            KafkaError: as `moldau.client.Consumer.commit`.
-        """
-        self._call(self._inner.commit, offsets, timeout_ms, callers=self._callers)
+    commit = face_of(AsyncConsumer.commit, runs_errands=True)
 
     def commit_nowait(
         self,
@@ -274,20 +223,12 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
         self._call_now(partial(self._inner.commit_nowait, offsets, told))
 
-    @face_of(AsyncConsumer.committed)
-    def committed(self) -> None: ...
-
-    @quick_face_of(AsyncConsumer.group_metadata)
-    def group_metadata(self) -> None: ...
+    committed = face_of(AsyncConsumer.committed)
+    group_metadata = quick_face_of(AsyncConsumer.group_metadata)
 
     # -- the end --------------------------------------------------------------------------------
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """As `moldau.client.Consumer`: left by an exception, nothing is committed automatically."""
         if kind is None:
             self.close()

@@ -132,10 +132,8 @@ class Handover:
         return self._put_bytes + self._taken_bytes < self._limit_bytes
 
     def put(self, record: Record, size_bytes: int) -> Delivery:
-        """Take a record. From any thread.
-
-        Raises:
-            BufferFull: there is no room, and `grant` was not called before; `room` waits for some.
+        """Take a record. From any thread. Raises: BufferFull when there is no room, and `grant` was
+        not called before; `room` waits for some.
         """
         delivery = Delivery(self, record)
         with self._lock:

@@ -78,18 +78,12 @@ class ThreadPortal:
         callers: Callers | None = None,
         **keywords: object,
     ) -> Result:
-        """Run a coroutine function on the loop; block until it has ended.
+        """Run a coroutine function on the loop, with the other arguments; block until it has ended.
+        `callers` may give the thread errands while it waits. Raises: ClientClosed when the loop has
+        ended; InvalidState on the loop's own thread, or in the child of a fork.
 
         An interruption (Ctrl-C) of the waiting thread cancels the coroutine and waits until it has
         ended, before KeyboardInterrupt goes on.
-
-        Args:
-            work: called on the loop with the other arguments.
-            callers: these may give the thread errands while it waits.
-
-        Raises:
-            ClientClosed: the loop has ended.
-            InvalidState: called on the loop's own thread, or in the child of a fork.
         """
         self.check()
         self.check_may_block()
@@ -214,10 +208,8 @@ class Call(Generic[Answer]):
             self._end()
 
     def run(self, post: Callable[..., object]) -> Answer:
-        """Have the work done and wait for it, running its errands in this thread.
-
-        Raises:
-            BaseException: what the work raised, or what interrupted the wait.
+        """Have the work done and wait for it, running its errands in this thread. Raises what the
+        work raised, or what interrupted the wait.
         """
         try:
             post(self.start)
@@ -382,11 +374,8 @@ class Callers:
             self._errands.append(errand)
 
     async def run(self, function: Callable[..., object], *arguments: object) -> object:
-        """Run a function in the thread of the latest call, or of the next one; its result.
-
-        Raises:
-            TypeError: it is an async function.
-            Exception: what it raised.
+        """Run a function in the thread of the latest call, or of the next one; its result. Raises
+        what it raised; TypeError for an async function.
         """
         errand = Errand(lambda: function(*arguments))
         self.put_back(errand)

@@ -14,15 +14,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, TypeVar, Unpack
 
 from moldau.client.config import ProducerConfig, ProducerSettings
 from moldau.client.errors import BufferFull, ClientClosed, KafkaError, TransactionAborted
+from moldau.client.producer.delivery import OnDelivery
 from moldau.client.producer.partitioners import Partitioner
-from moldau.client.producer.producer import HeadersLike, OnDelivery
 from moldau.client.producer.producer import Producer as AsyncProducer
-from moldau.client.producer.record_checks import Payload, check_partition, check_timestamp
+from moldau.client.producer.record_checks import (
+    HeadersLike,
+    Payload,
+    check_partition,
+    check_timestamp,
+)
 from moldau.client.producer.transactions import OffsetsSource, TransactionContext
 from moldau.client.records import (
     ConsumerGroupMetadata,
@@ -246,14 +250,9 @@ class Producer(BlockingClient[AsyncProducer]):
             on_delivery,
         )
 
-    @face_of(AsyncProducer.send_arrow)
-    def send_arrow(self) -> None: ...
-
-    @face_of(AsyncProducer.flush)
-    def flush(self) -> None: ...
-
-    @face_of(AsyncProducer.partitions_for)
-    def partitions_for(self) -> None: ...
+    send_arrow = face_of(AsyncProducer.send_arrow)
+    flush = face_of(AsyncProducer.flush)
+    partitions_for = face_of(AsyncProducer.partitions_for)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -269,14 +268,9 @@ class Producer(BlockingClient[AsyncProducer]):
         """
         return Transaction(self)
 
-    @face_of(AsyncProducer.init_transactions)
-    def init_transactions(self) -> None: ...
-
-    @quick_face_of(AsyncProducer.begin_transaction)
-    def begin_transaction(self) -> None: ...
-
-    @face_of(AsyncProducer.commit_transaction)
-    def commit_transaction(self) -> None: ...
+    init_transactions = face_of(AsyncProducer.init_transactions)
+    begin_transaction = quick_face_of(AsyncProducer.begin_transaction)
+    commit_transaction = face_of(AsyncProducer.commit_transaction)
 
     def abort_transaction(self) -> None:
         """Give up everything sent since `begin_transaction`; unsent records fail with
@@ -316,14 +310,9 @@ class Producer(BlockingClient[AsyncProducer]):
             offsets = offsets.positions()
         self._call(self._inner.send_offsets, offsets, group)
 
-    @face_of(AsyncProducer.prepare_transaction)
-    def prepare_transaction(self) -> None: ...
-
-    @face_of(AsyncProducer.hand_over_transaction)
-    def hand_over_transaction(self) -> None: ...
-
-    @face_of(AsyncProducer.complete_transaction)
-    def complete_transaction(self) -> None: ...
+    prepare_transaction = face_of(AsyncProducer.prepare_transaction)
+    hand_over_transaction = face_of(AsyncProducer.hand_over_transaction)
+    complete_transaction = face_of(AsyncProducer.complete_transaction)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -369,12 +358,7 @@ class Transaction:
             self._producer._undo_left(self._block)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, value: BaseException | None, _: object) -> None:
         if kind is None:
             self._producer._call(self._block.end, None)
         else:

@@ -59,11 +59,8 @@ ASSIGNORS: Final[Mapping[str, type[ConsumerPartitionAssignor]]] = MappingProxyTy
 def make_assignors(
     strategies: Iterable[AssignorLike | object],
 ) -> tuple[ConsumerPartitionAssignor, ...]:
-    """Fresh assignors, in order of preference.
-
-    Raises:
-        ConfigurationError: a name that is none, a class that is no assignor, a name twice, or
-            nothing at all.
+    """Fresh assignors, in order of preference. Raises: ConfigurationError on a name that is none, a
+    class that is no assignor, a name twice, or nothing at all.
     """
     assignors = [_make(strategy) for strategy in strategies]
     names = [each.name for each in assignors]

@@ -108,12 +108,14 @@ def java_order(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def member_order(member_id: str, subscription: Subscription) -> tuple[bool, bytes]:
+def members_in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
     """Static members by instance id first, then dynamic ones by member id (KIP-345)."""
-    instance_id = subscription.group_instance_id
-    if instance_id is not None:
-        return False, java_order(instance_id)
-    return True, java_order(member_id)
+
+    def order(member_id: str) -> tuple[bool, bytes]:
+        instance_id = subscriptions[member_id].group_instance_id
+        return instance_id is None, java_order(member_id if instance_id is None else instance_id)
+
+    return sorted(subscriptions, key=order)
 
 
 def racks_of_members(subscriptions: Mapping[str, Subscription]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from moldau.client.consumer.assignors.assignor import (
     PartitionRacks,
     Subscription,
     Topics,
-    member_order,
+    members_in_order,
     racks_matter,
     racks_of_members,
 )
@@ -34,9 +34,7 @@ class RangeAssignor(ConsumerPartitionAssignor):
     def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
         """Runs of neighbouring partitions, in the members' racks where possible."""
         assignments: Assignments = {member_id: [] for member_id in subscriptions}
-        ordered = sorted(
-            subscriptions, key=lambda member_id: member_order(member_id, subscriptions[member_id])
-        )
+        ordered = members_in_order(subscriptions)
         member_racks = racks_of_members(subscriptions)
         spreads = []
         for topic, partitions in topics.items():

@@ -13,7 +13,7 @@ from moldau.client.consumer.assignors.assignor import (
     Subscription,
     Topics,
     java_order,
-    member_order,
+    members_in_order,
 )
 from moldau.protocol.types import TopicPartition
 
@@ -28,9 +28,7 @@ class RoundRobinAssignor(ConsumerPartitionAssignor):
     def assign(self, topics: Topics, subscriptions: Mapping[str, Subscription]) -> Assignments:
         """One partition to each member in turn."""
         assignments: Assignments = {member_id: [] for member_id in subscriptions}
-        ring = sorted(
-            subscriptions, key=lambda member_id: member_order(member_id, subscriptions[member_id])
-        )
+        ring = members_in_order(subscriptions)
         wanted = {each: frozenset(subscriptions[each].topics) for each in ring}
         turn = 0
         for topic in sorted(topics, key=java_order):

@@ -10,6 +10,7 @@ and the next join, with that assignment's generation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -86,6 +87,7 @@ _REFUSED_CODES: Final = frozenset(
 _MOVED_CODES: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class ClassicMember:
     """One member's life in one group. Legal transitions: `TRANSITIONS`.
 
@@ -105,45 +107,34 @@ class ClassicMember:
 
     needs_topic_names: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        group_instance_id: str | None,
-        cooperative: bool,
-        heartbeat_interval_ms: float,
-        session_timeout_ms: float,
-        poll_watch: PollWatch,
-        backoff: Backoff,
-        on_attention: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.group_instance_id: Final = group_instance_id
-        self.cooperative: Final = cooperative
-        self.state: ClassicState = ClassicState.OUT
-        self.member_id: str = ""
-        self.generation_id: int = NO_GENERATION
-        self.owned: Partitions = NOTHING
-        self.owned_generation_id: int = NO_GENERATION
-        self.is_leader: bool = False
-        self.needs_coordinator: bool = False
-        self.rejoin_reason: str | None = None
-        self._heartbeat_interval_ms = heartbeat_interval_ms
-        self._session_timeout_ms = session_timeout_ms
-        self._watch = poll_watch
-        self._backoff = backoff
-        self._on_attention = on_attention
-        self._subscribed = False
-        self._topics: frozenset[str] = frozenset()
-        self._is_lost = False
-        self._rejoin_wanted = True
-        self._assignment: Partitions | None = None
-        self._failure: Fail | None = None
-        self._in_flight: GroupRequest | None = None
-        self._attempt = 0
-        self._not_before_ms = 0.0
-        self._heartbeat_at_ms = 0.0
-        self._heard_at_ms = 0.0
-        self._leave_reason: str | None = None
-        self._leaving_member_id = ""
+    group_instance_id: str | None
+    cooperative: bool
+    heartbeat_interval_ms: float
+    session_timeout_ms: float
+    poll_watch: PollWatch
+    backoff: Backoff
+    on_attention: Callable[[], None] = lambda: None
+    state: ClassicState = ClassicState.OUT
+    member_id: str = ""
+    generation_id: int = NO_GENERATION
+    owned: Partitions = NOTHING
+    owned_generation_id: int = NO_GENERATION
+    is_leader: bool = False
+    needs_coordinator: bool = False
+    rejoin_reason: str | None = None
+    _subscribed: bool = False
+    _topics: frozenset[str] = frozenset()
+    _is_lost: bool = False
+    _rejoin_wanted: bool = True
+    _assignment: Partitions | None = None
+    _failure: Fail | None = None
+    _in_flight: GroupRequest | None = None
+    _attempt: int = 0
+    _not_before_ms: float = 0.0
+    _heartbeat_at_ms: float = 0.0
+    _heard_at_ms: float = 0.0
+    _leave_reason: str | None = None
+    _leaving_member_id: str = ""
 
     # -- the user's side ------------------------------------------------------------------------
 
@@ -172,7 +163,7 @@ class ClassicMember:
         if not self._rejoin_wanted:
             self._rejoin_wanted = True
             self.rejoin_reason = reason
-        self._on_attention()
+        self.on_attention()
 
     def next_step(self, now_ms: float) -> Step | None:
         """What a poll has to do now; None for nothing, or for waiting for the group."""
@@ -294,7 +285,7 @@ class ClassicMember:
             return 0.0
         if self.state in (ClassicState.OUT, ClassicState.FATAL):
             return NEVER_MS
-        due = self._watch.deadline_ms
+        due = self.poll_watch.deadline_ms
         if self._in_flight is None:
             due = min(
                 due,
@@ -310,7 +301,7 @@ class ClassicMember:
         self._attempt += 1
         self._in_flight = request
         if request is GroupRequest.HEARTBEAT:
-            self._heartbeat_at_ms = now_ms + self._heartbeat_interval_ms
+            self._heartbeat_at_ms = now_ms + self.heartbeat_interval_ms
         return self._attempt
 
     def take_leave(self) -> tuple[str, str] | None:
@@ -336,7 +327,7 @@ class ClassicMember:
         """JoinGroup succeeded. Returns whether this member still waits for it."""
         if not self._answered(attempt) or self.state is not ClassicState.READY_TO_JOIN:
             return False
-        self._backoff.reset()
+        self.backoff.reset()
         self._heard_at_ms = now_ms
         self.generation_id = generation_id
         self.member_id = member_id
@@ -355,16 +346,16 @@ class ClassicMember:
     def synced(self, attempt: int, now_ms: float, partitions: Partitions) -> None:
         if not self._answered(attempt) or self.state is not ClassicState.READY_TO_SYNC:
             return
-        self._backoff.reset()
+        self.backoff.reset()
         self._heard_at_ms = now_ms
-        self._heartbeat_at_ms = now_ms + self._heartbeat_interval_ms
+        self._heartbeat_at_ms = now_ms + self.heartbeat_interval_ms
         self._move(ClassicState.STABLE)
         self._assignment = partitions
-        self._on_attention()
+        self.on_attention()
 
     def heartbeat_succeeded(self, attempt: int, now_ms: float) -> None:
         if self._answered(attempt):
-            self._backoff.reset()
+            self.backoff.reset()
             self._heard_at_ms = now_ms
 
     def refused(
@@ -438,12 +429,12 @@ class ClassicMember:
     def _look_at_polls(self, now_ms: float) -> None:
         if self.state in (ClassicState.OUT, ClassicState.FATAL):
             return
-        if now_ms >= self._watch.deadline_ms:
+        if now_ms >= self.poll_watch.deadline_ms:
             # A user that does not poll makes no progress: other members get the partitions.
             self._leave("consumer poll timeout has expired")
         elif (
             self.state is ClassicState.STABLE
-            and now_ms - self._heard_at_ms > self._session_timeout_ms
+            and now_ms - self._heard_at_ms > self.session_timeout_ms
         ):
             self._heard_at_ms = now_ms
             self.needs_coordinator = True
@@ -460,7 +451,7 @@ class ClassicMember:
     def _lose(self, *, forget_member: bool) -> None:
         """The generation is over for this member; what it owns may be others' by now."""
         self._reset(forget_member=forget_member)
-        self._on_attention()
+        self.on_attention()
 
     def _reset(self, *, forget_member: bool) -> None:
         self._move(ClassicState.OUT)
@@ -479,7 +470,7 @@ class ClassicMember:
         self._reset(forget_member=True)
         self._move(ClassicState.FATAL)
         self._failure = Fail(code, message)
-        self._on_attention()
+        self.on_attention()
 
     def _answered(self, attempt: int) -> bool:
         """Whether this is the request under way, which it then no longer is."""
@@ -489,7 +480,7 @@ class ClassicMember:
         return True
 
     def _pause(self, now_ms: float) -> None:
-        self._not_before_ms = now_ms + self._backoff.next_ms()
+        self._not_before_ms = now_ms + self.backoff.next_ms()
 
     def _move(self, state: ClassicState) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} → {state}"

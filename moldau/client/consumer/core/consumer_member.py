@@ -10,7 +10,7 @@ that a step was carried out; after the epoch is lost nothing owned under it is e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -122,6 +122,7 @@ _PASSING_CODES: Final = frozenset(
 """The same heartbeat may succeed later, maybe elsewhere."""
 
 
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class ConsumerMember:
     """One member's life in one group. Legal transitions: `TRANSITIONS`.
 
@@ -138,45 +139,31 @@ class ConsumerMember:
         needs_topic_names: whether the coordinator wants topics whose names are not known.
     """
 
-    def __init__(
-        self,
-        *,
-        group_id: str,
-        member_id: str,
-        group_instance_id: str | None,
-        rack_id: str | None,
-        server_assignor: str | None,
-        poll_watch: PollWatch,
-        backoff: Backoff,
-        name_of: Callable[[UUID], str | None],
-        on_attention: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.group_id: Final = group_id
-        self.member_id: str = member_id
-        self.group_instance_id: Final = group_instance_id
-        self.state: ConsumerState = ConsumerState.UNSUBSCRIBED
-        self.member_epoch: int = NO_GENERATION
-        self.owned: Partitions = NOTHING
-        self.needs_coordinator: bool = False
-        self._rack_id = rack_id
-        self._server_assignor = server_assignor
-        self._watch = poll_watch
-        self._backoff = backoff
-        self._name_of = name_of
-        self._on_attention = on_attention
-        self._wish: Wish | None = None
-        self._told: dict[str, object] = {}
-        self._telling: dict[str, object] = {}
-        self._acknowledged: object = {}
-        self._owned_ids: dict[TopicPartition, UUID] = {}
-        self._target: Target = frozenset()
-        self._failure: Fail | None = None
-        self._in_flight = False
-        self._attempt = 0
-        self._interval_ms = 0.0
-        self._heartbeat_at_ms = 0.0
-        self._not_before_ms = 0.0
-        self._leave_epoch: int | None = None
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    rack_id: str | None
+    server_assignor: str | None
+    poll_watch: PollWatch
+    backoff: Backoff
+    name_of: Callable[[UUID], str | None]
+    on_attention: Callable[[], None] = lambda: None
+    state: ConsumerState = ConsumerState.UNSUBSCRIBED
+    member_epoch: int = NO_GENERATION
+    owned: Partitions = NOTHING
+    needs_coordinator: bool = False
+    _wish: Wish | None = None
+    _told: dict[str, object] = field(default_factory=dict)
+    _telling: dict[str, object] = field(default_factory=dict)
+    _acknowledged: object = field(default_factory=dict)
+    _owned_ids: dict[TopicPartition, UUID] = field(default_factory=dict)
+    _target: Target = frozenset()
+    _failure: Fail | None = None
+    _in_flight: bool = False
+    _attempt: int = 0
+    _heartbeat_at_ms: float = 0.0
+    _not_before_ms: float = 0.0
+    _leave_epoch: int | None = None
 
     # -- the user's side ------------------------------------------------------------------------
 
@@ -268,7 +255,7 @@ class ConsumerMember:
     def names_changed(self) -> None:
         """The metadata were updated: topics whose names were missing may be taken over now."""
         if self.state is ConsumerState.RECONCILING and self.has_step():
-            self._on_attention()
+            self.on_attention()
 
     # -- commits --------------------------------------------------------------------------------
 
@@ -292,11 +279,11 @@ class ConsumerMember:
     # -- requests -------------------------------------------------------------------------------
 
     def next_request(self, now_ms: float) -> GroupRequest | None:
-        if self.state in _ACTIVE and now_ms >= self._watch.deadline_ms:
+        if self.state in _ACTIVE and now_ms >= self.poll_watch.deadline_ms:
             # A user that does not poll makes no progress: other members get the partitions.
             self._leave()
             self._move(ConsumerState.STALE)
-            self._on_attention()
+            self.on_attention()
         if self._leave_epoch is not None:
             return GroupRequest.LEAVE
         if self._in_flight or self.state not in _ACTIVE or now_ms < self._not_before_ms:
@@ -308,7 +295,7 @@ class ConsumerMember:
             return 0.0
         if self.state not in _ACTIVE:
             return NEVER_MS
-        due = self._watch.deadline_ms
+        due = self.poll_watch.deadline_ms
         if not self._in_flight:
             due = min(due, max(self._not_before_ms, self._heartbeat_at_ms))
         return due
@@ -325,9 +312,9 @@ class ConsumerMember:
         saying: dict[str, object] = {
             "subscribed_topic_names": None if wish.pattern is not None else sorted(wish.topics),
             "subscribed_topic_regex": wish.pattern,
-            "server_assignor": self._server_assignor,
-            "rebalance_timeout_ms": min(int(self._watch.interval_ms), 2**31 - 1),
-            "rack_id": self._rack_id,
+            "server_assignor": self.server_assignor,
+            "rebalance_timeout_ms": min(int(self.poll_watch.interval_ms), 2**31 - 1),
+            "rack_id": self.rack_id,
             "topic_partitions": self._owned_by_topic(),
         }
         if wish.pattern is None and self._told.get("subscribed_topic_regex"):
@@ -381,15 +368,14 @@ class ConsumerMember:
         """A heartbeat succeeded; `target` is None when that has not changed."""
         if not self._answered(attempt) or self.state not in _ACTIVE:
             return
-        self._backoff.reset()
+        self.backoff.reset()
         self._told = self._telling
         self._acknowledged = self._told["topic_partitions"]
         if member_id:
             self.member_id = member_id
         self.member_epoch = member_epoch
-        self._interval_ms = float(heartbeat_interval_ms)
         # Sooner when there is something new to report.
-        self._heartbeat_at_ms = min(self._heartbeat_at_ms, now_ms + self._interval_ms)
+        self._heartbeat_at_ms = min(self._heartbeat_at_ms, now_ms + heartbeat_interval_ms)
         if target is not None:
             self._target = frozenset(target)
         if self.state is ConsumerState.JOINING:
@@ -398,7 +384,7 @@ class ConsumerMember:
         elif self.state is ConsumerState.STABLE and self._differs():
             self._move(ConsumerState.RECONCILING)
         if self.state is ConsumerState.RECONCILING:
-            self._on_attention()
+            self.on_attention()
 
     def refused(
         self, attempt: int, now_ms: float, code: ErrorCode, message: str | None = None
@@ -414,7 +400,7 @@ class ConsumerMember:
         elif code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             self._failure = Fail(code, message)
             self._try_again(now_ms)
-            self._on_attention()
+            self.on_attention()
         elif code.retriable:
             self._try_again(now_ms)
         else:
@@ -443,14 +429,14 @@ class ConsumerMember:
     def _fence(self) -> None:
         self._forget_epoch()
         self._move(ConsumerState.FENCED)
-        self._on_attention()
+        self.on_attention()
 
     def _fail(self, code: ErrorCode, message: str | None) -> None:
         self._forget_epoch()
         if self.state is not ConsumerState.FATAL:
             self._move(ConsumerState.FATAL)
         self._failure = Fail(code, message)
-        self._on_attention()
+        self.on_attention()
 
     def _has_lost(self) -> bool:
         return self.state not in _ACTIVE
@@ -464,7 +450,7 @@ class ConsumerMember:
         names = {topic_id: each.topic for each, topic_id in self._owned_ids.items()}
         found: dict[TopicPartition, UUID] = {}
         for topic_id, partition in self._target:
-            name = names.get(topic_id) or self._name_of(topic_id)
+            name = names.get(topic_id) or self.name_of(topic_id)
             if name is not None:
                 names[topic_id] = name
                 found[TopicPartition(name, partition)] = topic_id
@@ -494,7 +480,7 @@ class ConsumerMember:
 
     def _try_again(self, now_ms: float) -> None:
         self._told = {}
-        self._not_before_ms = now_ms + self._backoff.next_ms()
+        self._not_before_ms = now_ms + self.backoff.next_ms()
         self._heartbeat_at_ms = now_ms
 
     def _answered(self, attempt: int) -> bool:

@@ -65,8 +65,6 @@ class RecordDeserializationError(SerializationError):
 class PositionOutOfRange(OffsetOutOfRange):
     """The positions, by partition, are not in the log, and `auto.offset.reset` is none: seek."""
 
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
-
     def __init__(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions: dict[TopicPartition, int] = dict(positions)
         text = ", ".join(f"{partition}: {offset}" for partition, offset in positions.items())

@@ -9,7 +9,7 @@ session that may be left.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 from uuid import UUID
@@ -29,7 +29,6 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MAX_EPOCH: Final = 2**31 - 1
 
-FIRST_VERSION_WITH_SESSIONS: Final = 7
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 LAST_VERSION_WITH_NAMES: Final = 12
 
@@ -46,18 +45,18 @@ class Wanted:
     max_bytes: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FetchSession:
-    """States: no session → (a response with an id) session → (an error) full fetch again."""
+    """States: no session → (a response with an id) session → (an error) full fetch again.
+    `uses_ids`: whether the last request names topics by id: version 13 or later, otherwise earlier.
+    """
 
-    __slots__ = ("_epoch", "_partitions", "_sent", "_topics", "_uses_ids", "session_id")
-
-    def __init__(self) -> None:
-        self.session_id: int = NO_SESSION
-        self._epoch = INITIAL_EPOCH
-        self._partitions: dict[TopicPartition, Wanted] = {}
-        self._sent: dict[TopicPartition, Wanted] = {}
-        self._uses_ids = False
-        self._topics: dict[UUID, str] = {}
+    session_id: int = NO_SESSION
+    uses_ids: bool = False
+    _epoch: int = INITIAL_EPOCH
+    _partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    _sent: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    _topics: dict[UUID, str] = field(default_factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -71,9 +70,9 @@ class FetchSession:
         has no id, all go by name (version 12 at most, see `uses_ids`).
         """
         uses_ids = may_use_ids and all(each.topic_id != ZERO_UUID for each in wanted.values())
-        if uses_ids != self._uses_ids:
-            self._restart()
-            self._uses_ids = uses_ids
+        if uses_ids != self.uses_ids:
+            self.restart()
+            self.uses_ids = uses_ids
         self._sent = dict(wanted)
         if self._epoch == INITIAL_EPOCH:
             named: Mapping[TopicPartition, Wanted] = wanted
@@ -104,11 +103,6 @@ class FetchSession:
             ],
         )
 
-    @property
-    def uses_ids(self) -> bool:
-        """Whether the last request names topics by id: version 13 or later, otherwise earlier."""
-        return self._uses_ids
-
     def topic_of(self, topic_id: UUID) -> str | None:
         return self._topics.get(topic_id)
 
@@ -118,7 +112,7 @@ class FetchSession:
         if code is not ErrorCode.NONE:
             if code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self.session_id = NO_SESSION
-            self._restart()
+            self.restart()
             return code
         if self._epoch == INITIAL_EPOCH:
             self.session_id = response.session_id
@@ -126,24 +120,20 @@ class FetchSession:
         elif response.session_id == NO_SESSION:
             # The broker has given the session up, for another client's.
             self.session_id = NO_SESSION
-            self._restart()
+            self.restart()
             return code
         else:
             self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
         self._partitions = self._sent
         return code
 
-    def lost(self) -> None:
-        """It is unknown whether the broker served the request: no response came, or one that does
-        not fit.
-        """
-        self._restart()
-
     def closing_request(self) -> FetchRequest:
         return FetchRequest(session_id=self.session_id, session_epoch=FINAL_EPOCH)
 
-    def _restart(self) -> None:
-        """The next request is a full one; with the id, so that the broker forgets the old one."""
+    def restart(self) -> None:
+        """The next request is a full one, also when it is unknown whether the broker served the
+        last one; with the id, so that the broker forgets the old session.
+        """
         self._epoch = INITIAL_EPOCH
         self._partitions = {}
 

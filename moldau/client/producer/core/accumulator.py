@@ -155,10 +155,8 @@ class Accumulator:
     def make_room(
         self, queue: PartitionQueue, record_bytes: int, now_ms: float, *, forced: bool = False
     ) -> Room:
-        """Make room for the next append of a record of at most `record_bytes`.
-
-        Args:
-            forced: the caller has just given back as much memory.
+        """Make room for the next append of a record of at most `record_bytes`. `forced`: the caller
+        has just given back as much memory.
         """
         settings = self.settings
         batch = queue.filling
@@ -200,10 +198,8 @@ class Accumulator:
         self, queue: PartitionQueue, encoded: bytearray, header: BatchHeader, now_ms: float
     ) -> ProducerBatch | None:
         """Append a batch that was made elsewhere, behind all records so far; None without room.
-
-        Args:
-            encoded: 61 bytes of space and the records, compressed as the header says.
-            header: complete but for producer id, epoch, sequence and the transactional bit.
+        `encoded` is 61 bytes of space and the records, compressed as the header says, which is
+        complete but for producer id, epoch, sequence and the transactional bit.
         """
         if not self._reserve(len(encoded), len(encoded), 0, forced=False):
             return None

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from moldau.client.producer.core.transaction_states import NO_PRODUCER, ProducerIdAndEpoch
@@ -41,6 +43,7 @@ SEQUENCE_COUNT: Final = 2**31
 UNNUMBERED: Final = -1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Outcome:
     """The outcome of a run of records: open → done (base offset or error), or → parts.
 
@@ -50,28 +53,15 @@ class Outcome:
         error_of: makes the error of a record by its index, where records have their own (KIP-467).
     """
 
-    __slots__ = (
-        "_parts",
-        "_waiters",
-        "base_offset",
-        "error",
-        "error_of",
-        "is_done",
-        "log_append_time_ms",
-        "partition",
-        "topic",
-    )
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic: str = topic
-        self.partition: int = partition
-        self.is_done: bool = False
-        self.error: Exception | None = None
-        self.base_offset: int = -1
-        self.log_append_time_ms: int = NO_TIMESTAMP
-        self.error_of: Callable[[int], Exception] | None = None
-        self._parts: list[tuple[int, Outcome, int]] | None = None
-        self._waiters: list[tuple[int, Waiter]] = []
+    topic: str
+    partition: int
+    is_done: bool = field(default=False, init=False)
+    error: Exception | None = field(default=None, init=False)
+    base_offset: int = field(default=-1, init=False)
+    log_append_time_ms: int = field(default=NO_TIMESTAMP, init=False)
+    error_of: Callable[[int], Exception] | None = field(default=None, init=False)
+    _parts: list[tuple[int, Outcome, int]] | None = field(default=None, init=False)
+    _waiters: list[tuple[int, Waiter]] = field(default_factory=list, init=False)
 
     @property
     def is_replaced(self) -> bool:
@@ -85,7 +75,7 @@ class Outcome:
         """The batch that has record `index` now, and its index there."""
         outcome = self
         while outcome._parts is not None:
-            place = bisect_right(outcome._parts, index, key=_start_of) - 1
+            place = bisect_right(outcome._parts, index, key=itemgetter(0)) - 1
             start, part, first_index = outcome._parts[place]
             outcome, index = part, first_index + index - start
         return outcome, index
@@ -123,10 +113,7 @@ class Outcome:
         return waiters
 
 
-def _start_of(part: tuple[int, Outcome, int]) -> int:
-    return part[0]
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerBatch(Outcome):
     """Records of one partition. States: filling → closed → (sent, back) … → done or split.
 
@@ -140,49 +127,24 @@ class ProducerBatch(Outcome):
         may_be_written: whether some attempt may have reached a log without an acknowledgement.
     """
 
-    __slots__ = (
-        "attempt_count",
-        "base_sequence",
-        "buffer",
-        "created_ms",
-        "encoded",
-        "header",
-        "is_on_wire",
-        "is_split_part",
-        "is_written",
-        "last_code",
-        "may_be_written",
-        "not_before_ms",
-        "ordinal",
-        "pair",
-        "record_count",
-        "reserved_bytes",
-        "sent_leader_epoch",
-        "uncompressed_bytes",
-    )
-
-    def __init__(
-        self, topic: str, partition: int, created_ms: float, buffer: RecordBuffer | None
-    ) -> None:
-        super().__init__(topic, partition)
-        self.buffer = buffer
-        self.encoded: bytearray | None = None
-        self.header: BatchHeader | None = None
-        self.created_ms: float = created_ms
-        self.record_count: int = 0
-        self.reserved_bytes: int = 0
-        self.uncompressed_bytes: int = 0
-        self.pair: ProducerIdAndEpoch = NO_PRODUCER
-        self.base_sequence: int = UNNUMBERED
-        self.attempt_count: int = 0
-        self.not_before_ms: float = 0.0
-        self.ordinal: int = 0
-        self.is_on_wire: bool = False
-        self.may_be_written: bool = False
-        self.is_split_part: bool = False
-        self.is_written: bool = False
-        self.last_code: ErrorCode | None = None
-        self.sent_leader_epoch: int = -1
+    created_ms: float
+    buffer: RecordBuffer | None
+    encoded: bytearray | None = None
+    header: BatchHeader | None = None
+    record_count: int = 0
+    reserved_bytes: int = 0
+    uncompressed_bytes: int = 0
+    pair: ProducerIdAndEpoch = NO_PRODUCER
+    base_sequence: int = UNNUMBERED
+    attempt_count: int = 0
+    not_before_ms: float = 0.0
+    ordinal: int = 0
+    is_on_wire: bool = False
+    may_be_written: bool = False
+    is_split_part: bool = False
+    is_written: bool = False
+    last_code: ErrorCode | None = None
+    sent_leader_epoch: int = -1
 
     @classmethod
     def of_encoded(
@@ -191,12 +153,16 @@ class ProducerBatch(Outcome):
         """A closed batch made elsewhere: header space and records in `encoded`, compressed as
         `header` says, which is complete but for the producer's part.
         """
-        batch = cls(topic, partition, created_ms, None)
-        batch.encoded = encoded
-        batch.header = header
-        batch.record_count = header.record_count
-        batch.uncompressed_bytes = len(encoded)
-        return batch
+        return cls(
+            topic,
+            partition,
+            created_ms,
+            None,
+            encoded,
+            header,
+            record_count=header.record_count,
+            uncompressed_bytes=len(encoded),
+        )
 
     @property
     def is_filling(self) -> bool:

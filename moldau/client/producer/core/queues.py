@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, TypeAlias
 
@@ -86,6 +86,7 @@ class _NoRoom:
 NO_BUFFER: Final = _NoRoom()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PartitionQueue:
     """One partition's batches: outstanding (numbered, sent at least once) before waiting ones
     before the one being filled.
@@ -103,44 +104,23 @@ class PartitionQueue:
         idle_since_ms: when the last batch ended, while there are none.
     """
 
-    __slots__ = (
-        "appender",
-        "confirmed_sequence",
-        "filling",
-        "has_hole",
-        "idle_since_ms",
-        "is_active",
-        "is_broken",
-        "known_to_log",
-        "leader_epoch",
-        "leader_id",
-        "next_ordinal",
-        "next_sequence",
-        "outstanding",
-        "pair",
-        "partition",
-        "topic",
-        "waiting",
-    )
-
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic: str = topic
-        self.partition: int = partition
-        self.appender: RecordBuffer | _NoRoom = NO_BUFFER
-        self.filling: ProducerBatch | None = None
-        self.waiting: deque[ProducerBatch] = deque()
-        self.outstanding: list[ProducerBatch] = []
-        self.is_active: bool = False
-        self.leader_id: int = -1
-        self.leader_epoch: int = -1
-        self.pair: ProducerIdAndEpoch = NO_PRODUCER
-        self.next_sequence: int = 0
-        self.next_ordinal: int = 0
-        self.confirmed_sequence: int = 0
-        self.has_hole: bool = False
-        self.is_broken: bool = False
-        self.known_to_log: int = NO_PRODUCER.producer_id
-        self.idle_since_ms: float = 0.0
+    topic: str
+    partition: int
+    appender: RecordBuffer | _NoRoom = NO_BUFFER
+    filling: ProducerBatch | None = None
+    waiting: deque[ProducerBatch] = field(default_factory=deque)
+    outstanding: list[ProducerBatch] = field(default_factory=list)
+    is_active: bool = False
+    leader_id: int = -1
+    leader_epoch: int = -1
+    pair: ProducerIdAndEpoch = NO_PRODUCER
+    next_sequence: int = 0
+    next_ordinal: int = 0
+    confirmed_sequence: int = 0
+    has_hole: bool = False
+    is_broken: bool = False
+    known_to_log: int = NO_PRODUCER.producer_id
+    idle_since_ms: float = 0.0
 
     # -- filling ---------------------------------------------------------------------------------
 
@@ -368,10 +348,8 @@ class TopicQueues:
         self, randrange: RandRange, slow_since_ms: Mapping[int, float], now_ms: float
     ) -> PartitionQueue:
         """Choose the partition for records without a key: at random, the shorter its queue the more
-        likely, among partitions with a leader that takes requests.
-
-        Args:
-            slow_since_ms: nodes that have not been ready for a request, and since when.
+        likely, among partitions with a leader that takes requests. `slow_since_ms`: nodes that have
+        not been ready for a request, and since when.
         """
         settings = self._settings
         timeout_ms = settings.availability_timeout_ms

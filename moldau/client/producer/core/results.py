@@ -79,9 +79,7 @@ class Results:
         record_errors: Mapping[int, str | None] | None = None,
     ) -> None:
         """Apply a broker's error, or the loss of its answer (NETWORK_EXCEPTION, REQUEST_TIMED_OUT).
-
-        Args:
-            record_errors: the records that were the reason, by index (KIP-467).
+        `record_errors` are the records that were the reason, by index (KIP-467).
         """
         accumulator = self._accumulator
         queue = accumulator.queue_of(batch)

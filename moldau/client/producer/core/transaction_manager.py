@@ -86,11 +86,8 @@ class Step(NamedTuple):
 
 
 class CoordinatorFeatures(NamedTuple):
-    """The capabilities of the transaction coordinator's broker.
-
-    Attributes:
-        init_producer_id_version: the highest one that it serves.
-        features_epoch: of the finalized features; -1 for a broker without any.
+    """The capabilities of the transaction coordinator's broker: the highest version of
+    InitProducerId, and what is finalized; the epoch is -1 for a broker without any features.
     """
 
     init_producer_id_version: int
@@ -230,11 +227,8 @@ class TransactionManager:
 
     def prepare(self, *, is_handed_over: bool = False) -> Problem | None:
         """Take no more records, so that everything can be flushed; the outcome is decided
-        elsewhere.
-
-        Args:
-            is_handed_over: another process ends it before `transaction.timeout.ms` is over; else
-                it waits without a time limit (KIP-939).
+        elsewhere: without a time limit (KIP-939), or with `is_handed_over` by another process
+        before `transaction.timeout.ms` is over.
         """
         if not self._two_phase and not is_handed_over:
             return Problem(
@@ -278,9 +272,7 @@ class TransactionManager:
 
     def batches_settled(self, *, needs_new_epoch: bool) -> None:
         """Note that each batch of the transaction has been acknowledged or has failed for good.
-
-        Args:
-            needs_new_epoch: sequence numbers were left out in some partition.
+        `needs_new_epoch`: sequence numbers were left out in some partition.
         """
         if needs_new_epoch:
             self._needs_bump = True

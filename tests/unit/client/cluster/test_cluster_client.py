@@ -67,15 +67,15 @@ def asked_for(broker: ScriptedBroker) -> list[list[str] | None]:
 async def test_a_topic_is_asked_for_once_however_many_wait(
     client: ClusterClient, broker: ScriptedBroker
 ):
-    found = await asyncio.gather(*(client.topic("t") for _ in range(50)))
+    found = await asyncio.gather(*(client.updates.topic("t") for _ in range(50)))
     assert {len(each.partitions) for each in found} == {2}
     assert len(asked_for(broker)) == 1
-    await client.topic("t")
+    await client.updates.topic("t")
     assert len(asked_for(broker)) == 1
 
 
 async def test_a_topic_that_comes_up_later(client: ClusterClient, broker: ScriptedBroker):
-    waiting = asyncio.create_task(client.topic("late", partition_count=3))
+    waiting = asyncio.create_task(client.updates.topic("late", partition_count=3))
     await until(lambda: len(asked_for(broker)) > 2)
     broker.topics["late"] = 2
     count = len(asked_for(broker))
@@ -98,16 +98,16 @@ async def test_a_topic_that_never_comes(client: ClusterClient, broker: ScriptedB
 
     broker.script(ApiKey.METADATA, refusing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     with pytest.raises(UnknownTopicOrPartition, match="still so after 50 ms"):
-        await client.topic("absent", timeout_ms=50)
+        await client.updates.topic("absent", timeout_ms=50)
     broker.script(ApiKey.METADATA, refusing(ErrorCode.INVALID_TOPIC_EXCEPTION))
     with pytest.raises(InvalidTopic, match="topic a/b"):
-        await client.topic("a/b")
+        await client.updates.topic("a/b")
 
 
 async def test_nobody_there():
     client = client_of(UNREACHABLE)
     with pytest.raises(RequestTimeout, match=UNREACHABLE):
-        await client.topic("t", timeout_ms=50)
+        await client.updates.topic("t", timeout_ms=50)
     with pytest.raises(NoBrokerAvailable, match=UNREACHABLE):
         await client.any_connection()
     with pytest.raises(NoBrokerAvailable, match=UNREACHABLE):
@@ -119,13 +119,13 @@ async def test_nobody_there():
 async def test_wanted_topics_stay_fresh_and_others_are_dropped(broker: ScriptedBroker):
     client = client_of(broker.address, metadata_max_age_ms=10)
     seen: list[set[str]] = []
-    client.on_update(lambda: seen.append(set(client.metadata.topics)))
-    client.want(["t", "u"])
+    client.updates.on_update(lambda: seen.append(set(client.metadata.topics)))
+    client.updates.want(["t", "u"])
     await until(lambda: len(seen) > 3)
     assert set(client.metadata.topics) == {"t", "u"}
-    client.want(["u"])
+    client.updates.want(["u"])
     await until(lambda: set(client.metadata.topics) == {"u"})
-    client.want_all()
+    client.updates.want_all()
     await until(lambda: None in asked_for(broker))
     await client.close()
     count = len(seen)
@@ -136,20 +136,20 @@ async def test_wanted_topics_stay_fresh_and_others_are_dropped(broker: ScriptedB
 
 async def test_staleness_told_a_thousand_times_is_asked_about_with_pauses(broker: ScriptedBroker):
     client = client_of(broker.address, retry_backoff_ms=20, retry_backoff_max_ms=10_000)
-    await client.topic("t")
+    await client.updates.topic("t")
     broker.requests.clear()
     # Doubling from 20 ms on, there is no room for more than a handful within any short time.
     async with asyncio.timeout(10):
         while len(asked_for(broker)) < 2:
             for _ in range(100):
-                client.request_update()
+                client.updates.request()
             await asyncio.sleep(0)
     assert len(asked_for(broker)) == 2
     await client.close()
 
 
 async def test_each_purpose_has_a_socket(client: ClusterClient):
-    await client.topic("t")
+    await client.updates.topic("t")
     data = await client.connection(NODE_ID)
     fetch = await client.connection(NODE_ID, purpose="fetch")
     coordinator = await client.connection(NODE_ID, purpose="coordinator")
@@ -160,7 +160,7 @@ async def test_each_purpose_has_a_socket(client: ClusterClient):
 
 
 async def test_ready_begins_to_connect(client: ClusterClient):
-    await client.topic("t")
+    await client.updates.topic("t")
     assert client.ready(NODE_ID, "fetch") is None
     connection = await client.connection(NODE_ID, "fetch")
     assert client.ready(NODE_ID, "fetch") is connection
@@ -169,7 +169,7 @@ async def test_ready_begins_to_connect(client: ClusterClient):
 
 
 async def test_throttled_brokers_are_left_alone(client: ClusterClient):
-    await client.topic("t")
+    await client.updates.topic("t")
     for purpose in ("data", "coordinator"):
         await client.connection(NODE_ID, purpose)
     client.throttled(NODE_ID, 40)
@@ -203,20 +203,20 @@ async def test_a_cancelled_caller_leaves_the_attempt_to_others(client: ClusterCl
 async def test_nothing_is_left_after_the_end(broker: ScriptedBroker):
     before = asyncio.all_tasks()
     client = client_of(broker.address)
-    await client.topic("t")
+    await client.updates.topic("t")
     connection = await client.connection(NODE_ID, "fetch")
-    waiting = asyncio.create_task(client.topic("absent"))
+    waiting = asyncio.create_task(client.updates.topic("absent"))
     await until(lambda: len(asked_for(broker)) > 1)
     await client.close()
     await client.close()
     assert connection.is_closed
     with pytest.raises(ClientClosed):
         await waiting
-    for call in (client.topic("t"), client.any_connection(), client.connection(NODE_ID)):
+    for call in (client.updates.topic("t"), client.any_connection(), client.connection(NODE_ID)):
         with pytest.raises(ClientClosed):
             await call
-    client.want(["t"])
-    client.request_update()
+    client.updates.want(["t"])
+    client.updates.request()
     assert client.ready(NODE_ID) is None
     assert asyncio.all_tasks() - before == set()
 
@@ -239,9 +239,9 @@ def test_another_event_loop():
 
 async def test_leaders_learned_from_answers(client: ClusterClient):
     """KIP-951: only newer epochs, and only nodes whose address is known."""
-    await client.topic("t")
+    await client.updates.topic("t")
     updates: list[int] = []
-    client.on_update(lambda: updates.append(client.metadata.version))
+    client.updates.on_update(lambda: updates.append(client.metadata.version))
     learn = client.metadata.learn_leader
     there = Broker(8, "127.0.0.1", 2, None)
     assert not learn("t", 0, 8, 2)
@@ -259,14 +259,14 @@ async def test_leaders_learned_from_answers(client: ClusterClient):
 async def test_a_broker_that_wants_us_to_start_over(broker: ScriptedBroker):
     """KIP-1102: addresses that were learned are forgotten, the bootstrap servers asked again."""
     client = client_of(broker.address)
-    await client.topic("t")
+    await client.updates.topic("t")
     client.metadata.learn_broker(Broker(9, "127.0.0.1", 1, None))
     broker.script(
         ApiKey.METADATA,
         lambda _: MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED),
         lambda _: broker.metadata(),
     )
-    client.request_update()
+    client.updates.request()
     count = len(asked_for(broker))
     await until(lambda: len(asked_for(broker)) >= count + 2)
     await until(lambda: set(client.metadata.brokers) == {NODE_ID})
@@ -278,10 +278,10 @@ async def test_a_silent_cluster_is_forgotten_after_a_while(broker: ScriptedBroke
     client = client_of(
         broker.address, metadata_recovery_rebootstrap_trigger_ms=0, request_timeout_ms=1_000
     )
-    await client.topic("t")
+    await client.updates.topic("t")
     broker.script(ApiKey.METADATA, lambda _: MetadataResponse(), lambda _: broker.metadata())
     version = client.metadata.version
-    client.request_update()
+    client.updates.request()
     await until(lambda: client.metadata.version > version + 1)
     await until(lambda: NODE_ID in client.metadata.brokers)
     assert client.metadata.leader("t", 0) == NODE_ID
@@ -292,5 +292,5 @@ async def test_errors_that_stay_end_the_waiting(broker: ScriptedBroker):
     client = client_of(broker.address)
     broker.served = {ApiKey.API_VERSIONS: (0, 4), ApiKey.METADATA: (100, 100)}
     with pytest.raises(KafkaError, match="METADATA"):
-        await client.topic("t", timeout_ms=100)
+        await client.updates.topic("t", timeout_ms=100)
     await client.close()

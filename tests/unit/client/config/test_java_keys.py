@@ -9,8 +9,14 @@ from typing import NamedTuple
 import pytest
 
 from moldau.client import AdminConfig, ConfigurationError, ConsumerConfig, ProducerConfig
-from moldau.client.config import AdminSettings, ClientConfig, ConsumerSettings, ProducerSettings
-from moldau.client.config.settings import REFUSED, UNUSED
+from moldau.client.config import (
+    AdminSettings,
+    ClientConfig,
+    ConsumerSettings,
+    ProducerSettings,
+    settings,
+)
+from moldau.client.config.settings import java_keys
 
 
 class JavaKey(NamedTuple):
@@ -55,7 +61,7 @@ def test_every_key_is_known_and_has_javas_default(client: str):
     kind = KINDS[client]
     default = kind("a:1")
     for key in TABLE:
-        if client not in key.clients or key.name in UNUSED or key.name in REFUSED:
+        if client not in key.clients or key.name in java_keys():
             continue
         name = key.name.replace(".", "_")
         assert name in kind.KEYS, key
@@ -97,12 +103,17 @@ def test_javas_defaults_written_out_are_accepted_without_a_word(client: str):
 
 def test_no_key_is_both_served_and_not():
     served = {name.replace("_", ".") for kind in KINDS.values() for name in kind.KEYS}
-    assert served.isdisjoint(UNUSED)
-    assert served.isdisjoint(REFUSED)
-    assert set(UNUSED).isdisjoint(REFUSED)
+    assert served.isdisjoint(java_keys())
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_every_key_has_one_row():
+    rows = Path(settings.__file__).with_name("java_keys.tsv").read_text().splitlines()
+    assert len(rows) - 1 == len(java_keys())
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, (_, reason) in java_keys().items() if reason)
+)
 def test_what_would_not_do_what_it_says_is_refused_with_what_to_do(name: str):
     with pytest.raises(ConfigurationError, match=rf"{name}: .*(give|come from|put)"):
         ClientConfig.from_properties({"bootstrap.servers": "a:1", name: "com.example.Mine"})

@@ -5,10 +5,9 @@ and cancellation at every step.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -31,7 +30,6 @@ from moldau.client.producer.transactions import PreparedTransaction, Transaction
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import SystemClock
 from tests.unit.client.producer.core.transaction_world import PARTITIONS, Fate
 from tests.unit.client.producer.scripted_coordinator import ScriptedBatches, ScriptedLink
 
@@ -54,12 +52,7 @@ class ScriptedProducer(Producer):
         self.batches = ScriptedBatches(link.coordinator)
         config = ProducerConfig("nowhere:1", **settings)
         self.transactions = self._transactions = self.batches.transactions = Transactions(
-            cast(ClusterClient, None),
-            config,
-            self.batches,
-            clock=SystemClock(),
-            source=random.Random(1),
-            link=link,
+            ClusterClient(config), config, self.batches, link
         )
 
     async def reached(self, state: TransactionState) -> None:

@@ -28,8 +28,7 @@ SPECIAL = {
     "__anext__": "__next__",
 }
 
-#: Parameters that only tests of the asyncio client use, and what is deliberately another type.
-INTERNAL_PARAMETERS = {"ports"}
+#: What only the blocking client calls, and what is deliberately another type.
 INTERNAL_CALLS = {"call_when_done"}
 OTHER_RETURNS = {("Producer", "transaction")}
 
@@ -50,7 +49,6 @@ def parameters_of(function: Any) -> list[tuple[str, Any, Any, str]]:
     return [
         (each.name, each.kind, each.default, str(each.annotation))
         for each in inspect.signature(function).parameters.values()
-        if each.name not in INTERNAL_PARAMETERS
     ]
 
 

@@ -81,7 +81,7 @@ def test_an_answer_that_never_came_leads_to_a_full_fetch_that_ends_the_old_sessi
     session.request({name: wanted(5)}, may_use_ids=True)
     session.accept(FetchResponse(session_id=9))
     session.request({name: wanted(6)}, may_use_ids=True)
-    session.lost()
+    session.restart()
     request = session.request({name: wanted(6)}, may_use_ids=True)
     assert (request.session_id, request.session_epoch, len(named(request))) == (9, 0, 1)
 
@@ -143,7 +143,7 @@ def test_the_broker_always_holds_what_was_asked_for(
             held.clear()
         request = session.request(asked, may_use_ids=True)
         if event == "lost":
-            session.lost()
+            session.restart()
             continue
         entries = {(topic, part): offset for topic, part, offset in named(request)}
         if request.session_epoch == 0:
@@ -163,7 +163,7 @@ def test_the_broker_always_holds_what_was_asked_for(
             held[request.session_id] = (epoch + 1, known)
             response = FetchResponse(session_id=request.session_id)
         if event == "lost after":
-            session.lost()
+            session.restart()
             continue
         if event == "unknown":
             response = FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
