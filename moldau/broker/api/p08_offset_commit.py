@@ -15,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.group.core.offset_requests import prepare_commit
 from moldau.metadata.image import TopicImage, TopicsImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
@@ -48,7 +49,17 @@ def handle(
         merged.respond(OffsetCommitResponse(topics=[]))
         return
     request.topics = valid
-    yield from services.group_coordinator.commit_offsets(context, request, merged)
+    limits = services.group_coordinator.commit_limits(request.group_id)
+    prepared = yield from prepare_commit(request, limits, services.clock.now_ms())
+    services.group_coordinator.ask(
+        request.group_id,
+        merged,
+        lambda state, _now_ms: state.offset_requests.commit(
+            request, prepared, context.api_version, merged
+        ),
+        prepared.refused,
+    )
+    context.hold_if_waiting()
 
 
 def _check(

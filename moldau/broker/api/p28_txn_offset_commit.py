@@ -16,7 +16,11 @@ from functools import partial
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.group.core.offset_requests import PreparedCommit
+from moldau.broker.coordinator.core.replies import CallbackReply
+from moldau.broker.coordinator.group.core.offset_requests import (
+    PreparedCommit,
+    prepare_transactional,
+)
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.transactions import (
@@ -112,8 +116,9 @@ class _Commit:
 
     def prepare(self) -> Iterator[None]:
         """Make ready what is stored and answered; a step for each partition."""
-        coordinator = self._services.group_coordinator
-        self._prepared = yield from coordinator.prepare_transactional(self._request)
+        limits = self._services.group_coordinator.commit_limits(self._request.group_id)
+        now_ms = self._services.clock.now_ms()
+        self._prepared = yield from prepare_transactional(self._request, limits, now_ms)
 
     def begin(self) -> None:
         request = self._request
@@ -201,8 +206,15 @@ class _Commit:
             self.refuse(ErrorCode.INVALID_TXN_STATE)
 
     def _commit(self) -> None:
-        self._services.group_coordinator.txn_offset_commit(
-            self._request, self._prepared, self._answer, self._context.api_version
+        request, prepared, version = self._request, self._prepared, self._context.api_version
+        reply_to = CallbackReply(self._answer)
+        self._services.group_coordinator.ask(
+            request.group_id,
+            reply_to,
+            lambda state, _now_ms: state.offset_requests.commit_transactional(
+                request, prepared, version, reply_to
+            ),
+            prepared.refused,
         )
 
     def refuse(self, error: ErrorCode) -> None:

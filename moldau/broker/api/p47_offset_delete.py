@@ -42,7 +42,12 @@ def handle(
         for name, partitions in valid.items()
         if partitions
     ]
-    services.group_coordinator.delete_offsets(request, merged)
+    services.group_coordinator.ask(
+        request.group_id,
+        merged,
+        lambda state, _now_ms: state.offset_requests.delete(request, merged),
+        lambda error: OffsetDeleteResponse(error_code=error),
+    )
     context.hold_if_waiting()
 
 

@@ -18,15 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic
 
-from moldau.broker.coordinator.core.result import CoordinatorState
+from moldau.broker.coordinator.core.replies import Answerable, Collector
 from moldau.broker.coordinator.key_partitions import multiple_of_counts, partition_for
 from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS, LogLoader
-from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
+from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState, StateT
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.telemetry.logs import RateLimitedLog
@@ -34,7 +34,7 @@ from moldau.runtime.telemetry.logs import RateLimitedLog
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.core.result import TransactionEnd
+    from moldau.broker.coordinator.core.result import CoordinatorResult, TransactionEnd
     from moldau.broker.coordinator.ports import RuntimePorts, RuntimeSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage, TopicImage
     from moldau.protocol.coordinator_records import CoordinatorLog
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("moldau.broker.coordinator")
-
-StateT = TypeVar("StateT", bound=CoordinatorState)
 
 KEYS_COMPARED: Final = 64
 """Keys of a loaded partition whose places are compared: each one that fits two counts by chance
@@ -311,6 +309,37 @@ class CoordinatorRuntime(Generic[StateT]):
             self._turned_away.value += 1
         return error
 
+    def ask(
+        self,
+        key: str,
+        reply_to: Answerable,
+        operation: Operation[StateT],
+        on_error: Callable[[ErrorCode], object],
+        *,
+        passes_limit: bool = False,
+    ) -> None:
+        """As `call`; have the state machine answer `reply_to`, or answer why it cannot be asked."""
+        error = self.call(key, operation, passes_limit=passes_limit)
+        if error is not ErrorCode.NONE:
+            reply_to.respond(on_error(error))
+
+    def ask_each(
+        self,
+        partition_indexes: Iterable[int],
+        operation: Callable[[StateT, Answerable], CoordinatorResult],
+        done: Callable[[list[Any]], None],
+    ) -> None:
+        """Have the state machines of several partitions answer; `done` gets all their answers, an
+        ErrorCode from a partition that cannot be asked.
+        """
+        collector = Collector(done)
+        for partition_index in partition_indexes:
+            part = collector.part()
+            error = self.call(partition_index, partial(_carried_out, operation, part))
+            if error is not ErrorCode.NONE:
+                part.respond(error)
+        collector.all_asked()
+
     def states(self) -> Iterator[tuple[int, StateT]]:
         """Index and state machine of every loaded partition; read only."""
         for partition_index, shard in list(self._shards.items()):
@@ -350,3 +379,12 @@ class CoordinatorRuntime(Generic[StateT]):
             idle = asyncio.Event()
             self._idle.append(idle.set)
             await idle.wait()
+
+
+def _carried_out(
+    operation: Callable[[StateT, Answerable], CoordinatorResult],
+    reply_to: Answerable,
+    state: StateT,
+    _now_ms: float,
+) -> CoordinatorResult:
+    return operation(state, reply_to)

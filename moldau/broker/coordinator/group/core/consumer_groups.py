@@ -245,32 +245,21 @@ class ConsumerGroups:
                 ),
             )
 
-    def consumer_group_describe(
-        self, group_ids: Iterable[str], reply_to: Answerable
-    ) -> CoordinatorResult:
-        """Describe groups that live in this partition; answers a list of DescribedGroup."""
-        described: list[DescribedGroup] = []
-        for group_id in group_ids:
-            try:
-                group = self._context.existing_consumer_group(group_id)
-                default_assignor = self._settings.assignors[0]
-                described.append(describe(group, self._context.metadata(), default_assignor))
-            except Refusal as refusal:
-                described.append(
-                    DescribedGroup(
-                        group_id=group_id,
-                        error_code=refusal.error_code,
-                        error_message=refusal.message,
-                    )
-                )
-        ids = [each.group_id for each in described]
+    def describe_group(self, group_id: str, reply_to: Answerable) -> CoordinatorResult:
+        """Describe a group; answers DescribedGroup."""
+        try:
+            group = self._context.existing_consumer_group(group_id)
+            described = describe(group, self._context.metadata(), self._settings.assignors[0])
+        except Refusal as refusal:
+            described = DescribedGroup(
+                group_id=group_id, error_code=refusal.error_code, error_message=refusal.message
+            )
         return CoordinatorResult.reply_when_committed(
             reply_to,
             described,
-            on_error=lambda error: [
-                DescribedGroup(group_id=group_id, error_code=error, error_message=None)
-                for group_id in ids
-            ],
+            on_error=lambda error: DescribedGroup(
+                group_id=group_id, error_code=error, error_message=None
+            ),
         )
 
     def _heartbeat(
