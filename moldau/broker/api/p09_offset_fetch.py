@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import CallbackReply, Collector
+from moldau.broker.coordinator.core.result import CallbackReply, Collector
 from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
@@ -76,9 +76,9 @@ def _respond_single(
         topics = []
         for refused in asked.topics or []:
             topics.append((yield from _refused_topic(refused, error)))
-    response = OffsetFetchResponse(error_code=group.error_code, topics=[])
+    response = OffsetFetchResponse(error_code=group.error_code)
     for topic in topics:
-        told = OffsetFetchResponseTopic(name=topic.name, partitions=[])
+        told = OffsetFetchResponseTopic(name=topic.name)
         response.topics.append(told)
         for found in topic.partitions:
             told.partitions.append(
@@ -163,7 +163,7 @@ def _name(
 def _refused_topic(
     topic: OffsetFetchRequestTopics, error: ErrorCode
 ) -> Steps[OffsetFetchResponseTopics]:
-    refused = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=[])
+    refused = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
     for partition in topic.partition_indexes:
         refused.partitions.append(no_offset(partition, error))
         yield

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import Answerable, CallbackReply
+from moldau.broker.coordinator.core.result import Answerable, CallbackReply
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,

@@ -11,7 +11,7 @@ transaction: also on behalf of a process that is gone (KIP-939). Known gaps: non
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import CallbackReply
+from moldau.broker.coordinator.core.result import CallbackReply
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.broker.coordinator.transaction.core.state import EndTransactionAnswer
 from moldau.broker.coordinator.transaction.core.transaction import (
@@ -23,7 +23,6 @@ from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
-FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 FIRST_VERSION_WITH_EPOCH_BUMP = 5
 
 
@@ -38,9 +37,7 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
     def answered(answer: EndTransactionAnswer) -> None:
         context.respond(
             EndTxnResponse(
-                error_code=producer_fenced_error(
-                    answer.error, is_known=version >= FIRST_VERSION_WITH_PRODUCER_FENCED
-                ),
+                error_code=producer_fenced_error(answer.error, version, known_since=2),
                 producer_id=answer.producer.producer_id,
                 producer_epoch=answer.producer.producer_epoch,
             )

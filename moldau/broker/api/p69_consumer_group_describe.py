@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import Collector
+from moldau.broker.coordinator.core.result import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -56,7 +56,7 @@ def handle(
 
 
 def _refused(group_id: str, error: ErrorCode) -> DescribedGroup:
-    return DescribedGroup(group_id=group_id, error_code=error, error_message=None)
+    return DescribedGroup(group_id=group_id, error_code=error)
 
 
 def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
@@ -71,5 +71,4 @@ def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
         group_id=group.group_id,
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         error_message="not allowed on all topics of this group",
-        members=[],
     )

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
-from moldau.broker.coordinator.core.replies import Answerable
+from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroupState
-from moldau.broker.coordinator.group.core.consumer_group import ResolvedRegularExpression
+from moldau.broker.coordinator.group.core.consumer_group import GroupContext
+from moldau.broker.coordinator.group.core.consumer_member import ResolvedRegularExpression
 from moldau.broker.coordinator.group.core.context import (
     ClientInfo,
     ConsumerGroupSettings,
@@ -37,7 +38,6 @@ from moldau.runtime.slices import LoopSlices
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.core.result import CoordinatorResult
     from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
     from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
     from moldau.broker.coordinator.ports import RuntimePorts
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 MANAGER: Final = "kafka.coordinator.group:type=GroupMetadataManager,name="
 COORDINATOR: Final = "kafka.server:type=group-coordinator-metrics,name="
-KINDS: Final = ("classic", "consumer")
 CONSUMER_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 COUNTED: Final = (
     "offset-commit",
@@ -68,11 +67,14 @@ class GroupMetrics:
     ) -> None:
         self._states = states
         self._counters = {name: registry.counter(f"{COORDINATOR}{name}-count") for name in COUNTED}
-        registry.gauge(MANAGER + "NumOffsets", self._offset_count)
+        registry.gauge(
+            MANAGER + "NumOffsets",
+            lambda: float(sum(state.offsets.count for _, state in self._states())),
+        )
         registry.gauge(MANAGER + "NumGroups", lambda: self._group_count(lambda group: True))
         for state in ClassicGroupState:
             registry.gauge(f"{MANAGER}NumGroups{state.value}", partial(self._in_state, state.value))
-        for kind in KINDS:
+        for kind in ("classic", "consumer"):
             registry.gauge(COORDINATOR + "group-count", partial(self._of_kind, kind), protocol=kind)
         for name in CONSUMER_STATES:
             registry.gauge(
@@ -83,9 +85,6 @@ class GroupMetrics:
 
     def count(self, name: str, amount: int) -> None:
         self._counters[name].value += amount
-
-    def _offset_count(self) -> float:
-        return float(sum(state.offsets.count for _, state in self._states()))
 
     def _in_state(self, name: str, kind: str = "classic") -> float:
         return self._group_count(lambda group: group.kind == kind and group.state_name == name)
@@ -102,9 +101,6 @@ class GroupMetrics:
                 for group in list(state.groups.values())
             )
         )
-
-
-_FOLLOWED: Final = frozenset({"topics_delta", "configs_delta", "features_delta"})
 
 
 class GroupCoordinator:
@@ -126,20 +122,19 @@ class GroupCoordinator:
         self.metrics = GroupMetrics(services.registry, self.runtime.states)
         self.ask = self.runtime.ask
         self.partition_of = self.runtime.partition_of
+        self.close = self.runtime.close
         self._deleted_while_loading: dict[int, frozenset[str]] = {}
 
     def _make_state(self, partition_index: int) -> GroupState:
-        return GroupState(
-            partition_index,
-            settings=self._settings,
-            consumer_settings=self._consumer_settings,
+        context = GroupContext(
+            self._settings,
+            self._consumer_settings,
             metadata=lambda: self._services.metadata.image,
             random_id=self._random_id,
             count=self.metrics.count,
-            deleted_topics=partial(
-                self._deleted_while_loading.pop, partition_index, frozenset[str]()
-            ),
         )
+        deleted = partial(self._deleted_while_loading.pop, partition_index, frozenset[str]())
+        return GroupState(context, deleted)
 
     def _random_id(self) -> str:
         return str(UUID(int=self._services.random.getrandbits(128), version=4))
@@ -155,32 +150,20 @@ class GroupCoordinator:
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.runtime.on_metadata_update(delta, image)
-        if not delta.touched & _FOLLOWED:
+        if not delta.touched & {"topics_delta", "configs_delta", "features_delta"}:
             return
         deleted = frozenset(topic.name for topic in delta.topics_delta.deleted.values())
         for partition_index in range(self.runtime.partition_count):
-            self._tell(partition_index, delta, image, deleted)
-
-    def _tell(
-        self,
-        partition_index: int,
-        delta: MetadataDelta,
-        image: MetadataImage,
-        deleted: frozenset[str],
-    ) -> None:
-        error = self.runtime.call(
-            partition_index,
-            lambda state, _now_ms: state.on_metadata_update(delta, image),
-            passes_limit=True,
-        )
-        if error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            self._deleted_while_loading.pop(partition_index, None)
-        elif deleted:
-            known = self._deleted_while_loading.get(partition_index, frozenset())
-            self._deleted_while_loading[partition_index] = known | deleted
-
-    async def close(self) -> None:
-        await self.runtime.close()
+            error = self.runtime.call(
+                partition_index,
+                lambda state, _now_ms: state.on_metadata_update(delta, image),
+                passes_limit=True,
+            )
+            if error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self._deleted_while_loading.pop(partition_index, None)
+            elif deleted:
+                known = self._deleted_while_loading.get(partition_index, frozenset())
+                self._deleted_while_loading[partition_index] = known | deleted
 
     def commit_limits(self, group_id: str) -> CommitLimits:
         return CommitLimits(
@@ -192,7 +175,7 @@ class GroupCoordinator:
             group_id,
             reply_to,
             lambda state, _now_ms: state.describe_group(group_id, api_version, reply_to),
-            lambda error: DescribedGroup(group_id=group_id, error_code=error, error_message=None),
+            lambda error: DescribedGroup(group_id=group_id, error_code=error),
         )
 
     def describe_consumer_group(self, group_id: str, reply_to: Answerable) -> None:
@@ -200,9 +183,7 @@ class GroupCoordinator:
             group_id,
             reply_to,
             lambda state, _now_ms: state.consumer_groups.describe_group(group_id, reply_to),
-            lambda error: ConsumerDescribedGroup(
-                group_id=group_id, error_code=error, error_message=None
-            ),
+            lambda error: ConsumerDescribedGroup(group_id=group_id, error_code=error),
         )
 
     def delete_group(self, group_id: str, reply_to: Answerable) -> None:

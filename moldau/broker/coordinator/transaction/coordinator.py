@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.core.replies import CallbackReply
+from moldau.broker.coordinator.core.result import Answerable, CallbackReply, CoordinatorResult
 from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.producer_ids import ProducerIdSource
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
@@ -32,24 +32,18 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 from moldau.broker.coordinator.transaction.marker_sender import MarkerSender
 from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.metadata.features import TRANSACTION_VERSION
+from moldau.metadata.image import NO_LEADER
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.core.result import CoordinatorResult
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.broker.coordinator.transaction.core.rules import InitProducerId
     from moldau.metadata.image import MetadataDelta, MetadataImage
-    from moldau.protocol.messages.p27_write_txn_markers import (
-        WriteTxnMarkersRequest,
-        WriteTxnMarkersResponse,
-    )
 
 logger = logging.getLogger("moldau.broker.transactions")
-
-NO_LEADER: Final = -1
 
 
 class TransactionCoordinator:
@@ -57,13 +51,19 @@ class TransactionCoordinator:
 
     def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
-        self._settings = TransactionSettings.from_config(services.node_config)
+        settings = TransactionSettings.from_config(services.node_config)
         self._producer_ids = ProducerIdSource(
             services.producer_ids, lambda work: services.start(work, "producer id for transactions")
         )
         self.runtime: CoordinatorRuntime[TransactionState] = CoordinatorRuntime(
             TRANSACTION_STATE,
-            self._make_state,
+            lambda _partition_index: TransactionState(
+                settings=settings,
+                producer_ids=self._producer_ids,
+                transaction_version=lambda: services.metadata.image.features.level(
+                    TRANSACTION_VERSION
+                ),
+            ),
             execute=self._execute,
             settings=RuntimeSettings.for_transactions(services.node_config),
             ports=ports,
@@ -72,7 +72,7 @@ class TransactionCoordinator:
         self._markers = MarkerSender(
             services,
             coordinator_epoch=self.runtime.coordinator_epoch,
-            write_here=self._write_here,
+            write_here=lambda request, done: services.go_on(write_markers(services, request, done)),
             written=self._written,
         )
 
@@ -146,8 +146,7 @@ class TransactionCoordinator:
 
         self.ask(transactional_id, reply_to, operation, partial(dict.fromkeys, partitions))
 
-    def describe(self, transactional_id: str, done: Callable[[DescribeAnswer], None]) -> None:
-        reply_to = CallbackReply(done)
+    def describe(self, transactional_id: str, reply_to: Answerable) -> None:
         self.ask(
             transactional_id,
             reply_to,
@@ -186,17 +185,6 @@ class TransactionCoordinator:
 
     # -- inner workings --------------------------------------------------------------------------
 
-    def _make_state(self, partition_index: int) -> TransactionState:
-        del partition_index
-        return TransactionState(
-            settings=self._settings,
-            producer_ids=self._producer_ids,
-            transaction_version=self._transaction_version,
-        )
-
-    def _transaction_version(self) -> int:
-        return self._services.metadata.image.features.level(TRANSACTION_VERSION)
-
     def _execute(self, partition_index: int, command: object) -> None:
         assert isinstance(command, SendMarkers)
         self._markers.send(partition_index, command)
@@ -209,8 +197,3 @@ class TransactionCoordinator:
             lambda state, now_ms: state.markers_written(command, partitions, now_ms),
             passes_limit=True,
         )
-
-    def _write_here(
-        self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]
-    ) -> None:
-        self._services.go_on(write_markers(self._services, request, done))
