@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
 
+from moldau.broker.api.forwarding import forward
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
+from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
@@ -26,69 +30,115 @@ FROM_PYTHON_LEVEL: Final = {
 }
 
 
-#: Resource types that requests may name here; the others belong to parts not served yet.
-SERVED_TYPES: Final = frozenset(
-    {
-        ConfigResourceType.TOPIC,
-        ConfigResourceType.BROKER,
-        ConfigResourceType.BROKER_LOGGER,
-        ConfigResourceType.GROUP,
-    }
-)
-
 Problem = tuple[ErrorCode, str]
 
+_GUARDED: Final = {
+    ConfigResourceType.TOPIC: (ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic"),
+    ConfigResourceType.GROUP: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "group"),
+}
+"""What guards a resource's configuration where it is not the cluster."""
 
-def authorized_for(
+FORWARD_TIMEOUT_MS: Final = 30_000
+
+
+def refusal(
+    services: BrokerServices,
     context: RequestContext,
     operation: Operation,
     resource_type: int,
     resource_name: str,
 ) -> Problem | None:
-    """Why the client may not do this to the resource's configuration, or None when it may."""
-    if resource_type == ConfigResourceType.TOPIC:
-        if context.authorized(operation, ResourceType.TOPIC, resource_name):
-            return None
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed on this topic"
-    if resource_type == ConfigResourceType.GROUP:
-        if context.authorized(operation, ResourceType.GROUP, resource_name):
-            return None
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED, "not allowed on this group"
-    if context.authorized_cluster(operation):
-        return None
-    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed on the cluster"
-
-
-def problem(services: BrokerServices, resource_type: int, resource_name: str) -> Problem | None:
-    """What is wrong with the resource a request names, or None."""
-    if resource_type not in SERVED_TYPES:
-        return (
-            ErrorCode.INVALID_REQUEST,
-            f"resource type {resource_type} is not served; 2 (topic), 4 (broker), "
-            "8 (broker logger) and 32 (group) are",
-        )
+    """Why the client may not do this to the resource's configuration, or what is wrong with the
+    resource; None for nothing.
+    """
+    if resource_type in _GUARDED:
+        guard, error, word = _GUARDED[ConfigResourceType(resource_type)]
+        if not context.authorized(operation, guard, resource_name):
+            return error, f"not allowed on this {word}"
+    elif not context.authorized_cluster(operation):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed on the cluster"
     if resource_type == ConfigResourceType.TOPIC:
         illegal = topic_name_problem(resource_name)
         if illegal is not None:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, illegal
         if resource_name not in services.metadata.image.topics.topics_by_name:
-            return (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"there is no topic {resource_name}",
-            )
-        return None
-    if resource_type == ConfigResourceType.GROUP:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {resource_name}"
+    elif resource_type == ConfigResourceType.GROUP:
         if not resource_name:
             return ErrorCode.INVALID_REQUEST, "a group's name must not be empty"
-        return None
-    if resource_type == ConfigResourceType.BROKER and resource_name == "":
-        return None
-    if resource_name != str(services.broker_id):
+    elif resource_type not in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER):
+        return (
+            ErrorCode.INVALID_REQUEST,
+            f"resource type {resource_type} is not served; 2 (topic), 4 (broker), "
+            "8 (broker logger) and 32 (group) are",
+        )
+    elif resource_name != str(services.broker_id) and (
+        resource_name or resource_type == ConfigResourceType.BROKER_LOGGER
+    ):
         return (
             ErrorCode.INVALID_REQUEST,
             f"this broker answers for resource {services.broker_id}, not for {resource_name!r}",
         )
     return None
+
+
+async def alter(
+    services: BrokerServices,
+    context: RequestContext,
+    request: Any,
+    response: Any,
+    new_entry: Callable[..., Any],
+    decide: Callable[[Any], Problem | None],
+    *,
+    tells_repeated_once: bool,
+) -> None:
+    """Fill the response of AlterConfigs or IncrementalAlterConfigs. A resource named twice is
+    INVALID_REQUEST.
+
+    Args:
+        new_entry: the class of the response's entries.
+        decide: what becomes of a resource; None for what the controller decides.
+    """
+    slices = LoopSlices(services.clock)
+    counts = Counter[tuple[int, str]]()
+    by_identity: dict[tuple[int, str], Any] = {}
+    for resource in request.resources:
+        if slices.is_over:
+            await slices.next()
+        identity = (resource.resource_type, resource.resource_name)
+        counts[identity] += 1
+        by_identity[identity] = resource
+
+    def tell(resource: Any, outcome: Problem) -> None:
+        response.responses.append(
+            new_entry(
+                error_code=outcome[0],
+                error_message=outcome[1] or None,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+
+    forwarded = []
+    for resource in by_identity.values() if tells_repeated_once else request.resources:
+        if slices.is_over:
+            await slices.next()
+        outcome: Problem | None = ErrorCode.INVALID_REQUEST, "named twice in one request"
+        if counts[resource.resource_type, resource.resource_name] == 1:
+            outcome = decide(resource)
+        if outcome is None:
+            forwarded.append(resource)
+        else:
+            tell(resource, outcome)
+    if not forwarded:
+        return
+    to_forward = type(request)(resources=forwarded, validate_only=request.validate_only)
+    answered = await forward(services, context, to_forward, timeout_ms=FORWARD_TIMEOUT_MS)
+    if answered is not None:
+        response.responses += answered.responses
+        return
+    for resource in forwarded:
+        tell(resource, (ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer"))
 
 
 def known_loggers() -> list[str]:

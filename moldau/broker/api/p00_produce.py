@@ -21,7 +21,7 @@ from typing import Final
 
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.transaction.verification import TransactionalProduce
+from moldau.broker.coordinator.transaction.verification import Support, TransactionalProduce
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
 from moldau.broker.replica.partition import Partition
@@ -65,7 +65,9 @@ def handle(
     """Append every partition's batch, then answer when the acknowledgements are there."""
     manager = services.replica_manager
     operation = ProduceOperation(manager, context, request.acks)
-    problem = _request_problem(request)
+    problem = NO_PROBLEM  # of the request as a whole; every partition is told
+    if request.acks not in VALID_ACKS:
+        problem = ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
     transaction = None
     producers = _transactional_producers(request)
     if producers and problem is NO_PROBLEM:
@@ -77,7 +79,7 @@ def handle(
                 operation,
                 request.transactional_id,
                 *producers.pop(),
-                context.api_version,
+                Support.of(context.api_version, abortable_since=11, adds_since=12),
             )
     for topic in request.topic_data:
         response = TopicProduceResponse(
@@ -89,13 +91,6 @@ def handle(
         transaction.verify()
     operation.start_waiting(request.timeout_ms)
     manager.complete_soon()
-
-
-def _request_problem(request: ProduceRequest) -> Problem:
-    """What is wrong with the request as a whole; every partition is told."""
-    if request.acks not in VALID_ACKS:
-        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}, not -1, 0 or 1"
-    return NO_PROBLEM
 
 
 def _transactional_producers(request: ProduceRequest) -> set[tuple[int, int]]:

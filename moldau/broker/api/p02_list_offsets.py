@@ -70,10 +70,9 @@ async def answer(
     slices = LoopSlices(services.clock)
     repeated = await _repeated(request, slices)
     for topic in request.topics:
-        repeated_indexes = repeated[topic.name]
         results: list[ListOffsetsPartitionResponse] = []
         for asked in topic.partitions:
-            if asked.partition_index in repeated_indexes:
+            if (topic.name, asked.partition_index) in repeated:
                 found = Found(ErrorCode.INVALID_REQUEST)
             else:
                 found = await _look_up(services, context, request, topic.name, asked)
@@ -84,18 +83,17 @@ async def answer(
     return response
 
 
-async def _repeated(request: ListOffsetsRequest, slices: LoopSlices) -> dict[str, set[int]]:
-    """Of each topic, the partitions that the request names more than once."""
-    seen: dict[str, set[int]] = {}
-    repeated: dict[str, set[int]] = {}
+async def _repeated(request: ListOffsetsRequest, slices: LoopSlices) -> set[tuple[str, int]]:
+    """The partitions that the request names more than once."""
+    seen: set[tuple[str, int]] = set()
+    twice: set[tuple[str, int]] = set()
     for topic in request.topics:
-        known = seen.setdefault(topic.name, set())
-        twice = repeated.setdefault(topic.name, set())
         for asked in topic.partitions:
-            (twice if asked.partition_index in known else known).add(asked.partition_index)
+            named = (topic.name, asked.partition_index)
+            (twice if named in seen else seen).add(named)
             if slices.is_over:
                 await slices.next()
-    return repeated
+    return twice
 
 
 def _result(api_version: int, partition_index: int, found: Found) -> ListOffsetsPartitionResponse:

@@ -34,7 +34,7 @@ from moldau.protocol.messages.p03_metadata import (
 )
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.types import ZERO_UUID, is_legal_topic_name
-from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.authorizer import Operation
 from moldau.server.request_context import RequestContext
 
 AUTO_CREATE_WAIT_MS = 5_000
@@ -46,8 +46,11 @@ PARTITIONS_PER_TURN = 1_000
 async def answer(
     services: BrokerServices, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse:
-    wanted = _wanted_topics(request, context.api_version)
+    wanted = request.topics
+    if context.api_version == 0 and not wanted:
+        wanted = None
     image = services.metadata.image
+    creation_errors: dict[str, ErrorCode] = {}
     if wanted is not None and request.allow_auto_topic_creation:
         missing = [
             topic.name
@@ -55,22 +58,38 @@ async def answer(
             if topic.topic_id == ZERO_UUID
             and topic.name
             and topic.name not in image.topics.topics_by_name
-            and context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+            and context.authorized_topic(Operation.DESCRIBE, topic.name)
         ]
         if missing and services.node_config["auto.create.topics.enable"]:
             creation_errors = await _create_missing(services, context, missing)
             image = services.metadata.image
-        else:
-            creation_errors = {}
+    response = MetadataResponse(
+        brokers=metadata_brokers(image, context.listener_name),
+        cluster_id=services.cluster_id,
+        controller_id=services.metadata.controller_id_for_clients(),
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = context.authorized_cluster_operations()
+    view = _View(context, request, image, alive_brokers(image))
+    described: Iterator[MetadataResponseTopic]
+    if wanted is None:
+        described = (
+            view.describe(name)
+            for name in sorted(image.topics.topics_by_name)
+            if context.authorized_topic(Operation.DESCRIBE, name)
+        )
     else:
-        creation_errors = {}
-    return await _respond(services, context, request, image, wanted, creation_errors)
-
-
-def _wanted_topics(request: MetadataRequest, api_version: int) -> list[MetadataRequestTopic] | None:
-    if request.topics is None or (api_version == 0 and not request.topics):
-        return None
-    return request.topics
+        described = (
+            view.describe_wanted(topic, creation_errors) for topic in _without_repeats(wanted)
+        )
+    partition_count = 0
+    for topic in described:
+        response.topics.append(topic)
+        partition_count += len(topic.partitions) + 1
+        if partition_count > PARTITIONS_PER_TURN:
+            partition_count = 0
+            await asyncio.sleep(0)  # other requests have their turn; the image stays this one
+    return response
 
 
 async def _create_missing(
@@ -82,7 +101,7 @@ async def _create_missing(
     creatable = []
     cluster_wide = context.authorized_cluster(Operation.CREATE)
     for name in names:
-        if cluster_wide or context.authorized(Operation.CREATE, ResourceType.TOPIC, name):
+        if cluster_wide or context.authorized_topic(Operation.CREATE, name):
             creatable.append(
                 creatable_topic(services.node_config, name)
                 or CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
@@ -115,43 +134,6 @@ async def _create_missing(
     return errors
 
 
-async def _respond(
-    services: BrokerServices,
-    context: RequestContext,
-    request: MetadataRequest,
-    image: MetadataImage,
-    wanted: list[MetadataRequestTopic] | None,
-    creation_errors: dict[str, ErrorCode],
-) -> MetadataResponse:
-    response = MetadataResponse(
-        brokers=metadata_brokers(image, context.listener_name),
-        cluster_id=services.cluster_id,
-        controller_id=services.metadata.controller_id_for_clients(),
-    )
-    if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = context.authorized_cluster_operations()
-    view = _View(context, request, image, alive_brokers(image))
-    described: Iterator[MetadataResponseTopic]
-    if wanted is None:
-        described = (
-            view.describe(name)
-            for name in sorted(image.topics.topics_by_name)
-            if context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, name)
-        )
-    else:
-        described = (
-            view.describe_wanted(topic, creation_errors) for topic in _without_repeats(wanted)
-        )
-    partition_count = 0
-    for topic in described:
-        response.topics.append(topic)
-        partition_count += len(topic.partitions) + 1
-        if partition_count > PARTITIONS_PER_TURN:
-            partition_count = 0
-            await asyncio.sleep(0)  # other requests have their turn; the image stays this one
-    return response
-
-
 def _without_repeats(wanted: list[MetadataRequestTopic]) -> Iterator[MetadataRequestTopic]:
     seen: set[object] = set()
     for topic in wanted:
@@ -162,8 +144,6 @@ def _without_repeats(wanted: list[MetadataRequestTopic]) -> Iterator[MetadataReq
 
 
 class _View(NamedTuple):
-    """One image as one client sees it."""
-
     context: RequestContext
     request: MetadataRequest
     image: MetadataImage
@@ -176,9 +156,7 @@ class _View(NamedTuple):
         context, image = self.context, self.image
         if wanted.topic_id != ZERO_UUID:
             known = image.topics.topics_by_id.get(wanted.topic_id)
-            if known is None or not context.authorized(
-                Operation.DESCRIBE, ResourceType.TOPIC, known.name
-            ):
+            if known is None or not context.authorized_topic(Operation.DESCRIBE, known.name):
                 return MetadataResponseTopic(
                     error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                     name=None if context.api_version >= 12 else "",
@@ -186,7 +164,7 @@ class _View(NamedTuple):
                 )
             return self.describe(known.name)
         name = wanted.name or ""
-        if not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        if not context.authorized_topic(Operation.DESCRIBE, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name in image.topics.topics_by_name:
             return self.describe(name)

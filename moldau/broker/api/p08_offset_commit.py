@@ -15,8 +15,8 @@ from typing import Final
 from uuid import UUID
 
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.group.core.offset_requests import prepare_commit
 from moldau.metadata.image import TopicImage, TopicsImage
-from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
@@ -41,43 +41,42 @@ def handle(
     merged = _Merged(context)
     valid: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
-        checked = yield from _check(context, image, topic, merged, refusal)
-        if checked is not None:
-            valid.append(checked)
-    if not valid:
-        merged.respond(OffsetCommitResponse(topics=[]))
-        return
-    request.topics = valid
-    yield from services.group_coordinator.commit_offsets(context, request, merged)
-
-
-def _check(
-    context: RequestContext,
-    image: TopicsImage,
-    topic: OffsetCommitRequestTopic,
-    merged: _Merged,
-    refusal: ErrorCode,
-) -> Steps[OffsetCommitRequestTopic | None]:
-    """The topic with its name, its id and the partitions it has; none if there is a `refusal`."""
-    error, found = (refusal, None) if refusal else _find(context, image, topic)
-    valid = []
-    refused = merged.entry(topic.name, topic.topic_id)
-    for asked in topic.partitions:
-        told = error
-        if found is not None and asked.partition_index not in found.partitions:
-            told = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if told is ErrorCode.NONE:
-            valid.append(asked)
-        else:
-            refused.append(
-                OffsetCommitResponsePartition(
-                    partition_index=asked.partition_index, error_code=told
+        error, found = (refusal, None) if refusal else _find(context, image, topic)
+        refused = merged.entry(topic.name, topic.topic_id)
+        partitions = []
+        for asked in topic.partitions:
+            index = asked.partition_index
+            told = error
+            if found is not None and index not in found.partitions:
+                told = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if told is ErrorCode.NONE:
+                partitions.append(asked)
+            else:
+                refused.append(
+                    OffsetCommitResponsePartition(partition_index=index, error_code=told)
+                )
+            yield
+        if found is not None and partitions:
+            valid.append(
+                OffsetCommitRequestTopic(
+                    name=found.name, topic_id=found.topic_id, partitions=partitions
                 )
             )
-        yield
-    if found is None or not valid:
-        return None
-    return OffsetCommitRequestTopic(name=found.name, topic_id=found.topic_id, partitions=valid)
+    if not valid:
+        merged.respond(OffsetCommitResponse())
+        return
+    request.topics = valid
+    limits = services.group_coordinator.commit_limits(request.group_id)
+    prepared = yield from prepare_commit(request, limits, services.clock.now_ms())
+    services.group_coordinator.ask(
+        request.group_id,
+        merged,
+        lambda state, _now_ms: state.offset_requests.commit(
+            request, prepared, context.api_version, merged
+        ),
+        prepared.refused,
+    )
+    context.hold_if_waiting()
 
 
 def _find(
@@ -110,7 +109,7 @@ class _Merged:
         key = topic_id if self._has_ids else name
         topic = self._topics.get(key)
         if topic is None:
-            topic = OffsetCommitResponseTopic(name=name, topic_id=topic_id, partitions=[])
+            topic = OffsetCommitResponseTopic(name=name, topic_id=topic_id)
             self._topics[key] = topic
         return topic.partitions
 

@@ -10,12 +10,12 @@ epoch (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import Answerable, Collector
+from moldau.broker.coordinator.core.result import CallbackReply, Collector
 from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
@@ -51,8 +51,7 @@ def handle(
 
     collector = Collector(done)
     for group in groups:
-        part = collector.part()
-        yield from _ask(services, context, group, part, require_stable=request.require_stable)
+        yield from _ask(services, context, group, collector, require_stable=request.require_stable)
     collector.all_asked()
     context.hold_if_waiting()
 
@@ -77,9 +76,9 @@ def _respond_single(
         topics = []
         for refused in asked.topics or []:
             topics.append((yield from _refused_topic(refused, error)))
-    response = OffsetFetchResponse(error_code=group.error_code, topics=[])
+    response = OffsetFetchResponse(error_code=group.error_code)
     for topic in topics:
-        told = OffsetFetchResponseTopic(name=topic.name, partitions=[])
+        told = OffsetFetchResponseTopic(name=topic.name)
         response.topics.append(told)
         for found in topic.partitions:
             told.partitions.append(
@@ -99,35 +98,52 @@ def _ask(
     services: BrokerServices,
     context: RequestContext,
     group: OffsetFetchRequestGroup,
-    part: Answerable,
+    collector: Collector[OffsetFetchResponseGroup],
     *,
     require_stable: bool,
 ) -> Iterator[None]:
     if not context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
-        part.respond(refused_fetch(group, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        collector.part().respond(refused_fetch(group, ErrorCode.GROUP_AUTHORIZATION_FAILED))
         yield
         return
-    coordinator = services.group_coordinator
     if group.topics is None:
-        visible = partial(_visible, services, context)
-        coordinator.fetch_offsets(
-            group, _Answering(services, part, visible), require_stable=require_stable
-        )
-        yield
-        return
-    valid: list[OffsetFetchRequestTopics] = []
-    refused: list[OffsetFetchResponseTopics] = []
-    for topic in group.topics:
-        error = _name(services, context, topic)
-        if error is ErrorCode.NONE:
-            valid.append(topic)
-        else:
-            refused.append((yield from _refused_topic(topic, error)))
-        yield
-    group.topics = valid
-    merged = _Answering(services, part, partial(_with_refused, refused))
-    coordinator.fetch_offsets(group, merged, require_stable=require_stable)
+        part = collector.part(partial(_visible, services, context))
+    else:
+        valid: list[OffsetFetchRequestTopics] = []
+        refused: list[OffsetFetchResponseTopics] = []
+        for topic in group.topics:
+            error = _name(services, context, topic)
+            if error is ErrorCode.NONE:
+                valid.append(topic)
+            else:
+                refused.append((yield from _refused_topic(topic, error)))
+            yield
+        group.topics = valid
+        part = collector.part(partial(_with_refused, refused))
+
+    def answered(answer: OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]) -> None:
+        if isinstance(answer, OffsetFetchResponseGroup):
+            part.respond(answer)
+        else:  # of very many partitions
+            services.go_on(_respond_in_steps(part, answer))
+
+    reply_to = CallbackReply(answered)
+    is_confirmed = services.is_confirmed()
+    services.group_coordinator.ask(
+        group.group_id,
+        reply_to,
+        lambda state, _now_ms: state.offset_requests.fetch(
+            group, reply_to, require_stable=require_stable, is_confirmed=is_confirmed
+        ),
+        partial(refused_fetch, group),
+    )
     yield
+
+
+def _respond_in_steps(
+    part: CallbackReply, steps: Steps[OffsetFetchResponseGroup]
+) -> Iterator[None]:
+    part.respond((yield from steps))
 
 
 def _name(
@@ -147,40 +163,11 @@ def _name(
 def _refused_topic(
     topic: OffsetFetchRequestTopics, error: ErrorCode
 ) -> Steps[OffsetFetchResponseTopics]:
-    refused = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=[])
+    refused = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
     for partition in topic.partition_indexes:
         refused.partitions.append(no_offset(partition, error))
         yield
     return refused
-
-
-class _Answering:
-    """Hands on what the coordinator says of a group, when it is whole: of very many partitions the
-    coordinator gives the steps that make the answer.
-
-    Args:
-        complete: makes of a group what this client is told of it.
-    """
-
-    def __init__(
-        self,
-        services: BrokerServices,
-        part: Answerable,
-        complete: Callable[[OffsetFetchResponseGroup], OffsetFetchResponseGroup],
-    ) -> None:
-        self._services = services
-        self._part = part
-        self._complete = complete
-
-    def respond(self, message: OffsetFetchResponseGroup | Steps[OffsetFetchResponseGroup]) -> None:
-        if isinstance(message, OffsetFetchResponseGroup):
-            self._part.respond(self._complete(message))
-        else:
-            self._services.go_on(self._go_on(message))
-
-    def _go_on(self, steps: Steps[OffsetFetchResponseGroup]) -> Iterator[None]:
-        group = yield from steps
-        self._part.respond(self._complete(group))
 
 
 def _with_refused(

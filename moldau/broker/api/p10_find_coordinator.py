@@ -10,8 +10,7 @@ Known gaps: share partitions have no coordinator here; they get COORDINATOR_NOT_
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.key_partitions import partition_for
@@ -30,26 +29,24 @@ FIRST_SHARE_VERSION: Final = 6
 NO_NODE: Final = -1
 
 
-class KeyType(IntEnum):
-    """What a key names."""
+class Kind(NamedTuple):
+    """What guards a key, the error where that forbids it, and the topic that coordinates it."""
 
-    GROUP = 0
-    TRANSACTION = 1
-    SHARE = 2
+    guard: ResourceType
+    refusal: ErrorCode
+    topic: str | None
 
 
-RESOURCE_TYPES: Final = {
-    KeyType.GROUP: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
-    KeyType.TRANSACTION: (
+SHARE: Final = 2
+
+KINDS: Final = {
+    0: Kind(ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, CONSUMER_OFFSETS.topic),
+    1: Kind(
         ResourceType.TRANSACTIONAL_ID,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        TRANSACTION_STATE.topic,
     ),
-    KeyType.SHARE: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
-}
-
-TOPICS: Final = {
-    KeyType.GROUP: CONSUMER_OFFSETS.topic,
-    KeyType.TRANSACTION: TRANSACTION_STATE.topic,
+    SHARE: Kind(ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, None),
 }
 
 
@@ -81,29 +78,20 @@ def handle(
 def _coordinator(
     services: BrokerServices, context: RequestContext, key_type: int, key: str
 ) -> Coordinator:
-    if key_type not in RESOURCE_TYPES or (
-        key_type == KeyType.SHARE and context.api_version < FIRST_SHARE_VERSION
-    ):
+    kind = KINDS.get(key_type)
+    if kind is None or (key_type == SHARE and context.api_version < FIRST_SHARE_VERSION):
         message = f"key type {key_type} is unknown: 0 group, 1 transaction"
         return _refusal(key, ErrorCode.INVALID_REQUEST, message)
-    resource_type, refusal = RESOURCE_TYPES[KeyType(key_type)]
-    if not context.authorized(Operation.DESCRIBE, resource_type, key):
-        return _refusal(key, refusal, refusal.message)
-    topic = TOPICS.get(KeyType(key_type))
-    if topic is None:
+    if not context.authorized(Operation.DESCRIBE, kind.guard, key):
+        return _refusal(key, kind.refusal, kind.refusal.message)
+    if kind.topic is None:
         message = "there is no coordinator of share groups here"
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-    return _leader(services, context, topic, key)
-
-
-def _leader(
-    services: BrokerServices, context: RequestContext, topic_name: str, key: str
-) -> Coordinator:
     image = services.metadata.image
-    topic = image.topics.topics_by_name.get(topic_name)
+    topic = image.topics.topics_by_name.get(kind.topic)
     if topic is None:
-        services.internal_topics.ensure(topic_name)
-        message = f"{topic_name} is being created"
+        services.internal_topics.ensure(kind.topic)
+        message = f"{kind.topic} is being created"
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     registration = topic.partitions.get(partition_for(key, len(topic.partitions)))
     leader_id = NO_NODE if registration is None else registration.leader
@@ -112,14 +100,9 @@ def _leader(
         None if broker is None or broker.fenced else broker.listeners.get(context.listener_name)
     )
     if endpoint is None:
-        message = f"the key's partition of {topic_name} has no leader that can be reached"
+        message = f"the key's partition of {kind.topic} has no leader that can be reached"
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
-    return Coordinator(
-        key=key,
-        node_id=leader_id,
-        host=endpoint.host,
-        port=endpoint.port,
-    )
+    return Coordinator(key=key, node_id=leader_id, host=endpoint.host, port=endpoint.port)
 
 
 def _refusal(key: str, error: ErrorCode, message: str) -> Coordinator:

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.group.core.joining import join_error
+from moldau.broker.coordinator.group.coordinator import client_of
+from moldau.broker.coordinator.group.core.joining import Joining, join_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest
 from moldau.server.authorizer import Operation, ResourceType
@@ -32,4 +33,14 @@ def handle(
         error = ErrorCode.GROUP_AUTHORIZATION_FAILED
         context.respond(join_error(error, request.member_id, context.api_version))
         return
-    yield from services.group_coordinator.join_group(context, request)
+    version = context.api_version
+    joining = yield from Joining.read(request, version, client_of(context), context)
+    services.group_coordinator.ask(
+        request.group_id,
+        context,
+        lambda state, now_ms: state.join_group(joining, now_ms),
+        lambda error: join_error(error, request.member_id, version),
+        passes_limit=True,
+    )
+    if not context.is_answered:
+        context.request.release_body()  # it waits for other members

@@ -18,4 +18,14 @@ def handle(services: BrokerServices, context: RequestContext, request: Heartbeat
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
-    services.group_coordinator.heartbeat(context, request)
+    services.group_coordinator.ask(
+        request.group_id,
+        context,
+        lambda state, now_ms: state.protocol_of(request.group_id).heartbeat(
+            request, context, now_ms
+        ),
+        lambda error: HeartbeatResponse(
+            error_code=ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
+        ),
+        passes_limit=True,
+    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import Answerable
+from moldau.broker.coordinator.core.result import Answerable, CallbackReply
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,
@@ -32,9 +32,16 @@ def handle(
         context.respond(LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
     reply_to: Answerable = context
+
+    def respond_single(message: LeaveGroupResponse) -> None:
+        error = message.error_code
+        if not error and message.members:
+            error = message.members[0].error_code
+        context.respond(LeaveGroupResponse(error_code=error))
+
     if context.api_version < FIRST_BATCHED_VERSION:
         request.members = [MemberIdentity(member_id=request.member_id, group_instance_id=None)]
-        reply_to = _Single(context)
+        reply_to = CallbackReply(respond_single)
     answers: list[MemberResponse] = []
     for member in request.members:
         answers.append(
@@ -45,17 +52,13 @@ def handle(
             )
         )
         yield
-    services.group_coordinator.leave_group(context, request, reply_to, answers)
-
-
-class _Single:
-    """Answers in the form of the versions with one member."""
-
-    def __init__(self, context: RequestContext) -> None:
-        self._context = context
-
-    def respond(self, message: LeaveGroupResponse) -> None:
-        error = message.error_code
-        if not error and message.members:
-            error = message.members[0].error_code
-        self._context.respond(LeaveGroupResponse(error_code=error))
+    services.group_coordinator.ask(
+        request.group_id,
+        reply_to,
+        lambda state, now_ms: state.protocol_of(request.group_id).leave_group(
+            request, reply_to, now_ms, answers
+        ),
+        lambda error: LeaveGroupResponse(error_code=error),
+        passes_limit=True,
+    )
+    context.hold_if_waiting()

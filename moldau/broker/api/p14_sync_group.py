@@ -30,4 +30,12 @@ def handle(services: BrokerServices, context: RequestContext, request: SyncGroup
     if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
         context.respond(SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
         return
-    services.group_coordinator.sync_group(context, request)
+    services.group_coordinator.ask(
+        request.group_id,
+        context,
+        lambda state, _now_ms: state.protocol_of(request.group_id).sync_group(request, context),
+        lambda error: SyncGroupResponse(error_code=error),
+        passes_limit=True,
+    )
+    if not context.is_answered:
+        context.request.release_body()  # it waits for the leader

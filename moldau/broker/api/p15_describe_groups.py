@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import Collector
+from moldau.broker.coordinator.core.result import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import (
     DescribedGroup,
@@ -43,11 +43,7 @@ def handle(
             services.group_coordinator.describe_group(group_id, context.api_version, part)
         else:
             part.respond(
-                DescribedGroup(
-                    group_id=group_id,
-                    error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
-                    error_message=None,
-                )
+                DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
             )
         yield
     collector.all_asked()

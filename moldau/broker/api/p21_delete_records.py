@@ -36,7 +36,7 @@ def handle(
     response = DeleteRecordsResponse()
     operation = DelayedDeleteRecords(manager, context, response)
     for topic in request.topics:
-        result = DeleteRecordsTopicResult(name=topic.name, partitions=[])
+        result = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(result)
         for asked in topic.partitions:
             slot = DeleteRecordsPartitionResult(

@@ -29,16 +29,14 @@ from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
-FIRST_VERSION_WITH_PRODUCER_FENCED = 4
-
 
 def handle(
     services: BrokerServices, context: RequestContext, request: InitProducerIdRequest
 ) -> None:
     has_id = request.producer_id != NO_PRODUCER_ID
-    refusal = _refusal(
-        context, request, is_contradictory=has_id == (request.producer_epoch == NO_PRODUCER_EPOCH)
-    )
+    refusal = _refusal(context, request)
+    if refusal is ErrorCode.NONE and has_id == (request.producer_epoch == NO_PRODUCER_EPOCH):
+        refusal = ErrorCode.INVALID_REQUEST
     if refusal is not ErrorCode.NONE:
         context.respond(_error(refusal))
         return
@@ -49,10 +47,7 @@ def handle(
     def answered(answer: InitProducerIdAnswer) -> None:
         context.respond(
             InitProducerIdResponse(
-                error_code=producer_fenced_error(
-                    answer.error,
-                    is_known=context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED,
-                ),
+                error_code=producer_fenced_error(answer.error, context.api_version, known_since=4),
                 producer_id=answer.producer.producer_id,
                 producer_epoch=answer.producer.producer_epoch,
                 ongoing_txn_producer_id=answer.ongoing.producer_id,
@@ -75,9 +70,7 @@ def handle(
     context.hold_if_waiting()
 
 
-def _refusal(
-    context: RequestContext, request: InitProducerIdRequest, *, is_contradictory: bool
-) -> ErrorCode:
+def _refusal(context: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
     """What keeps the request from the coordinator; NONE for nothing."""
     transactional_id = request.transactional_id
     if transactional_id is not None:
@@ -93,7 +86,7 @@ def _refusal(
         Operation.IDEMPOTENT_WRITE
     ) and not context.authorized_by_resource_type(Operation.WRITE, ResourceType.TOPIC):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return ErrorCode.INVALID_REQUEST if is_contradictory else ErrorCode.NONE
+    return ErrorCode.NONE
 
 
 async def _give(services: BrokerServices, context: RequestContext) -> None:
@@ -106,6 +99,4 @@ async def _give(services: BrokerServices, context: RequestContext) -> None:
 
 
 def _error(error: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(
-        error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
-    )
+    return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)

@@ -16,7 +16,6 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
 from moldau.server.authorizer import Operation
@@ -31,35 +30,24 @@ def handle(
         operation = None
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
-        result = OffsetForLeaderTopicResult(topic=topic.topic, partitions=[])
+        result = OffsetForLeaderTopicResult(topic=topic.topic)
         response.topics.append(result)
         for asked in topic.partitions:
-            found = _end_offset(services, context, operation, topic.topic, asked)
-            result.partitions.append(found)
+            told = EpochEndOffset(partition=asked.partition)
+            result.partitions.append(told)
+            led = find_led(
+                services.replica_manager,
+                context,
+                operation,
+                topic.topic,
+                asked.partition,
+                current_leader_epoch=asked.current_leader_epoch,
+            )
+            if isinstance(led, ErrorCode):
+                told.error_code = led
+            else:
+                told.leader_epoch, told.end_offset = led.log.end_offset_for_epoch(
+                    asked.leader_epoch
+                )
             yield
     context.respond(response)
-
-
-def _end_offset(
-    services: BrokerServices,
-    context: RequestContext,
-    operation: Operation | None,
-    topic: str,
-    asked: OffsetForLeaderPartition,
-) -> EpochEndOffset:
-    result = EpochEndOffset(partition=asked.partition)
-    led = find_led(
-        services.replica_manager,
-        context,
-        operation,
-        topic,
-        asked.partition,
-        current_leader_epoch=asked.current_leader_epoch,
-    )
-    if isinstance(led, ErrorCode):
-        result.error_code = led
-    else:
-        leader_epoch, end_offset = led.log.end_offset_for_epoch(asked.leader_epoch)
-        result.leader_epoch = leader_epoch
-        result.end_offset = end_offset
-    return result

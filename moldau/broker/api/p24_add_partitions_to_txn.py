@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import Collector
+from moldau.broker.coordinator.core.result import Collector
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
@@ -33,7 +33,6 @@ from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
 FIRST_BROKER_VERSION = 4
-FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 
 Errors = Mapping[TopicPartition, ErrorCode]
 
@@ -82,14 +81,13 @@ def _handle_client(
 ) -> Iterator[None]:
     transactional_id = request.v3_and_below_transactional_id
     partitions = yield from _partitions(request.v3_and_below_topics)
-    is_known = context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED
 
     def respond(results: list[AddPartitionsToTxnTopicResult]) -> None:
         context.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
     def answered(errors: Errors) -> None:
         told = {
-            partition: producer_fenced_error(error, is_known=is_known)
+            partition: producer_fenced_error(error, context.api_version, known_since=2)
             for partition, error in errors.items()
         }
         respond(at_once(_results(told)))

@@ -19,8 +19,6 @@ from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
-FIRST_VERSION_WITH_PRODUCER_FENCED = 2
-
 
 def handle(
     services: BrokerServices, context: RequestContext, request: AddOffsetsToTxnRequest
@@ -42,8 +40,7 @@ def handle(
     partition = TopicPartition(CONSUMER_OFFSETS.topic, partition_index)
 
     def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
-        is_known = context.api_version >= FIRST_VERSION_WITH_PRODUCER_FENCED
-        told = producer_fenced_error(errors[partition], is_known=is_known)
+        told = producer_fenced_error(errors[partition], context.api_version, known_since=2)
         context.respond(AddOffsetsToTxnResponse(error_code=told))
 
     services.transaction_coordinator.add_partitions(

@@ -11,15 +11,18 @@ transaction: also on behalf of a process that is gone (KIP-939). Known gaps: non
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.core.result import CallbackReply
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
 from moldau.broker.coordinator.transaction.core.state import EndTransactionAnswer
-from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
+from moldau.broker.coordinator.transaction.core.transaction import (
+    EPOCH_BUMP_VERSION,
+    ProducerIdAndEpoch,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
-FIRST_VERSION_WITH_PRODUCER_FENCED = 2
 FIRST_VERSION_WITH_EPOCH_BUMP = 5
 
 
@@ -34,20 +37,24 @@ def handle(services: BrokerServices, context: RequestContext, request: EndTxnReq
     def answered(answer: EndTransactionAnswer) -> None:
         context.respond(
             EndTxnResponse(
-                error_code=producer_fenced_error(
-                    answer.error, is_known=version >= FIRST_VERSION_WITH_PRODUCER_FENCED
-                ),
+                error_code=producer_fenced_error(answer.error, version, known_since=2),
                 producer_id=answer.producer.producer_id,
                 producer_epoch=answer.producer.producer_epoch,
             )
         )
 
-    services.transaction_coordinator.end_transaction(
+    reply_to = CallbackReply(answered)
+    services.transaction_coordinator.ask(
         request.transactional_id,
-        request.producer_id,
-        request.producer_epoch,
-        is_commit=request.committed,
-        client_version=EPOCH_BUMP_VERSION if version >= FIRST_VERSION_WITH_EPOCH_BUMP else 0,
-        done=answered,
+        reply_to,
+        lambda state, now_ms: state.end_transaction(
+            request.transactional_id,
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            reply_to,
+            now_ms,
+            is_commit=request.committed,
+            client_version=EPOCH_BUMP_VERSION if version >= FIRST_VERSION_WITH_EPOCH_BUMP else 0,
+        ),
+        EndTransactionAnswer,
     )
     context.hold_if_waiting()

@@ -37,9 +37,9 @@ def handle(
     ):
         yield from write_markers(services, request, context.respond)
         return
-    response = WriteTxnMarkersResponse(markers=[])
+    response = WriteTxnMarkersResponse()
     for marker in request.markers:
-        refused = WritableTxnMarkerResult(producer_id=marker.producer_id, topics=[])
+        refused = WritableTxnMarkerResult(producer_id=marker.producer_id)
         response.markers.append(refused)
         for topic in marker.topics:
             partitions: list[WritableTxnMarkerPartitionResult] = []

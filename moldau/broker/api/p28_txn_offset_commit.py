@@ -12,11 +12,16 @@ Known gaps: none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.group.core.offset_requests import PreparedCommit
+from moldau.broker.coordinator.core.result import CallbackReply
+from moldau.broker.coordinator.group.core.offset_requests import (
+    PreparedCommit,
+    prepare_transactional,
+)
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.transactions import (
@@ -26,12 +31,10 @@ from moldau.broker.replica.transactions import (
     end_verification,
     holds_transaction,
 )
-from moldau.metadata.steps import Steps
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -43,8 +46,6 @@ from moldau.server.request_context import RequestContext
 from moldau.storage.append import BatchProducer
 
 FIRST_WITH_LOAD_ERROR: Final = 2
-FIRST_WITH_ABORTABLE_ERROR: Final = 4
-FIRST_THAT_ADDS_PARTITIONS: Final = 5
 
 _AS_COORDINATOR: Final = {
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -55,18 +56,11 @@ _AS_COORDINATOR: Final = {
 """What partitions and verification say, in a coordinator's words."""
 
 
-def offset_commit_support(api_version: int) -> Support:
-    if api_version >= FIRST_THAT_ADDS_PARTITIONS:
-        return Support.ADDS_PARTITIONS
-    if api_version >= FIRST_WITH_ABORTABLE_ERROR:
-        return Support.ABORTABLE_ERROR
-    return Support.OLD_ERRORS
-
-
 def handle(
     services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Iterator[None]:
-    commit = _Commit(services, context, request)
+    support = Support.of(context.api_version, abortable_since=4, adds_since=5)
+    commit = _Commit(services, context, request, support)
     if not context.authorized(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
     ):
@@ -82,38 +76,54 @@ def handle(
         context.hold_if_waiting()
 
 
+@dataclass(slots=True, eq=False)
 class _Commit:
     """One request until it is answered.
 
     States: new → prepared → verifying (not always) → with the group coordinator → answered.
     """
 
-    __slots__ = ("_context", "_prepared", "_request", "_services", "_support", "_unknown")
-
-    _prepared: PreparedCommit[TxnOffsetCommitResponse]
-
-    def __init__(
-        self, services: BrokerServices, context: RequestContext, request: TxnOffsetCommitRequest
-    ) -> None:
-        self._services = services
-        self._context = context
-        self._request = request
-        self._support = offset_commit_support(context.api_version)
-        self._unknown: dict[str, TxnOffsetCommitResponseTopic] = {}
+    _services: BrokerServices
+    _context: RequestContext
+    _request: TxnOffsetCommitRequest
+    _support: Support
+    _unknown: dict[str, TxnOffsetCommitResponseTopic] = field(default_factory=dict)
+    _prepared: PreparedCommit[TxnOffsetCommitResponse] = field(init=False)
 
     def set_aside_unknown(self) -> Iterator[None]:
-        """Keep the topics and partitions that exist and may be read; a step for each."""
+        """Keep the topics and partitions that exist and may be read, and remember the others; a
+        step for each.
+        """
         topics = []
         for topic in self._request.topics:
-            known = yield from self._known(topic)
-            if known:
-                topics.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=known))
+            known = self._services.metadata.image.topics.topics_by_name.get(topic.name)
+            is_allowed = self._context.authorized_topic(Operation.READ, topic.name)
+            found = []
+            for asked in topic.partitions:
+                index = asked.partition_index
+                if is_allowed and known is not None and index in known.partitions:
+                    found.append(asked)
+                else:
+                    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    if is_allowed:
+                        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    unknown = self._unknown.get(topic.name)
+                    if unknown is None:
+                        unknown = TxnOffsetCommitResponseTopic(name=topic.name)
+                        self._unknown[topic.name] = unknown
+                    unknown.partitions.append(
+                        TxnOffsetCommitResponsePartition(partition_index=index, error_code=error)
+                    )
+                yield
+            if found:
+                topics.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=found))
         self._request.topics = topics
 
     def prepare(self) -> Iterator[None]:
         """Make ready what is stored and answered; a step for each partition."""
-        coordinator = self._services.group_coordinator
-        self._prepared = yield from coordinator.prepare_transactional(self._request)
+        limits = self._services.group_coordinator.commit_limits(self._request.group_id)
+        now_ms = self._services.clock.now_ms()
+        self._prepared = yield from prepare_transactional(self._request, limits, now_ms)
 
     def begin(self) -> None:
         request = self._request
@@ -132,33 +142,6 @@ class _Commit:
             self.refuse(ErrorCode.NOT_COORDINATOR)
             return
         self._verify(partition)
-
-    def _known(
-        self, topic: TxnOffsetCommitRequestTopic
-    ) -> Steps[list[TxnOffsetCommitRequestPartition]]:
-        """The topic's partitions that exist and may be read; the others are remembered."""
-        known = self._services.metadata.image.topics.topics_by_name.get(topic.name)
-        is_allowed = self._context.authorized_topic(Operation.READ, topic.name)
-        found = []
-        for asked in topic.partitions:
-            index = asked.partition_index
-            error = ErrorCode.NONE
-            if not is_allowed:
-                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif known is None or index not in known.partitions:
-                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if error is ErrorCode.NONE:
-                found.append(asked)
-            else:
-                unknown = self._unknown.get(topic.name)
-                if unknown is None:
-                    unknown = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
-                    self._unknown[topic.name] = unknown
-                unknown.partitions.append(
-                    TxnOffsetCommitResponsePartition(partition_index=index, error_code=error)
-                )
-            yield
-        return found
 
     def _verify(self, partition: Partition) -> None:
         verifier = self._services.transaction_verifier
@@ -201,8 +184,15 @@ class _Commit:
             self.refuse(ErrorCode.INVALID_TXN_STATE)
 
     def _commit(self) -> None:
-        self._services.group_coordinator.txn_offset_commit(
-            self._request, self._prepared, self._answer, self._context.api_version
+        request, prepared, version = self._request, self._prepared, self._context.api_version
+        reply_to = CallbackReply(self._answer)
+        self._services.group_coordinator.ask(
+            request.group_id,
+            reply_to,
+            lambda state, _now_ms: state.offset_requests.commit_transactional(
+                request, prepared, version, reply_to
+            ),
+            prepared.refused,
         )
 
     def refuse(self, error: ErrorCode) -> None:

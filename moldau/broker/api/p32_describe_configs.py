@@ -12,12 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 
-from moldau.broker.api.config_resources import (
-    authorized_for,
-    known_loggers,
-    logger_level,
-    problem,
-)
+from moldau.broker.api.config_resources import known_loggers, logger_level, refusal
 from moldau.broker.api.services import BrokerServices
 from moldau.config import (
     ConfigSource,
@@ -64,9 +59,7 @@ def _describe(
     result = DescribeConfigsResult(
         error_message="", resource_type=resource_type, resource_name=name
     )
-    refused = authorized_for(context, Operation.DESCRIBE_CONFIGS, resource_type, name) or problem(
-        services, resource_type, name
-    )
+    refused = refusal(services, context, Operation.DESCRIBE_CONFIGS, resource_type, name)
     if refused is not None:
         result.error_code, result.error_message = refused
         return result

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import Collector
+from moldau.broker.coordinator.core.result import Collector
 from moldau.metadata.steps import each_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import (

@@ -8,18 +8,16 @@ Known gaps: client metrics resources are refused until that part exists.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import Final
 
 from moldau.broker.api.config_resources import (
     LOG_LEVELS,
     TO_PYTHON_LEVEL,
     Problem,
-    authorized_for,
+    alter,
     known_loggers,
-    problem,
+    refusal,
 )
-from moldau.broker.api.forwarding import forward
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
@@ -30,67 +28,35 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
 from moldau.server.request_context import RequestContext
 
 SET: Final = 0
 DELETE: Final = 1
-FORWARD_TIMEOUT_MS: Final = 30_000
 
 
 async def answer(
     services: BrokerServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    slices = LoopSlices(services.clock)
-    counts = Counter[tuple[int, str]]()
-    for resource in request.resources:
-        if slices.is_over:
-            await slices.next()
-        counts[resource.resource_type, resource.resource_name] += 1
-    response = IncrementalAlterConfigsResponse()
-    forwarded: list[AlterConfigsResource] = []
-    for resource in request.resources:
-        if slices.is_over:
-            await slices.next()
-        identity = (resource.resource_type, resource.resource_name)
-        refused: Problem | None
-        if counts[identity] > 1:
-            refused = ErrorCode.INVALID_REQUEST, "named twice in one request"
-        else:
-            refused = authorized_for(context, Operation.ALTER_CONFIGS, *identity) or problem(
-                services, *identity
-            )
-        if refused is None and resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+    def decide(resource: AlterConfigsResource) -> Problem | None:
+        kind, name = resource.resource_type, resource.resource_name
+        refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
+        if refused is None and kind == ConfigResourceType.BROKER_LOGGER:
             refused = _alter_loggers(resource.configs, validate_only=request.validate_only)
-        elif refused is None:
-            forwarded.append(resource)
-            continue
-        response.responses.append(_entry(resource, refused or (ErrorCode.NONE, "")))
-    if forwarded:
-        answered = await forward(
-            services,
-            context,
-            IncrementalAlterConfigsRequest(
-                resources=forwarded, validate_only=request.validate_only
-            ),
-            timeout_ms=FORWARD_TIMEOUT_MS,
-        )
-        if answered is None:
-            silence = ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer"
-            response.responses += [_entry(resource, silence) for resource in forwarded]
-        else:
-            response.responses += answered.responses
-    return response
+            return refused or (ErrorCode.NONE, "")
+        return refused
 
-
-def _entry(resource: AlterConfigsResource, outcome: Problem) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_code=outcome[0],
-        error_message=outcome[1] or None,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
+    response = IncrementalAlterConfigsResponse()
+    await alter(
+        services,
+        context,
+        request,
+        response,
+        AlterConfigsResourceResponse,
+        decide,
+        tells_repeated_once=False,
     )
+    return response
 
 
 def _alter_loggers(configs: list[AlterableConfig], *, validate_only: bool) -> Problem | None:

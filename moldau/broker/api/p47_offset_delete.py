@@ -9,9 +9,9 @@ topic of which no partition is named is not in the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from moldau.broker.api.services import BrokerServices
-from moldau.metadata.image import TopicsImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequest,
@@ -35,54 +35,49 @@ def handle(
     image = services.metadata.image.topics
     valid: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}
     for topic in request.topics:
-        yield from _check(context, image, topic, merged, valid.setdefault(topic.name, {}))
+        found = image.topics_by_name.get(topic.name)
+        asked_for = valid.setdefault(topic.name, {})
+        error = ErrorCode.NONE
+        if not context.authorized_topic(Operation.READ, topic.name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif found is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if error is not ErrorCode.NONE:
+            merged.entry(topic.name)
+        for asked in topic.partitions:
+            index = asked.partition_index
+            told = error
+            if found is not None and index not in found.partitions:
+                told = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            slot = OffsetDeleteResponsePartition(partition_index=index, error_code=told)
+            if told is ErrorCode.NONE:
+                asked_for[index] = asked
+                merged.accept(topic.name, slot)
+            else:
+                merged.entry(topic.name).append(slot)
+            yield
     # Asked even if nothing is left: whether there is such a group has to be told.
     request.topics = [
         OffsetDeleteRequestTopic(name=name, partitions=list(partitions.values()))
         for name, partitions in valid.items()
         if partitions
     ]
-    services.group_coordinator.delete_offsets(request, merged)
+    services.group_coordinator.ask(
+        request.group_id,
+        merged,
+        lambda state, _now_ms: state.offset_requests.delete(request, merged),
+        lambda error: OffsetDeleteResponse(error_code=error),
+    )
     context.hold_if_waiting()
 
 
-def _check(
-    context: RequestContext,
-    image: TopicsImage,
-    topic: OffsetDeleteRequestTopic,
-    merged: _Merged,
-    valid: dict[int, OffsetDeleteRequestPartition],
-) -> Iterator[None]:
-    """Put the partitions that may be asked about into `valid`, each once."""
-    found = image.topics_by_name.get(topic.name)
-    error = ErrorCode.NONE
-    if not context.authorized_topic(Operation.READ, topic.name):
-        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    elif found is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if error is not ErrorCode.NONE:
-        merged.entry(topic.name)
-    for asked in topic.partitions:
-        index = asked.partition_index
-        told = error
-        if found is not None and index not in found.partitions:
-            told = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        slot = OffsetDeleteResponsePartition(partition_index=index, error_code=told)
-        if told is ErrorCode.NONE:
-            valid[index] = asked
-            merged.accept(topic.name, slot)
-        else:
-            merged.entry(topic.name).append(slot)
-        yield
-
-
+@dataclass(slots=True)
 class _Merged:
     """Puts what was refused here into the coordinator's answer."""
 
-    def __init__(self, context: RequestContext) -> None:
-        self._context = context
-        self._topics: dict[str, OffsetDeleteResponseTopic] = {}
-        self._accepted: dict[str, list[OffsetDeleteResponsePartition]] = {}
+    _context: RequestContext
+    _topics: dict[str, OffsetDeleteResponseTopic] = field(default_factory=dict)
+    _accepted: dict[str, list[OffsetDeleteResponsePartition]] = field(default_factory=dict)
 
     def accept(self, name: str, slot: OffsetDeleteResponsePartition) -> None:
         """The coordinator is asked about this partition, and says what becomes of it."""
@@ -91,7 +86,7 @@ class _Merged:
     def entry(self, name: str) -> list[OffsetDeleteResponsePartition]:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = OffsetDeleteResponseTopic(name=name, partitions=[])
+            topic = self._topics[name] = OffsetDeleteResponseTopic(name=name)
         return topic.partitions
 
     def respond(self, message: OffsetDeleteResponse) -> None:

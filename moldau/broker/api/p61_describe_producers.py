@@ -28,7 +28,7 @@ def handle(
 ) -> Iterator[None]:
     response = DescribeProducersResponse()
     for topic in request.topics:
-        described = TopicResponse(name=topic.name, partitions=[])
+        described = TopicResponse(name=topic.name)
         response.topics.append(described)
         for partition_index in topic.partition_indexes:
             described.partitions.append(_describe(services, context, topic.name, partition_index))

@@ -8,8 +8,10 @@ out. Known gaps: none.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.coordinator.core.result import Collector
 from moldau.broker.coordinator.transaction.core.state import DescribeAnswer
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p65_describe_transactions import (
@@ -26,40 +28,32 @@ def handle(
     services: BrokerServices, context: RequestContext, request: DescribeTransactionsRequest
 ) -> Iterator[None]:
     context.request.release_body()
-    response = DescribeTransactionsResponse(transaction_states=[])
-    missing_count = len(request.transactional_ids)
-    if not missing_count:
-        context.respond(response)
 
-    def take(state: TransactionState, answer: DescribeAnswer) -> None:
-        nonlocal missing_count
-        _fill(context, state, answer)
-        missing_count -= 1
-        if not missing_count:
-            context.respond(response)
+    def done(states: list[TransactionState]) -> None:
+        context.respond(DescribeTransactionsResponse(transaction_states=states))
 
+    collector = Collector(done)
     for transactional_id in request.transactional_ids:
-        state = TransactionState(transactional_id=transactional_id)
-        response.transaction_states.append(state)
+        part = collector.part(partial(_described, context, transactional_id))
         if not context.authorized(
             Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
         ):
-            take(state, DescribeAnswer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            part.respond(DescribeAnswer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         elif not transactional_id:
-            take(state, DescribeAnswer(ErrorCode.INVALID_REQUEST))
+            part.respond(DescribeAnswer(ErrorCode.INVALID_REQUEST))
         else:
-            services.transaction_coordinator.describe(
-                transactional_id,
-                lambda answer, state=state: take(state, answer),  # type: ignore[misc]
-            )
+            services.transaction_coordinator.describe(transactional_id, part)
         yield
+    collector.all_asked()
 
 
-def _fill(context: RequestContext, state: TransactionState, answer: DescribeAnswer) -> None:
-    state.error_code = answer.error
+def _described(
+    context: RequestContext, transactional_id: str, answer: DescribeAnswer
+) -> TransactionState:
+    state = TransactionState(transactional_id=transactional_id, error_code=answer.error)
     transaction = answer.transaction
     if transaction is None:
-        return
+        return state
     state.transaction_state = transaction.status.words
     state.transaction_timeout_ms = transaction.timeout_ms
     state.transaction_start_time_ms = transaction.start_ms
@@ -71,5 +65,6 @@ def _fill(context: RequestContext, state: TransactionState, answer: DescribeAnsw
     state.topics = [
         TopicData(topic=topic, partitions=indexes)
         for topic, indexes in topics.items()
-        if context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic)
+        if context.authorized_topic(Operation.DESCRIBE, topic)
     ]
+    return state

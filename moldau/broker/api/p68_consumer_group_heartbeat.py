@@ -16,7 +16,6 @@ than 64 KiB, names more than 4 Unicode classes, or has repetitions (`{1,249}`) o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.coordinator import client_of
@@ -29,28 +28,28 @@ from moldau.protocol.messages.p68_consumer_group_heartbeat import (
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request_context import RequestContext
 
-_MIN_GROUP_VERSION: Final = 1
-
 
 def is_served(services: BrokerServices) -> bool:
     """Whether the cluster and this broker have the new protocol switched on."""
-    level = services.metadata.image.features.level(GROUP_VERSION)
-    return (
-        level >= _MIN_GROUP_VERSION
-        and "consumer" in services.node_config["group.coordinator.rebalance.protocols"]
-    )
+    protocols = services.node_config["group.coordinator.rebalance.protocols"]
+    return services.metadata.image.features.level(GROUP_VERSION) >= 1 and "consumer" in protocols
 
 
 def handle(
     services: BrokerServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Iterator[None]:
-    error = _refusal(services, context, request)
-    for name in (request.subscribed_topic_names or ()) if error is None else ():
-        if not context.authorized_topic(Operation.DESCRIBE, name):
-            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            break
-        yield
-    if error is not None:
+    error = ErrorCode.NONE
+    if not is_served(services):
+        error = ErrorCode.UNSUPPORTED_VERSION
+    elif not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    else:
+        for name in request.subscribed_topic_names or ():
+            if not context.authorized_topic(Operation.DESCRIBE, name):
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                break
+            yield
+    if error is not ErrorCode.NONE:
         context.respond(ConsumerGroupHeartbeatResponse(error_code=error))
         return
     if request.subscribed_topic_regex:
@@ -72,13 +71,3 @@ def handle(
         passes_limit=True,
     )
     context.hold_if_waiting()
-
-
-def _refusal(
-    services: BrokerServices, context: RequestContext, request: ConsumerGroupHeartbeatRequest
-) -> ErrorCode | None:
-    if not is_served(services):
-        return ErrorCode.UNSUPPORTED_VERSION
-    if not context.authorized(Operation.READ, ResourceType.GROUP, request.group_id):
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    return None

@@ -9,13 +9,10 @@ UNSUPPORTED_VERSION like the heartbeat; GROUP_ID_NOT_FOUND for classic and unkno
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
 from moldau.broker.api.services import BrokerServices
-from moldau.broker.coordinator.core.replies import CallbackReply, Collector
-from moldau.broker.coordinator.core.result import CoordinatorResult
-from moldau.broker.coordinator.group.core.state import GroupState
+from moldau.broker.coordinator.core.result import Collector
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -31,8 +28,7 @@ def handle(
 ) -> Iterator[None]:
     is_enabled = is_served(services)
 
-    def shown(part: list[DescribedGroup]) -> DescribedGroup:
-        (described,) = part
+    def shown(described: DescribedGroup) -> DescribedGroup:
         group = _visible(context, described)
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
             group.authorized_operations = context.authorized_operations_on(
@@ -47,38 +43,20 @@ def handle(
     for group_id in request.group_ids:
         part = collector.part(shown)
         if not is_enabled:
-            part.respond([_refused(group_id, ErrorCode.UNSUPPORTED_VERSION)])
+            part.respond(_refused(group_id, ErrorCode.UNSUPPORTED_VERSION))
         elif not context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-            part.respond([_refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)])
+            part.respond(_refused(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
         elif not group_id:
-            part.respond([_refused(group_id, ErrorCode.INVALID_GROUP_ID)])
+            part.respond(_refused(group_id, ErrorCode.INVALID_GROUP_ID))
         else:
-
-            def operation(
-                state: GroupState,
-                _now_ms: float,
-                group_id: str = group_id,
-                part: CallbackReply = part,
-            ) -> CoordinatorResult:
-                return state.consumer_groups.consumer_group_describe([group_id], part)
-
-            services.group_coordinator.ask(
-                group_id,
-                part,
-                operation,
-                partial(_all_refused, group_id),
-            )
+            services.group_coordinator.describe_consumer_group(group_id, part)
         yield
     collector.all_asked()
     context.hold_if_waiting()
 
 
-def _all_refused(group_id: str, error: ErrorCode) -> list[DescribedGroup]:
-    return [_refused(group_id, error)]
-
-
 def _refused(group_id: str, error: ErrorCode) -> DescribedGroup:
-    return DescribedGroup(group_id=group_id, error_code=error, error_message=None)
+    return DescribedGroup(group_id=group_id, error_code=error)
 
 
 def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
@@ -93,5 +71,4 @@ def _visible(context: RequestContext, group: DescribedGroup) -> DescribedGroup:
         group_id=group.group_id,
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         error_message="not allowed on all topics of this group",
-        members=[],
     )

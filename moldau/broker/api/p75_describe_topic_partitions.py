@@ -7,7 +7,6 @@ page; an empty list of topics means all. Known gaps: none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.cluster_view import (
@@ -24,10 +23,8 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
 )
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.slices import LoopSlices, sorted_in_slices
-from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.authorizer import Operation
 from moldau.server.request_context import RequestContext
-
-MAX_PARTITIONS_CONFIG: Final = "max.request.partition.size.limit"
 
 
 async def answer(
@@ -48,14 +45,14 @@ async def answer(
     names = await sorted_in_slices(
         slices, (name for name in named or topics_by_name if name >= start_name)
     )
-    configured: int = services.node_config[MAX_PARTITIONS_CONFIG]
+    configured: int = services.node_config["max.request.partition.size.limit"]
     budget = max(1, min(request.response_partition_limit, configured))
     response = DescribeTopicPartitionsResponse()
     for name in names:
         if slices.is_over:
             await slices.next()
         topic = topics_by_name.get(name)
-        if topic is None or not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        if topic is None or not context.authorized_topic(Operation.DESCRIBE, name):
             if request.topics:
                 response.topics.append(_absent(context, name))
             continue
@@ -68,7 +65,6 @@ async def answer(
         budget -= len(page)
         response.topics.append(
             DescribeTopicPartitionsResponseTopic(
-                error_code=ErrorCode.NONE,
                 name=name,
                 topic_id=topic.topic_id,
                 is_internal=is_internal_topic(name),
@@ -95,7 +91,7 @@ async def _bad_cursor(slices: LoopSlices, names: Iterable[str]) -> DescribeTopic
 
 def _absent(context: RequestContext, topic_name: str) -> DescribeTopicPartitionsResponseTopic:
     absent = DescribeTopicPartitionsResponseTopic(name=topic_name)
-    if not context.authorized(Operation.DESCRIBE, ResourceType.TOPIC, topic_name):
+    if not context.authorized_topic(Operation.DESCRIBE, topic_name):
         absent.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return absent
     is_legal = is_legal_topic_name(topic_name)

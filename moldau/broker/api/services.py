@@ -87,10 +87,6 @@ class Background:
             self._on_fault(error)
 
 
-def _unknown_level() -> int:
-    return 0
-
-
 @dataclass(slots=True)
 class BrokerServices:
     """The parts of a running broker that request handlers reach for."""
@@ -117,7 +113,7 @@ class BrokerServices:
     inter_broker_listener_name: str
     network: Network | None = None
     """Where other brokers are; None for the machine's own."""
-    kraft_version: Callable[[], int] = _unknown_level
+    kraft_version: Callable[[], int] = field(default=lambda: 0)
     """The finalized `kraft.version`, which lives in the quorum's control records; 0 when unknown.
     """
     has_child_processes: bool = False
@@ -134,7 +130,6 @@ class BrokerServices:
         self.matcher = ExpressionMatcher(self.clock, worker)
 
     def start(self, work: Work, name: str | None = None) -> None:
-        """As `Background.start`."""
         self.background.start(work, name)
 
     def go_on(self, steps: Iterator[object]) -> None:

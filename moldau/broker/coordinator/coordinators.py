@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
 from moldau.broker.coordinator.ports import Appended, CoordinatorPartition, Piece, RuntimePorts
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.storage.append import AppendResult
     from moldau.storage.log import Log
-
-NO_LEADER_EPOCH: Final = -1
 
 
 def replica_ports(services: BrokerServices) -> RuntimePorts:
@@ -51,17 +50,15 @@ def replica_ports(services: BrokerServices) -> RuntimePorts:
     )
 
 
+@dataclass(slots=True, eq=False)
 class ReplicaPartition:
     """`CoordinatorPartition` over a partition of this broker."""
 
-    __slots__ = ("_log", "_manager", "_partition", "_wait", "_wake")
-
-    def __init__(self, manager: ReplicaManager, partition: Partition) -> None:
-        self._manager = manager
-        self._partition = partition
-        self._log: Log | None = None
-        self._wait: ProduceWait | None = None
-        self._wake: Callable[[], None] | None = None
+    _manager: ReplicaManager
+    _partition: Partition
+    _log: Log | None = None
+    _wait: ProduceWait | None = None
+    _wake: Callable[[], None] | None = None
 
     @property
     def leader_epoch(self) -> int:
@@ -69,10 +66,10 @@ class ReplicaPartition:
         partition = self._partition
         log = partition.log
         if not partition.core.is_leader or log is None or log.offline:
-            return NO_LEADER_EPOCH
+            return -1
         if self._log is None:
             self._log = log
-        return partition.core.leader_epoch if log is self._log else NO_LEADER_EPOCH
+        return partition.core.leader_epoch if log is self._log else -1
 
     @property
     def log_start_offset(self) -> int:

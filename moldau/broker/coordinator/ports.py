@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from moldau.config import ConfigError
 from moldau.protocol.errors import ErrorCode
@@ -94,13 +94,6 @@ class RuntimePorts:
     start: Callable[[Coroutine[object, object, None]], object]
 
 
-MAX_WAITING_COUNT: Final = 10_000
-"""Operations of one partition that may wait for their commit; further ones are refused."""
-
-MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of uncommitted records of one partition, after which operations are refused."""
-
-
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """Limits and times of one coordinator.
@@ -108,13 +101,16 @@ class RuntimeSettings:
     Attributes:
         load_buffer_bytes: read at a time while a partition is loaded.
         write_timeout_ms: how long an answer waits for its commit.
+        max_waiting_count: operations of one partition that may wait for their commit; further ones
+            are refused.
+        max_waiting_bytes: of uncommitted records of one partition, likewise.
     """
 
     load_buffer_bytes: int = 5 * 1024 * 1024
     write_timeout_ms: int = 5_000
     codec: Codec = Codec.NONE
-    max_waiting_count: int = MAX_WAITING_COUNT
-    max_waiting_bytes: int = MAX_WAITING_BYTES
+    max_waiting_count: int = 10_000
+    max_waiting_bytes: int = 64 * 1024 * 1024
 
     @classmethod
     def for_groups(cls, values: NodeConfig) -> RuntimeSettings:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Final, NamedTuple, Protocol
 
-from moldau.broker.coordinator.transaction.core.transaction import NO_PRODUCER_ID
+from moldau.protocol.records.header import NO_PRODUCER_ID
 
 logger = logging.getLogger("moldau.broker.coordinator.producer_ids")
 
@@ -37,7 +37,6 @@ class ProducerIdAllocator(Protocol):
 
     async def allocate_block(self) -> ProducerIdBlock:
         """A block that no other broker has. Raises: ProducerIdsUnavailable."""
-        ...
 
 
 class ProducerIds:
@@ -62,9 +61,12 @@ class ProducerIds:
     def next_at_hand(self) -> int | None:
         """As `next_producer_id`, but only an id that is here already, otherwise None."""
         if self._next >= self._end:
-            if self._next_block is None:
+            block, self._next_block = self._next_block, None
+            if block is None:
                 return None
-            self._use(self._next_block)
+            self._next = block.first_producer_id
+            self._end = self._next + block.producer_id_count
+            self._prefetch_from = self._next + int(block.producer_id_count * PREFETCH_AT)
         producer_id = self._next
         self._next += 1
         if self._next >= self._prefetch_from and self._next_block is None:
@@ -75,12 +77,6 @@ class ProducerIds:
         """Wait for a block that is on its way; its ids are lost."""
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
-
-    def _use(self, block: ProducerIdBlock) -> None:
-        self._next_block = None
-        self._next = block.first_producer_id
-        self._end = self._next + block.producer_id_count
-        self._prefetch_from = self._next + int(block.producer_id_count * PREFETCH_AT)
 
     def _start_fetching(self) -> asyncio.Task[None]:
         if self._fetching is None:

@@ -1,10 +1,12 @@
 """The runtime of a coordinator: state machines on the partitions of one internal topic.
 
-Owns which partitions are loaded, the way of an operation to its state machine, and the metrics of
-both. Must not know what the state machines do. Invariant: there is a shard exactly for every
-partition of the topic that the last image says this broker leads, in that leader epoch; none of an
-earlier epoch can append any more. The number of partitions that places the keys stays as long as
-the topic lives:
+Owns which partitions are loaded and how (piece by piece, off the loop, with turns for others), the
+way of an operation to its state machine, and the metrics of both. Must not know what the state
+machines do. Invariants: there is a shard exactly for every partition of the topic that the last
+image says this broker leads, in that leader epoch; none of an earlier epoch can append any more. A
+shard becomes active in the same turn of the loop in which the end of the log was reached, still
+leading in its epoch; nothing comes between. The number of partitions that places the keys stays as
+long as the topic lives:
 
 1. a controller that lets coordinators' topics grow (Apache Kafka's) adds partitions;
 2. the runtime goes on with the number that it began with, and says so;
@@ -18,39 +20,50 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic
 
-from moldau.broker.coordinator.core.result import CoordinatorState
+from moldau.broker.coordinator.core.result import (
+    Answerable,
+    Collector,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Producer,
+    TransactionEnd,
+)
 from moldau.broker.coordinator.key_partitions import multiple_of_counts, partition_for
-from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS, LogLoader
-from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState
+from moldau.broker.coordinator.shard import Execute, Operation, Shard, ShardState, StateT
 from moldau.config.backoff import Backoff
-from moldau.protocol.errors import ErrorCode
+from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.records import (
+    BatchHeader,
+    ControlRecordType,
+    InvalidBatch,
+    Record,
+    decode_control_key,
+    decode_records,
+    iter_batches,
+)
 from moldau.runtime.telemetry.logs import RateLimitedLog
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.core.result import TransactionEnd
     from moldau.broker.coordinator.ports import RuntimePorts, RuntimeSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage, TopicImage
     from moldau.protocol.coordinator_records import CoordinatorLog
+    from moldau.runtime.clock import Clock
     from moldau.runtime.timers import WheelTimer
 
 
 logger = logging.getLogger("moldau.broker.coordinator")
 
-StateT = TypeVar("StateT", bound=CoordinatorState)
-
 KEYS_COMPARED: Final = 64
 """Keys of a loaded partition whose places are compared: each one that fits two counts by chance
 halves the doubt at least.
 """
-
-UNKNOWN_MAX_BYTES: Final = 2**31 - 1
 
 MAX_LOADING_COUNT: Final = 4
 """Partitions that are loaded at the same time: each holds a piece of its log in memory."""
@@ -59,7 +72,156 @@ METRIC_TYPES: Final = {
     "__consumer_offsets": "group-coordinator-metrics",
     "__transaction_state": "transaction-coordinator-metrics",
 }
-_SHOWN_STATES: Final = (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED)
+
+
+RECORDS_PER_TURN: Final = 256
+BYTES_PER_TURN: Final = 128 * 1024
+"""Records, or bytes of them, that are replayed before the loop gets a turn."""
+
+RETRY_MS: Final = 50
+"""The pause before a log that cannot be read now (one that is just being opened) is tried again; it
+doubles up to MAX_RETRY_MS (a disk that failed)."""
+MAX_RETRY_MS: Final = 2_000
+
+
+class UnreadableLog(Exception):
+    """The log holds something that no coordinator wrote, or that was changed since."""
+
+
+class LogLoader(Generic[StateT]):
+    """Replays one shard's log from its start, once; a log that cannot be read now needs another
+    loader, and a new state machine. A record of an unknown type is skipped (a newer coordinator
+    wrote it), anything else that does not decode ends the loading.
+    """
+
+    __slots__ = ("_known_types", "_log", "_next_offset", "_record_count", "_shard", "_skipped")
+
+    def __init__(self, shard: Shard[StateT], log: CoordinatorLog) -> None:
+        self._shard = shard
+        self._log = log
+        self._known_types = frozenset(log.record_types())
+        self._skipped: set[int] = set()
+        self._next_offset = 0
+        self._record_count = 0
+
+    async def load(self, buffer_bytes: int, clock: Clock) -> bool:
+        """Load the shard, or stop when it is unloaded. False when the log cannot be read now: try
+        again later, from its start.
+
+        A log that does not decode fails the shard: a coordinator that guesses would hand out
+        offsets that no client committed.
+        """
+        shard = self._shard
+        if not shard.is_led:
+            return False
+        begin_ms = clock.monotonic_ms()
+        self._next_offset = shard.partition.log_start_offset
+        has_ended = False
+        try:
+            is_whole = await self._replay_all(buffer_bytes)
+            has_ended = True
+        except UnreadableLog as problem:
+            logger.error("%s cannot be loaded: %s", shard.name, problem)
+        finally:
+            if not has_ended and shard.state is ShardState.LOADING:
+                shard.fail()
+        if not has_ended or shard.state is not ShardState.LOADING:
+            return True
+        if is_whole:
+            logger.info(
+                "%s: loaded %d records up to offset %d in leader epoch %d, in %.0f ms",
+                shard.name,
+                self._record_count,
+                self._next_offset,
+                shard.leader_epoch,
+                clock.monotonic_ms() - begin_ms,
+            )
+            shard.activate(self._next_offset)
+        return is_whole
+
+    async def _replay_all(self, buffer_bytes: int) -> bool:
+        """Whether the end of the log was reached, in this very turn of the loop; also False when
+        the shard was unloaded. Raises UnreadableLog.
+        """
+        shard, partition = self._shard, self._shard.partition
+        while shard.is_led and partition.log_start_offset <= self._next_offset:
+            end_offset = partition.log_end_offset
+            if self._next_offset >= end_offset:
+                return True
+            piece = await partition.read(self._next_offset, buffer_bytes)
+            if piece.error is not ErrorCode.NONE or shard.state is not ShardState.LOADING:
+                return False
+            for _ in self.feed(piece.records):
+                await asyncio.sleep(0)
+                if shard.state is not ShardState.LOADING:
+                    return False
+            # Compaction leaves nothing between batches, and nothing behind the last one.
+            found_end = piece.next_offset if piece.records else end_offset
+            self._next_offset = max(self._next_offset, found_end)
+        return False
+
+    def feed(self, batches: bytes) -> Iterator[None]:
+        """Replay whole batches in order; yields now and then, for the loop to have its turn.
+        Raises: UnreadableLog.
+        """
+        try:
+            for position, header in iter_batches(batches):
+                if header.next_offset <= self._next_offset:
+                    continue
+                if header.is_control:
+                    self._replay_control(batches, position, header)
+                else:
+                    yield from self._replay_data(batches, position, header)
+                self._next_offset = header.next_offset
+        except (InvalidBatch, RemoteProtocolError) as error:
+            raise UnreadableLog(
+                f"{self._shard.name} at offset {self._next_offset}: {error}"
+            ) from error
+
+    def _replay_control(self, batches: bytes, position: int, header: BatchHeader) -> None:
+        """An end marker; a batch whose records compaction removed ends nothing any more."""
+        producer = Producer(header.producer_id, header.producer_epoch)
+        for record in decode_records(batches, position):
+            kind = decode_control_key(record.key).type
+            if kind in (ControlRecordType.COMMIT, ControlRecordType.ABORT):
+                self._shard.machine.replay_end_marker(
+                    producer, is_commit=kind == ControlRecordType.COMMIT
+                )
+
+    def _replay_data(self, batches: bytes, position: int, header: BatchHeader) -> Iterator[None]:
+        producer = None
+        if header.is_transactional:
+            producer = Producer(header.producer_id, header.producer_epoch)
+        turn_bytes = 0
+        for record in decode_records(batches, position):
+            if record.offset >= self._next_offset:
+                self._replay_record(record, producer)
+            turn_bytes += len(record.key or b"") + len(record.value or b"")
+            if not self._record_count % RECORDS_PER_TURN or turn_bytes >= BYTES_PER_TURN:
+                turn_bytes = 0
+                yield
+
+    def _replay_record(self, record: Record, producer: Producer | None) -> None:
+        self._record_count += 1
+        if record.key is None:
+            raise RemoteProtocolError("a record without a key")
+        type_id = int.from_bytes(record.key[:2], "big", signed=True)
+        if len(record.key) >= 2 and type_id not in self._known_types:
+            if type_id not in self._skipped:
+                self._skipped.add(type_id)
+                logger.warning(
+                    "%s: records of the unknown type %d are skipped (the first at offset %d)",
+                    self._shard.name,
+                    type_id,
+                    record.offset,
+                )
+            return
+        key = self._log.decode_key(record.key)
+        if record.value is None:
+            replayed = CoordinatorRecord(key, None)
+        else:
+            replayed = CoordinatorRecord(key, *self._log.decode_value(key, record.value))
+        self._shard.machine.replay(replayed, record.offset, producer)
 
 
 class CoordinatorRuntime(Generic[StateT]):
@@ -83,7 +245,8 @@ class CoordinatorRuntime(Generic[StateT]):
         self._shards: dict[int, Shard[StateT]] = {}
         self._topic_id: UUID | None = None
         self._topic_image: TopicImage | None = None
-        self._partition_count = 0
+        self.partition_count = 0
+        """Partitions of the topic that keys are kept in, 0 before there is one."""
         self._is_placed_otherwise = False
         self._to_load: deque[Shard[StateT]] = deque()
         self._loading_count = 0
@@ -95,20 +258,20 @@ class CoordinatorRuntime(Generic[StateT]):
 
         prefix = f"kafka.server:type={METRIC_TYPES.get(log.topic, 'coordinator-metrics')},name="
         registry = ports.registry
-        for state in _SHOWN_STATES:
+        for state in (ShardState.LOADING, ShardState.ACTIVE, ShardState.FAILED):
             registry.gauge(
                 f"{prefix}num-partitions", partial(self._count_shards, state), state=state.value
             )
-        registry.gauge(f"{prefix}waiting-count", self._count_waiting)
+        registry.gauge(
+            f"{prefix}waiting-count",
+            lambda: float(sum(shard.waiting_count for shard in self._shards.values())),
+        )
         self._load_time_ms = registry.histogram(f"{prefix}partition-load-time-ms")
         self._left_out = registry.counter(f"{prefix}left-out-record-count")
         self._turned_away = registry.counter(f"{prefix}turned-away-count")
 
     def _count_shards(self, state: ShardState) -> float:
         return float(sum(shard.state is state for shard in self._shards.values()))
-
-    def _count_waiting(self) -> float:
-        return float(sum(shard.waiting_count for shard in self._shards.values()))
 
     # -- metadata --------------------------------------------------------------------------------
 
@@ -126,7 +289,7 @@ class CoordinatorRuntime(Generic[StateT]):
             for partition_index in list(self._shards):
                 self._unload(partition_index)
             self._topic_id = None if topic is None else topic.topic_id
-            self._partition_count = 0 if topic is None else len(topic.partitions)
+            self.partition_count = 0 if topic is None else len(topic.partitions)
             self._is_placed_otherwise = False
         elif before is not None and len(before.partitions) != len(topic.partitions):
             logger.error(
@@ -134,7 +297,7 @@ class CoordinatorRuntime(Generic[StateT]):
                 " broker restarts; then it will refuse them",
                 self.topic,
                 len(topic.partitions),
-                self._partition_count,
+                self.partition_count,
             )
         if topic is None:
             return
@@ -203,7 +366,12 @@ class CoordinatorRuntime(Generic[StateT]):
                 self._load_time_ms.observe(self._ports.clock.monotonic_ms() - begin_ms)
                 self._compare_places(shard)
             elif shard.state is ShardState.LOADING:
-                self._retry_later(shard)
+                backoff = self._backoffs.setdefault(
+                    shard.partition_index, Backoff(RETRY_MS, MAX_RETRY_MS)
+                )
+                self._retries[shard] = self._ports.timers.call_later(
+                    backoff.next_ms(), self._load_again, shard
+                )
         finally:
             self._loading_count -= 1
             self._load_more()
@@ -222,17 +390,17 @@ class CoordinatorRuntime(Generic[StateT]):
             return
         keys = islice(shard.machine.keys(), KEYS_COMPARED)
         multiple = multiple_of_counts(keys, shard.partition_index)
-        if not multiple % self._partition_count:
+        if not multiple % self.partition_count:
             return
-        written = filter(self._is_written, range(self._partition_count))
-        for earlier_count in range(max(written) + 1, self._partition_count):
+        written = filter(self._is_written, range(self.partition_count))
+        for earlier_count in range(max(written) + 1, self.partition_count):
             if not multiple % earlier_count:
                 self._is_placed_otherwise = True
                 logger.error(
                     "%s has %d partitions, but its keys lie where %d put them (%s): none of them is"
                     " served here",
                     self.topic,
-                    self._partition_count,
+                    self.partition_count,
                     earlier_count,
                     shard.name,
                 )
@@ -241,19 +409,13 @@ class CoordinatorRuntime(Generic[StateT]):
             "%s holds keys that belong elsewhere by the %d partitions of the topic: it has grown,"
             " and they were left behind",
             shard.name,
-            self._partition_count,
+            self.partition_count,
         )
 
     def _is_written(self, partition_index: int) -> bool:
         """Whether the broker's replica, led or not, holds anything."""
         partition = self._ports.partition(self.topic, partition_index)
         return partition is not None and partition.log_end_offset > partition.log_start_offset
-
-    def _retry_later(self, shard: Shard[StateT]) -> None:
-        backoff = self._backoffs.setdefault(shard.partition_index, Backoff(RETRY_MS, MAX_RETRY_MS))
-        self._retries[shard] = self._ports.timers.call_later(
-            backoff.next_ms(), self._load_again, shard
-        )
 
     def _load_again(self, shard: Shard[StateT]) -> None:
         """With a new state machine: the old one may have seen half of the log."""
@@ -265,13 +427,8 @@ class CoordinatorRuntime(Generic[StateT]):
 
     # -- operations ------------------------------------------------------------------------------
 
-    @property
-    def partition_count(self) -> int:
-        """Partitions of the topic that keys are kept in, 0 before there is one."""
-        return self._partition_count
-
     def partition_of(self, key: str) -> int | None:
-        return partition_for(key, self._partition_count) if self._partition_count else None
+        return partition_for(key, self.partition_count) if self.partition_count else None
 
     def max_batch_bytes(self, key: str) -> int:
         """What a batch in the log of a key's partition may hold; no limit while the partition is
@@ -280,7 +437,7 @@ class CoordinatorRuntime(Generic[StateT]):
         partition_index = self.partition_of(key)
         shard = None if partition_index is None else self._shards.get(partition_index)
         if shard is None or not shard.is_led:
-            return UNKNOWN_MAX_BYTES
+            return 2**31 - 1
         return shard.partition.max_batch_bytes
 
     def call(
@@ -310,6 +467,41 @@ class CoordinatorRuntime(Generic[StateT]):
         if error is not ErrorCode.NONE and shard.state is ShardState.ACTIVE:
             self._turned_away.value += 1
         return error
+
+    def ask(
+        self,
+        key: str,
+        reply_to: Answerable,
+        operation: Operation[StateT],
+        on_error: Callable[[ErrorCode], object],
+        *,
+        passes_limit: bool = False,
+    ) -> None:
+        """As `call`; have the state machine answer `reply_to`, or answer why it cannot be asked."""
+        error = self.call(key, operation, passes_limit=passes_limit)
+        if error is not ErrorCode.NONE:
+            reply_to.respond(on_error(error))
+
+    def ask_each(
+        self,
+        partition_indexes: Iterable[int],
+        operation: Callable[[StateT, Answerable], CoordinatorResult],
+        done: Callable[[list[Any]], None],
+    ) -> None:
+        """Have the state machines of several partitions answer; `done` gets all their answers, an
+        ErrorCode from a partition that cannot be asked.
+        """
+        collector = Collector(done)
+        for partition_index in partition_indexes:
+            part = collector.part()
+
+            def asked(state: StateT, _now_ms: float, part: Answerable = part) -> CoordinatorResult:
+                return operation(state, part)
+
+            error = self.call(partition_index, asked)
+            if error is not ErrorCode.NONE:
+                part.respond(error)
+        collector.all_asked()
 
     def states(self) -> Iterator[tuple[int, StateT]]:
         """Index and state machine of every loaded partition; read only."""

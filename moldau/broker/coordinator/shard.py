@@ -239,7 +239,19 @@ class Shard(Generic[StateT]):
         was_active = self.state is ShardState.ACTIVE
         self._move_to(state)
         try:
-            self._let_go(error)
+            self.partition.forget_wake()
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
+            with ExitStack() as calls:
+                # An exception in one keeps none of the others from its answer; called last to
+                # first.
+                line, self._line, self._line_bytes = self._line, deque(), 0
+                for waiting in reversed(line):
+                    calls.callback(self._end_wait, waiting, error)
         finally:
             if was_active:
                 self._send(self.machine.unloaded())
@@ -247,20 +259,6 @@ class Shard(Generic[StateT]):
     def _move_to(self, state: ShardState) -> None:
         assert state in LEGAL_TRANSITIONS[self.state], f"{self} to {state.value}"
         self.state = state
-
-    def _let_go(self, error: ErrorCode) -> None:
-        self.partition.forget_wake()
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        with ExitStack() as calls:
-            # An exception in one keeps none of the others from its answer; called last to first.
-            line, self._line, self._line_bytes = self._line, deque(), 0
-            for waiting in reversed(line):
-                calls.callback(self._end_wait, waiting, error)
 
     # -- operations ------------------------------------------------------------------------------
 

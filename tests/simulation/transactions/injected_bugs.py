@@ -14,7 +14,7 @@ from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.member_updates import MemberUpdates, Reconciliation
 from moldau.broker.coordinator.group.core.offset_store import OffsetStore
-from moldau.broker.coordinator.loader import LogLoader
+from moldau.broker.coordinator.runtime import LogLoader
 from moldau.broker.coordinator.transaction import marker_sender
 from moldau.broker.coordinator.transaction.core import rules, transaction
 from moldau.broker.coordinator.transaction.core.transaction import Transaction

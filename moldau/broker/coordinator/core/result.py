@@ -1,22 +1,23 @@
 """What a coordinator's state machine answers: records to write, answers to give, timers to set.
 
-Owns the values that go between a state machine and the runtime that drives it. Must not know any
-request, or do anything. Invariant: a state machine changes what its log says only in `replay`; what
-it changes elsewhere (waiting requests, sessions) may be lost with the leadership at any time.
+Owns the values that go between a state machine and the runtime that drives it, and what takes an
+answer within the broker. Must not know any request, or do anything. Invariant: a state machine
+changes what its log says only in `replay`; what it changes elsewhere (waiting requests, sessions)
+may be lost with the leadership at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.records import Record
 from moldau.protocol.schema import Message
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.replies import Answerable
     from moldau.protocol.coordinator_records import CoordinatorLog
 
 MAX_BYTES_AT_ONCE: Final = 400_000
@@ -57,6 +58,23 @@ class TransactionEnd(NamedTuple):
     is_commit: bool
     coordinator_epoch: int
     transaction_version: int
+
+
+class Answerable(Protocol):
+    """What a `Reply` goes to, exactly once; a request's context is one. State machines do not look
+    into it.
+    """
+
+    def respond(self, message: Any) -> None: ...
+
+
+class CallbackReply:
+    """Hands the answer to a function."""
+
+    __slots__ = ("respond",)
+
+    def __init__(self, respond: Callable[[Any], None]) -> None:
+        self.respond = respond
 
 
 class Reply(NamedTuple):
@@ -221,6 +239,7 @@ class CoordinatorResult:
         return self
 
 
+@dataclass(slots=True, eq=False)
 class Portion:
     """What a state machine writes by itself in one turn: expiries, aborts, removals.
 
@@ -228,13 +247,10 @@ class Portion:
     others. The runtime cuts a portion into batches (`CoordinatorResult.is_atomic`).
     """
 
-    __slots__ = ("_log", "_max_count", "_size_bytes", "records")
-
-    def __init__(self, log: CoordinatorLog, max_count: int) -> None:
-        self.records: list[CoordinatorRecord] = []
-        self._log = log
-        self._max_count = max_count
-        self._size_bytes = 0
+    _log: CoordinatorLog
+    _max_count: int
+    _size_bytes: int = 0
+    records: list[CoordinatorRecord] = field(default_factory=list)
 
     @property
     def is_full(self) -> bool:
@@ -250,6 +266,51 @@ class Portion:
                     self._size_bytes += len(self._log.encode_value(value, version))
             except LocalProtocolError:
                 continue
+
+
+PartT = TypeVar("PartT")
+_MISSING: Final = object()
+
+
+@dataclass(slots=True, eq=False)
+class Collector(Generic[PartT]):
+    """Joins the answers for several groups or partitions: make all parts with `part`, then call
+    `all_asked`. A part may be answered at any time.
+
+    Invariant: `done` is called exactly once, when the last part has its answer, with the parts in
+    the order in which they were made.
+    """
+
+    _done: Callable[[list[PartT]], None]
+    _parts: list[Any] = field(default_factory=list)
+    _missing_count: int = 0
+    _is_complete: bool = False
+
+    def part(self, made: Callable[[Any], PartT] | None = None) -> CallbackReply:
+        """The reply of one more part.
+
+        Args:
+            made: turns the answer into the part as soon as it comes: `done` may have very many.
+        """
+        self._parts.append(_MISSING)
+        self._missing_count += 1
+        return CallbackReply(partial(self._take, len(self._parts) - 1, made))
+
+    def all_asked(self) -> None:
+        """There will be no more parts."""
+        self._is_complete = True
+        self._end_if_complete()
+
+    def _take(self, index: int, made: Callable[[object], PartT] | None, message: object) -> None:
+        assert self._parts[index] is _MISSING, "a part is answered once"
+        self._parts[index] = message if made is None else made(message)
+        self._missing_count -= 1
+        self._end_if_complete()
+
+    def _end_if_complete(self) -> None:
+        if self._is_complete and not self._missing_count:
+            parts, self._parts = self._parts, []
+            self._done(parts)
 
 
 class CoordinatorState(Protocol):

@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from moldau.broker.coordinator.core.replies import CallbackReply, Collector
+from moldau.broker.coordinator.core.result import Answerable, CallbackReply, CoordinatorResult
 from moldau.broker.coordinator.ports import RuntimeSettings
 from moldau.broker.coordinator.producer_ids import ProducerIdSource
 from moldau.broker.coordinator.runtime import CoordinatorRuntime
 from moldau.broker.coordinator.transaction.core.rules import TransactionSettings
 from moldau.broker.coordinator.transaction.core.state import (
     DescribeAnswer,
-    EndTransactionAnswer,
     InitProducerIdAnswer,
     ListAnswer,
     SendMarkers,
@@ -33,25 +32,18 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 from moldau.broker.coordinator.transaction.marker_sender import MarkerSender
 from moldau.broker.coordinator.transaction.marker_writer import write_markers
 from moldau.metadata.features import TRANSACTION_VERSION
+from moldau.metadata.image import NO_LEADER
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.core.result import CoordinatorResult
     from moldau.broker.coordinator.ports import RuntimePorts
-    from moldau.broker.coordinator.shard import Operation
     from moldau.broker.coordinator.transaction.core.rules import InitProducerId
     from moldau.metadata.image import MetadataDelta, MetadataImage
-    from moldau.protocol.messages.p27_write_txn_markers import (
-        WriteTxnMarkersRequest,
-        WriteTxnMarkersResponse,
-    )
 
 logger = logging.getLogger("moldau.broker.transactions")
-
-NO_LEADER: Final = -1
 
 
 class TransactionCoordinator:
@@ -59,32 +51,36 @@ class TransactionCoordinator:
 
     def __init__(self, services: BrokerServices, ports: RuntimePorts) -> None:
         self._services = services
-        self._settings = TransactionSettings.from_config(services.node_config)
+        settings = TransactionSettings.from_config(services.node_config)
         self._producer_ids = ProducerIdSource(
             services.producer_ids, lambda work: services.start(work, "producer id for transactions")
         )
-        self.runtime = CoordinatorRuntime(
+        self.runtime: CoordinatorRuntime[TransactionState] = CoordinatorRuntime(
             TRANSACTION_STATE,
-            self._make_state,
+            lambda _partition_index: TransactionState(
+                settings=settings,
+                producer_ids=self._producer_ids,
+                transaction_version=lambda: services.metadata.image.features.level(
+                    TRANSACTION_VERSION
+                ),
+            ),
             execute=self._execute,
             settings=RuntimeSettings.for_transactions(services.node_config),
             ports=ports,
         )
+        self.ask = self.runtime.ask
         self._markers = MarkerSender(
             services,
             coordinator_epoch=self.runtime.coordinator_epoch,
-            write_here=self._write_here,
+            write_here=lambda request, done: services.go_on(write_markers(services, request, done)),
             written=self._written,
         )
 
     # -- the cluster -----------------------------------------------------------------------------
 
-    def partition_of(self, transactional_id: str) -> int | None:
-        return self.runtime.partition_of(transactional_id)
-
     def leader_of(self, transactional_id: str) -> int | None:
         """The broker that coordinates the id as far as known here; None without one."""
-        partition_index = self.partition_of(transactional_id)
+        partition_index = self.runtime.partition_of(transactional_id)
         if partition_index is None:
             return None
         topic = self._services.metadata.image.topics.topics_by_name[self.runtime.topic]
@@ -106,28 +102,15 @@ class TransactionCoordinator:
         self, request: InitProducerId, done: Callable[[InitProducerIdAnswer], None]
     ) -> None:
         """A producer begins, or comes back (KIP-98, KIP-360, KIP-939)."""
-
         reply_to = CallbackReply(done)
         self._producer_ids.when_ready(
-            lambda: self._ask(
+            lambda: self.ask(
                 request.transactional_id,
-                lambda state, now_ms: state.init_producer_id(request, reply_to, now_ms),
                 reply_to,
+                lambda state, now_ms: state.init_producer_id(request, reply_to, now_ms),
                 InitProducerIdAnswer,
             )
         )
-
-    def _ask(
-        self,
-        transactional_id: str,
-        operation: Operation[TransactionState],
-        reply_to: CallbackReply,
-        failed: Callable[[ErrorCode], object],
-    ) -> None:
-        """Have the id's state machine answer `reply_to`, or answer why it cannot be asked."""
-        error = self.runtime.call(transactional_id, operation)
-        if error is not ErrorCode.NONE:
-            reply_to.respond(failed(error))
 
     def add_partitions(
         self,
@@ -161,41 +144,13 @@ class TransactionCoordinator:
                 client_version=client_version,
             )
 
-        self._ask(transactional_id, operation, reply_to, partial(dict.fromkeys, partitions))
+        self.ask(transactional_id, reply_to, operation, partial(dict.fromkeys, partitions))
 
-    def end_transaction(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        is_commit: bool,
-        client_version: int,
-        done: Callable[[EndTransactionAnswer], None],
-    ) -> None:
-        """Commit or abort; answered when the outcome is committed, before the markers are."""
-        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
-        reply_to = CallbackReply(done)
-        self._ask(
+    def describe(self, transactional_id: str, reply_to: Answerable) -> None:
+        self.ask(
             transactional_id,
-            lambda state, now_ms: state.end_transaction(
-                transactional_id,
-                producer,
-                reply_to,
-                now_ms,
-                is_commit=is_commit,
-                client_version=client_version,
-            ),
             reply_to,
-            EndTransactionAnswer,
-        )
-
-    def describe(self, transactional_id: str, done: Callable[[DescribeAnswer], None]) -> None:
-        reply_to = CallbackReply(done)
-        self._ask(
-            transactional_id,
             lambda state, _now_ms: state.describe(transactional_id, reply_to),
-            reply_to,
             DescribeAnswer,
         )
 
@@ -209,38 +164,26 @@ class TransactionCoordinator:
             done(ListAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []))
             return
 
-        def ended(parts: list[ListAnswer]) -> None:
+        def ended(parts: list[ListAnswer | ErrorCode]) -> None:
+            errors: set[ErrorCode] = set()
+            listed: list[Transaction] = []
+            for part in parts:
+                if isinstance(part, ListAnswer):
+                    errors.add(part.error)
+                    listed += part.transactions
+                else:
+                    errors.add(part)
             # A partition that was lost since is another coordinator's to list.
-            errors = {part.error for part in parts} - {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}
-            listed = [transaction for part in parts for transaction in part.transactions]
+            errors -= {ErrorCode.NONE, ErrorCode.NOT_COORDINATOR}
             done(ListAnswer(max(errors, default=ErrorCode.NONE), listed))
 
-        collector = Collector(ended)
-        for partition_index, _ in self.runtime.states():
-            part = collector.part()
-
-            def operation(
-                state: TransactionState, _now_ms: float, part: CallbackReply = part
-            ) -> CoordinatorResult:
-                return state.list_transactions(wanted, part)
-
-            error = self.runtime.call(partition_index, operation)
-            if error is not ErrorCode.NONE:
-                part.respond(ListAnswer(error, []))
-        collector.all_asked()
-
-    # -- inner workings --------------------------------------------------------------------------
-
-    def _make_state(self, partition_index: int) -> TransactionState:
-        del partition_index
-        return TransactionState(
-            settings=self._settings,
-            producer_ids=self._producer_ids,
-            transaction_version=self._transaction_version,
+        self.runtime.ask_each(
+            [partition_index for partition_index, _ in self.runtime.states()],
+            lambda state, reply_to: state.list_transactions(wanted, reply_to),
+            ended,
         )
 
-    def _transaction_version(self) -> int:
-        return self._services.metadata.image.features.level(TRANSACTION_VERSION)
+    # -- inner workings --------------------------------------------------------------------------
 
     def _execute(self, partition_index: int, command: object) -> None:
         assert isinstance(command, SendMarkers)
@@ -254,8 +197,3 @@ class TransactionCoordinator:
             lambda state, now_ms: state.markers_written(command, partitions, now_ms),
             passes_limit=True,
         )
-
-    def _write_here(
-        self, request: WriteTxnMarkersRequest, done: Callable[[WriteTxnMarkersResponse], None]
-    ) -> None:
-        self._services.go_on(write_markers(self._services, request, done))

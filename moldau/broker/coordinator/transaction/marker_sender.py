@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("moldau.broker.transactions")
 
-METRIC_PREFIX: Final = "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,name="
-
 RETRY_MS: Final = 100
 """The pause before a marker that was not written is sent again."""
 
@@ -44,8 +43,6 @@ MAX_IN_FLIGHT: Final = 4
 """Requests under way to one broker, so that one slow partition does not hold up all."""
 
 MAX_PARTITIONS_PER_REQUEST: Final = 5_000
-
-NO_LEADER: Final = -1
 
 FENCED_ERRORS: Final = frozenset(
     {ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
@@ -69,16 +66,14 @@ class Marker(NamedTuple):
 WriteMarkers = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
 
 
+@dataclass(slots=True)
 class _Destination:
     """The markers for one broker: they wait in a queue, or are in a request under way."""
 
-    __slots__ = ("broker_id", "in_flight", "link", "queue")
-
-    def __init__(self, broker_id: int, link: LeaderLink | None) -> None:
-        self.broker_id = broker_id
-        self.link = link
-        self.queue: dict[Marker, None] = {}
-        self.in_flight = 0
+    broker_id: int
+    link: LeaderLink | None
+    queue: dict[Marker, None] = field(default_factory=dict)
+    in_flight: int = 0
 
 
 class MarkerSender:
@@ -108,7 +103,9 @@ class MarkerSender:
         self._is_due = False
         self._is_closed = False
         services.registry.gauge(
-            METRIC_PREFIX + "UnknownDestinationQueueSize", lambda: len(self._leaderless)
+            "kafka.coordinator.transaction:type=TransactionMarkerChannelManager,"
+            "name=UnknownDestinationQueueSize",
+            lambda: len(self._leaderless),
         )
 
     @property
@@ -150,7 +147,7 @@ class MarkerSender:
                 gone.append(marker)
             elif (
                 leader != self._services.broker_id
-                and broker_address(image, leader, self._services.inter_broker_listener_name) is None
+                and broker_address(self._services, leader) is None
             ):
                 self._leaderless[marker] = None
             else:
@@ -213,9 +210,7 @@ class MarkerSender:
         if destination.link is None:
             self._write_here(request, lambda response: self._answered(destination, taken, response))
             return
-        address = broker_address(
-            image, destination.broker_id, self._services.inter_broker_listener_name
-        )
+        address = broker_address(self._services, destination.broker_id)
         if address is None:
             self._answered(destination, taken, None)
             return
@@ -287,7 +282,14 @@ class MarkerSender:
             if error in DONE_ERRORS:
                 done.append(marker)
             elif error in FENCED_ERRORS:
-                self._fenced(marker, error)
+                if not marker.command.is_cancelled:
+                    marker.command.is_cancelled = True
+                    logger.error(
+                        "the end of the transaction of %r is not taken any more: %s says %s",
+                        marker.command.transactional_id,
+                        marker.partition,
+                        error.name,
+                    )
             else:
                 again.append(marker)
         if again and not self._is_closed:
@@ -295,16 +297,6 @@ class MarkerSender:
         if destination.queue:
             self._send_soon()
         self._tell_written(done)
-
-    def _fenced(self, marker: Marker, error: ErrorCode) -> None:
-        if not marker.command.is_cancelled:
-            logger.error(
-                "the end of the transaction of %r is not taken any more: %s says %s",
-                marker.command.transactional_id,
-                marker.partition,
-                error.name,
-            )
-            marker.command.is_cancelled = True
 
     def _tell_written(self, markers: Iterable[Marker]) -> None:
         """Called last: an exception holds up neither the sending nor the other commands."""
@@ -317,19 +309,17 @@ class MarkerSender:
                 calls.callback(self._written, coordinator_partition, command, partitions)
 
 
-def broker_address(
-    image: MetadataImage, broker_id: int, listener_name: str
-) -> LeaderAddress | None:
+def broker_address(services: BrokerServices, broker_id: int) -> LeaderAddress | None:
     """Where an unfenced broker listens; None without such a broker or listener."""
-    registration = image.cluster.brokers.get(broker_id)
+    registration = services.metadata.image.cluster.brokers.get(broker_id)
     if registration is None or registration.fenced:
         return None
-    listener = registration.listeners.get(listener_name)
+    listener = registration.listeners.get(services.inter_broker_listener_name)
     return None if listener is None else LeaderAddress(broker_id, listener.host, listener.port)
 
 
 def _leader(image: MetadataImage, name: TopicPartition) -> int | None:
-    """The leader of a partition: NO_LEADER without one, None for a partition that is gone."""
+    """The leader of a partition: -1 without one, None for a partition that is gone."""
     topic = image.topics.topics_by_name.get(name.topic)
     registration = None if topic is None else topic.partitions.get(name.partition)
     return None if registration is None else registration.leader

@@ -9,7 +9,6 @@ once; a partition is answered NONE only when its marker is committed; a marker f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import Producer, TransactionEnd
@@ -108,7 +107,9 @@ class _Writing(DelayedOperation):
                     marker.coordinator_epoch,
                     marker.transaction_version,
                 ),
-                partial(self._completed_by_group, slot),
+                lambda error: self._decide(
+                    slot, ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_HERE else error
+                ),
             )
             return
         appended = partition.append_marker(
@@ -127,9 +128,6 @@ class _Writing(DelayedOperation):
             self._commit_waits[wait] = None
         else:
             self._decide(slot, error)
-
-    def _completed_by_group(self, slot: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
-        self._decide(slot, ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _NOT_HERE else error)
 
     def commit_decided(self, wait: ProduceWait, error: ErrorCode) -> None:
         """A partition's high watermark passed the marker, or never will here."""

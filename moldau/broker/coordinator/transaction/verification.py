@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -72,6 +73,13 @@ class Support(Enum):
     ADDS_PARTITIONS = "adds partitions"
     """Partitions are added by the request itself, each transaction has an epoch of its own."""
 
+    @staticmethod
+    def of(api_version: int, *, abortable_since: int, adds_since: int) -> Support:
+        """By the first versions of an API that know TRANSACTION_ABORTABLE, and that add."""
+        if api_version >= adds_since:
+            return Support.ADDS_PARTITIONS
+        return Support.ABORTABLE_ERROR if api_version >= abortable_since else Support.OLD_ERRORS
+
     @property
     def adds_partitions(self) -> bool:
         """Whether the coordinator is to add what it does not know yet."""
@@ -121,7 +129,7 @@ class TransactionVerifier:
         )
         self._lines: dict[str, deque[_Question]] = {}
         """Questions by transactional id, while one of them is under way."""
-        self._waiting_count = 0
+        self.waiting_count = 0
         self._to_send: dict[int, deque[_Round]] = {}
         """Rounds by coordinator, while a request to it is under way."""
         self._links: dict[int, LeaderLink] = {}
@@ -133,10 +141,6 @@ class TransactionVerifier:
 
     def update_verification(self, is_enabled: bool) -> None:
         self.is_enabled = is_enabled
-
-    @property
-    def waiting_count(self) -> int:
-        return self._waiting_count
 
     def verify(
         self,
@@ -155,20 +159,20 @@ class TransactionVerifier:
                 the transaction), CONCURRENT_TRANSACTIONS, NETWORK_EXCEPTION, COORDINATOR_… and
                 other errors of a coordinator.
         """
-        if self._is_closed or self._waiting_count >= MAX_WAITING:
+        if self._is_closed or self.waiting_count >= MAX_WAITING:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             if not self._is_closed:
                 error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             done(dict.fromkeys(partitions, error))
             return
         question = _Question((producer_id, producer_epoch), partitions, support, done)
-        self._waiting_count += 1
+        self.waiting_count += 1
         line = self._lines.get(transactional_id)
         if line is not None:
             line.append(question)
             return
         self._lines[transactional_id] = deque()
-        self._begin_round(transactional_id, [question])
+        self._ask(_Round(transactional_id, [question], self._services.clock.monotonic_ms()))
 
     async def close(self) -> None:
         """Answer COORDINATOR_NOT_AVAILABLE to all questions, later ones included."""
@@ -179,10 +183,6 @@ class TransactionVerifier:
             self._ask(asked)
         for link in list(self._links.values()):
             await link.close()
-
-    def _begin_round(self, transactional_id: str, questions: list[_Question]) -> None:
-        now_ms = self._services.clock.monotonic_ms()
-        self._ask(_Round(transactional_id, questions, now_ms))
 
     def _ask(self, asked: _Round) -> None:
         """Bring a round to its present coordinator."""
@@ -236,7 +236,7 @@ class TransactionVerifier:
             failure_count = sum(error is not ErrorCode.NONE for error in answer.values())
             if failure_count:
                 self._failures.mark(failure_count)
-            self._waiting_count -= 1
+            self.waiting_count -= 1
             question.done(answer)
         if self._lines[asked.transactional_id]:
             # From the loop: immediate answers must not pile up on the stack.
@@ -249,7 +249,7 @@ class TransactionVerifier:
         line = self._lines[transactional_id]
         while line and self._is_settled(line[0]):
             question = line.popleft()
-            self._waiting_count -= 1
+            self.waiting_count -= 1
             question.done(dict.fromkeys(question.partitions, ErrorCode.NONE))
         if not line:
             del self._lines[transactional_id]
@@ -262,7 +262,7 @@ class TransactionVerifier:
             and line[0].support.adds_partitions == first.support.adds_partitions
         ):
             questions.append(line.popleft())
-        self._begin_round(transactional_id, questions)
+        self._ask(_Round(transactional_id, questions, self._services.clock.monotonic_ms()))
 
     def _is_settled(self, question: _Question) -> bool:
         """Whether the logs hold the transaction by now."""
@@ -290,10 +290,7 @@ class TransactionVerifier:
 
     async def _send(self, broker_id: int, rounds: list[_Round]) -> ErrorCode | dict[str, Errors]:
         """One request; an error, or the answers by transactional id."""
-        services = self._services
-        address = broker_address(
-            services.metadata.image, broker_id, services.inter_broker_listener_name
-        )
+        address = broker_address(self._services, broker_id)
         if address is None or self._is_closed:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         link = self._links.get(broker_id)
@@ -375,9 +372,6 @@ def _answers(response: AddPartitionsToTxnResponse) -> ErrorCode | dict[str, Erro
     }
 
 
-FIRST_WITH_ABORTABLE_ERROR: Final = 11
-FIRST_THAT_ADDS_PARTITIONS: Final = 12
-
 _TRY_AGAIN: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -386,15 +380,6 @@ _TRY_AGAIN: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-
-
-def produce_support(api_version: int) -> Support:
-    """What a version of Produce says about transactions."""
-    if api_version >= FIRST_THAT_ADDS_PARTITIONS:
-        return Support.ADDS_PARTITIONS
-    if api_version >= FIRST_WITH_ABORTABLE_ERROR:
-        return Support.ABORTABLE_ERROR
-    return Support.OLD_ERRORS
 
 
 def produce_error(error: ErrorCode, support: Support) -> tuple[ErrorCode, str | None]:
@@ -422,35 +407,17 @@ class _Held(NamedTuple):
     guard: VerificationGuard
 
 
+@dataclass(slots=True)
 class TransactionalProduce:
     """Collects (`append`), then asks once for all of them (`verify`)."""
 
-    __slots__ = (
-        "_held",
-        "_operation",
-        "_producer_epoch",
-        "_producer_id",
-        "_services",
-        "_support",
-        "_transactional_id",
-    )
-
-    def __init__(
-        self,
-        services: BrokerServices,
-        operation: ProduceOperation,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        api_version: int,
-    ) -> None:
-        self._services = services
-        self._operation = operation
-        self._transactional_id = transactional_id
-        self._producer_id = producer_id
-        self._producer_epoch = producer_epoch
-        self._support = produce_support(api_version)
-        self._held: list[_Held] = []
+    _services: BrokerServices
+    _operation: ProduceOperation
+    _transactional_id: str
+    _producer_id: int
+    _producer_epoch: int
+    _support: Support
+    _held: list[_Held] = field(default_factory=list)
 
     def append(
         self,

@@ -13,9 +13,13 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
     TransactionEnd,
 )
-from moldau.broker.coordinator.loader import MAX_RETRY_MS, RETRY_MS
 from moldau.broker.coordinator.ports import RuntimeSettings
-from moldau.broker.coordinator.runtime import MAX_LOADING_COUNT, CoordinatorRuntime
+from moldau.broker.coordinator.runtime import (
+    MAX_LOADING_COUNT,
+    MAX_RETRY_MS,
+    RETRY_MS,
+    CoordinatorRuntime,
+)
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import (

@@ -2,7 +2,7 @@
 
 Owns the group with its legal transitions, the requests that wait at its members, its record in the
 log, and the questions that other parts of the coordinator ask any kind of group. Must not decide
-when a generation begins or ends (`classic_rebalance` does). Invariants: one leader, who is a
+when a generation begins or ends (`ClassicRebalance` does). Invariants: one leader, who is a
 member, while there are members; the count of waiting members and the supported protocols agree with
 the members; the state changes only along `_TRANSITIONS`; each waiting request is answered once.
 """
@@ -15,14 +15,18 @@ from enum import Enum
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from moldau.broker.coordinator.core.replies import Answerable
 from moldau.broker.coordinator.core.result import (
+    Answerable,
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
     Reply,
+    SetTimer,
 )
-from moldau.broker.coordinator.group.core.context import CONSUMER_PROTOCOL_TYPE
+from moldau.broker.coordinator.group.core.context import (
+    CONSUMER_PROTOCOL_TYPE,
+    NEW_MEMBER_TIMEOUT_MS,
+)
 from moldau.broker.coordinator.group.core.joining import UNKNOWN_MEMBER, Protocols, join_error
 from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
@@ -34,7 +38,7 @@ from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscript
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse, JoinGroupResponseMember
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
-GROUP_METADATA_VERSION: Final = 3
+_RECORD_VERSION: Final = 3
 """The version of the record that Apache Kafka 4.3 writes."""
 
 SESSION: Final = "classic session"
@@ -106,11 +110,6 @@ class ClassicMember:
     def __post_init__(self) -> None:
         self.protocol_names = frozenset(map(_NAME, self.protocols))
 
-    @property
-    def is_static(self) -> bool:
-        """Whether it keeps its place over restarts (KIP-345)."""
-        return self.group_instance_id is not None
-
     def metadata(self, protocol_name: str) -> bytes:
         for name, metadata in self.protocols:
             if name == protocol_name:
@@ -147,7 +146,7 @@ class ClassicGroup:
         self.is_persisted = False
         self.new_member_added = False
         self.initial_delay_left_ms = 0
-        self._waiting_to_join = 0
+        self.waiting_to_join_count = 0
         self._common_protocols: frozenset[str] | None = None
         """What all members support; None if it has to be found out."""
 
@@ -278,7 +277,7 @@ class ClassicGroup:
                     for member in self.members.values()
                 ],
             ),
-            GROUP_METADATA_VERSION,
+            _RECORD_VERSION,
         )
 
     @classmethod
@@ -407,18 +406,14 @@ class ClassicGroup:
 
     def wait_for_join(self, member: ClassicMember, reply_to: Answerable, api_version: int) -> None:
         if member.join_reply_to is None:
-            self._waiting_to_join += 1
+            self.waiting_to_join_count += 1
         member.join_reply_to = reply_to
         member.join_api_version = api_version
 
     @property
-    def waiting_to_join_count(self) -> int:
-        return self._waiting_to_join
-
-    @property
     def have_all_joined(self) -> bool:
         """Whether all members, and those that only have an id yet, wait for the generation."""
-        return self._waiting_to_join == len(self.members) and not self.pending_members
+        return self.waiting_to_join_count == len(self.members) and not self.pending_members
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -479,7 +474,7 @@ class ClassicGroup:
         reply_to = member.join_reply_to
         if reply_to is not None:
             member.join_reply_to = None
-            self._waiting_to_join -= 1
+            self.waiting_to_join_count -= 1
             out.replies.append(Reply(reply_to, message))
 
     def refuse_join(self, member: ClassicMember, error: ErrorCode, out: CoordinatorResult) -> None:
@@ -493,9 +488,23 @@ class ClassicGroup:
         self.refuse_join(member, error, out)
         member.answer_sync(SyncGroupResponse(error_code=error), out)
 
+    def renew_session(self, member: ClassicMember, out: CoordinatorResult) -> None:
+        timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
+        timer = ClassicTimer(SESSION, self.group_id, member.member_id)
+        out.timers.append(SetTimer(timer, timeout_ms))
+
+    def end_session(self, member_id: str, out: CoordinatorResult) -> None:
+        out.timers.append(CancelTimer(ClassicTimer(SESSION, self.group_id, member_id)))
+
+    def has_synced(self, member: ClassicMember, out: CoordinatorResult) -> None:
+        if member.member_id in self.pending_sync:
+            self.pending_sync.remove(member.member_id)
+            if not self.pending_sync:
+                out.timers.append(CancelTimer(ClassicTimer(SYNC, self.group_id)))
+
     def cancel_timers(self, out: CoordinatorResult) -> None:
         for member_id in [*self.members, *self.pending_members]:
-            out.timers.append(CancelTimer(ClassicTimer(SESSION, self.group_id, member_id)))
+            self.end_session(member_id, out)
         out.timers.append(CancelTimer(ClassicTimer(JOIN, self.group_id)))
         out.timers.append(CancelTimer(ClassicTimer(SYNC, self.group_id)))
 
@@ -512,6 +521,7 @@ class ClassicGroup:
         self.pending_sync.clear()
         self.new_member_added = False
         if self.members:
+            assert self.common_protocols, f"{self.group_id}: members without a common protocol"
             self.protocol_name = self.select_protocol()
             self.transition_to(ClassicGroupState.COMPLETING_REBALANCE, now_ms)
         else:
@@ -523,10 +533,10 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """The protocol that most members like best among those all of them support."""
         candidates = self.common_protocols
-        assert candidates, f"{self.group_id}: members without a common protocol"
         votes: dict[str, int] = {}
         for member in self.members.values():
-            choice = next(name for name, _ in member.protocols if name in candidates)
+            names = [name for name, _ in member.protocols]
+            choice = next((name for name in names if name in candidates), names[0])
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=votes.__getitem__)
 

@@ -1,18 +1,22 @@
 """All classic groups of one partition of `__consumer_offsets`: the classic protocol's requests.
 
-Owns JoinGroup, SyncGroup, Heartbeat and LeaveGroup, the way of every event to its group, and what
-the log says about classic groups. Must not know consumer groups (the state machine asks them first)
-or complete generations (`classic_rebalance` does). Invariants: only `replay` makes a group
+Owns JoinGroup, SyncGroup, Heartbeat and LeaveGroup, the way of every event to its group, the steps
+from a change of members to a new generation, and what the log says about classic groups. Must not
+know consumer groups (the state machine asks them first). Invariants: only `replay` makes a group
 persistent; a group that was never written and has no members is forgotten; a JoinGroup is answered
-at once or waits at its member.
+at once or waits at its member; a group in PreparingRebalance has a join timer, one in
+CompletingRebalance a sync timer or a leader's assignment on its way to the log, so that no member
+waits for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import (
+    Answerable,
     CancelTimer,
     CoordinatorResult,
     Reply,
@@ -28,13 +32,13 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicMember,
     ClassicTimer,
 )
-from moldau.broker.coordinator.group.core.classic_rebalance import ClassicRebalance
 from moldau.broker.coordinator.group.core.context import group_write_error
 from moldau.broker.coordinator.group.core.joining import (
     FIRST_KNOWN_MEMBER_VERSION,
     FIRST_SKIP_ASSIGNMENT_VERSION,
     UNKNOWN_MEMBER,
     Joining,
+    is_of_another_protocol,
     join_error,
 )
 from moldau.protocol.errors import ErrorCode
@@ -48,16 +52,12 @@ from moldau.protocol.messages.p13_leave_group import (
 from moldau.protocol.messages.p14_sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.replies import Answerable
-    from moldau.broker.coordinator.group.core.consumer_group import Groups
-    from moldau.broker.coordinator.group.core.context import GroupSettings
+    from moldau.broker.coordinator.group.core.consumer_group import GroupContext
     from moldau.protocol.coordinator_records.classic_groups import GroupMetadataValue
-    from moldau.protocol.messages.p11_join_group import JoinGroupRequest
+    from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupResponse
     from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
     from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
-
-FIRST_REBALANCE_TIMEOUT_VERSION: Final = 1
 
 _MAX_PREFIX_LENGTH: Final = 8000
 """Characters of the instance's or client's id in a member id, which has to fit into a string of the
@@ -65,27 +65,164 @@ protocol (32,767 bytes) together with its random part.
 """
 
 
-class ClassicGroups:
-    """The classic protocol on the groups of `groups` that speak it."""
+@dataclass(slots=True)
+class ClassicRebalance:
+    """What one event does to a classic group; `out` collects what is to be done."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        settings: GroupSettings,
-        *,
-        random_id: Callable[[], str],
-        has_offsets: Callable[[str], bool],
-        replayed_count: Callable[[], int],
-        count: Callable[[str], None],
-    ) -> None:
-        self._groups = groups
-        self._settings = settings
-        self._has_offsets = has_offsets
+    context: GroupContext
+    group: ClassicGroup
+    out: CoordinatorResult
+    now_ms: float
+
+    def session_over(self, member_id: str) -> None:
+        """A member's session is over. A member with a waiting request stays, unless it is a new
+        one, which may have lost its connection before it knew its id.
+        """
+        if member_id in self.group.pending_members:
+            self.group.pending_members.remove(member_id)
+            self.maybe_complete_join()
+            return
+        member = self.group.members.get(member_id)
+        if member is None:
+            return
+        waits = member.join_reply_to is not None or member.sync_reply_to is not None
+        if waits and not member.is_new:
+            return
+        self.remove_member(member)
+        self.members_changed()
+
+    def remove_member(self, member: ClassicMember) -> None:
+        """Take a member out; its waiting requests get UNKNOWN_MEMBER_ID, so that it comes back."""
+        self.group.refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, self.out)
+        self.group.end_session(member.member_id, self.out)
+        self.group.remove(member)
+
+    def members_changed(self) -> None:
+        """A member came, left or changed its subscription: begin a rebalance, or go on with it."""
+        if self.group.state in (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.DEAD):
+            self.maybe_complete_join()
+        else:
+            self.prepare()
+
+    def prepare(self) -> None:
+        """Begin a rebalance: all members have to join again."""
+        group = self.group
+        is_initial = group.is_empty
+        self._refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._cancel(SYNC)
+        group.transition_to(ClassicGroupState.PREPARING_REBALANCE, self.now_ms)
+        if is_initial:
+            delay_ms = max(self.context.settings.initial_rebalance_delay_ms, 0)
+            group.new_member_added = False
+            group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            self._wait(JOIN, delay_ms)
+        else:
+            self.collect_joins()
+
+    def collect_joins(self) -> None:
+        """Wait until all members have joined again, unless they have already."""
+        if self.group.have_all_joined:
+            self._complete_join()
+        else:
+            self._wait(JOIN, self.group.rebalance_timeout_ms)
+
+    def maybe_complete_join(self) -> None:
+        """Begin the generation if all members have joined; a first one waits for its delay."""
+        group = self.group
+        if (
+            group.state is ClassicGroupState.PREPARING_REBALANCE
+            and group.previous_state is not ClassicGroupState.EMPTY
+            and group.have_all_joined
+        ):
+            self._complete_join()
+
+    def joins_over(self) -> None:
+        group = self.group
+        if group.state is not ClassicGroupState.PREPARING_REBALANCE:
+            return
+        is_initial = group.previous_state is ClassicGroupState.EMPTY
+        if is_initial and group.new_member_added and group.initial_delay_left_ms:
+            # Members still come: one more delay, until the rebalance timeout is used up.
+            step_ms = max(self.context.settings.initial_rebalance_delay_ms, 0)
+            delay_ms = min(step_ms, group.initial_delay_left_ms)
+            group.initial_delay_left_ms = max(group.initial_delay_left_ms - step_ms, 0)
+            group.new_member_added = False
+            self._wait(JOIN, delay_ms)
+            return
+        self._complete_join()
+
+    def _complete_join(self) -> None:
+        group, out = self.group, self.out
+        self._cancel(JOIN)
+        absent = [member for member in group.members.values() if member.join_reply_to is None]
+        for member in absent:
+            # Static members (KIP-345) keep their place until their session ends.
+            if member.group_instance_id is None:
+                self.remove_member(member)
+        if group.members and not group.elect_joined_leader():
+            self._wait(JOIN, group.rebalance_timeout_ms)
+            return
+        group.begin_generation(self.now_ms)
+        if not group.members:
+            out.records.append(group.record({}))
+            return
+        for member in group.members.values():
+            group.answer_join(member, group.join_response(member), out)
+            member.is_new = False
+            group.renew_session(member, out)
+            group.pending_sync.add(member.member_id)
+        self._wait(SYNC, group.rebalance_timeout_ms)
+
+    def syncs_over(self) -> None:
+        """The sync timer has run out: remove the members that have not asked for a share."""
+        group = self.group
+        if group.state not in (ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE):
+            return
+        missing = [member for name, member in group.members.items() if name in group.pending_sync]
+        for member in missing:
+            self.remove_member(member)
+        group.pending_sync.clear()
+        if missing:
+            self.prepare()
+
+    def assigned(self, error: ErrorCode) -> None:
+        """The leader's assignment is in the log, or could not be written."""
+        group = self.group
+        if error is not ErrorCode.NONE:
+            self._refuse_syncs(error)
+            self.prepare()
+            return
+        group.transition_to(ClassicGroupState.STABLE, self.now_ms)
+        self.context.count("group-completed-rebalance", 1)
+        for member in group.members.values():
+            self._answer_sync(member, group.sync_response(member))
+
+    def _refuse_syncs(self, error: ErrorCode) -> None:
+        if self.group.state is ClassicGroupState.COMPLETING_REBALANCE:
+            for member in self.group.members.values():
+                self._answer_sync(member, SyncGroupResponse(error_code=error))
+
+    def _answer_sync(self, member: ClassicMember, message: SyncGroupResponse) -> None:
+        if member.sync_reply_to is not None:
+            member.answer_sync(message, self.out)
+            self.group.renew_session(member, self.out)
+
+    def _wait(self, kind: str, delay_ms: int) -> None:
+        timer = ClassicTimer(kind, self.group.group_id)
+        self.out.timers.append(SetTimer(timer, max(delay_ms, 0)))
+
+    def _cancel(self, kind: str) -> None:
+        self.out.timers.append(CancelTimer(ClassicTimer(kind, self.group.group_id)))
+
+
+class ClassicGroups:
+    """The classic protocol on the groups that speak it."""
+
+    def __init__(self, context: GroupContext, replayed_count: Callable[[], int]) -> None:
+        self._context = context
+        self._groups = context.groups
+        self._settings = context.settings
         self._replayed_count = replayed_count
-        self._rebalance = ClassicRebalance(
-            settings, self.discard_if_unused, lambda: count("group-completed-rebalance")
-        )
-        self._random_id = random_id
 
     def get(self, group_id: str) -> ClassicGroup | None:
         group = self._groups.get(group_id)
@@ -94,11 +231,11 @@ class ClassicGroups:
     def discard_if_unused(self, group: ClassicGroup) -> None:
         """Forget a group that has never been more than a name."""
         is_known = self._groups.get(group.group_id) is group
-        if is_known and group.is_unused and not self._has_offsets(group.group_id):
+        if is_known and group.is_unused and not self._context.offsets.has_any(group.group_id):
             self.discard(group)
 
     def discard(self, group: ClassicGroup) -> None:
-        """Forget a group of which the log knows nothing."""
+        """Forget a group of which the log knows nothing, or nothing any more."""
         group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
         del self._groups[group.group_id]
 
@@ -130,15 +267,16 @@ class ClassicGroups:
         if group is None:
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
         assert isinstance(group, ClassicGroup)
+        rebalance = ClassicRebalance(self._context, group, out, now_ms)
         names = (name for name, _ in joining.protocols)
         if not self._has_room(group, request.member_id):
-            self._turn_away(group, joining, out, now_ms)
+            self._turn_away(rebalance, joining)
         elif not group.supports(request.protocol_type, names):
             out.replies.append(joining.refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         elif request.member_id == UNKNOWN_MEMBER:
-            self._join_new(group, joining, out, now_ms)
+            self._join_new(rebalance, joining)
         else:
-            self._join_existing(group, joining, out, now_ms)
+            self._join_existing(rebalance, joining)
         self.discard_if_unused(group)
         return out.whatever_happens(self._replayed_count)
 
@@ -150,7 +288,7 @@ class ClassicGroups:
         assert group is not None
         out = CoordinatorResult()
         member = group.members[request.member_id]
-        self._rebalance.has_synced(group, member, out)
+        group.has_synced(member, out)
         if group.state is ClassicGroupState.STABLE:
             out.replies.append(Reply(reply_to, group.sync_response(member)))
             return out
@@ -176,7 +314,7 @@ class ClassicGroups:
             if error is ErrorCode.NONE and request.generation_id != group.generation_id:
                 error = ErrorCode.ILLEGAL_GENERATION
             if error is ErrorCode.NONE:
-                self._rebalance.heard_of(group, group.members[request.member_id], out)
+                group.renew_session(group.members[request.member_id], out)
                 if group.state is ClassicGroupState.PREPARING_REBALANCE:
                     error = ErrorCode.REBALANCE_IN_PROGRESS
         out.replies.append(Reply(reply_to, HeartbeatResponse(error_code=error)))
@@ -200,6 +338,7 @@ class ClassicGroups:
             return CoordinatorResult.reply(reply_to, LeaveGroupResponse(members=answers))
         out = CoordinatorResult()
         response = LeaveGroupResponse(members=answers)
+        rebalance = ClassicRebalance(self._context, group, out, now_ms)
         has_left = False
         members, static, pending = group.members, group.static_members, group.pending_members
         for leaving, told in zip(request.members, answers, strict=True):
@@ -208,10 +347,10 @@ class ClassicGroups:
                 leaving.member_id in members if instance_id is None else instance_id in static
             )
             if is_known or leaving.member_id in pending:
-                error = told.error_code = self._leave(group, leaving, out)
+                error = told.error_code = self._leave(rebalance, leaving)
                 has_left = has_left or error is ErrorCode.NONE
         if has_left and group.state is not ClassicGroupState.EMPTY:
-            self._rebalance.members_changed(group, out, now_ms)
+            rebalance.members_changed()
         self.discard_if_unused(group)
         if not out.records:
             out.replies.append(Reply(reply_to, response))
@@ -229,7 +368,7 @@ class ClassicGroups:
             ClassicGroupState.STABLE,
             ClassicGroupState.PREPARING_REBALANCE,
         ):
-            self._rebalance.heard_of(group, member, out)
+            group.renew_session(member, out)
 
     # -- other events ----------------------------------------------------------------------------
 
@@ -238,12 +377,14 @@ class ClassicGroups:
         group = self.get(timer.group_id)
         if group is None:
             return out
+        rebalance = ClassicRebalance(self._context, group, out, now_ms)
         if timer.kind == SESSION:
-            self._rebalance.session_over(group, timer.member_id, out, now_ms)
+            rebalance.session_over(timer.member_id)
+            self.discard_if_unused(group)
         elif timer.kind == JOIN:
-            self._rebalance.joins_over(group, out, now_ms)
+            rebalance.joins_over()
         elif timer.kind == SYNC:
-            self._rebalance.syncs_over(group, out, now_ms)
+            rebalance.syncs_over()
         return out.whatever_happens(self._replayed_count)
 
     def loaded(self, now_ms: float) -> CoordinatorResult:
@@ -255,12 +396,12 @@ class ClassicGroups:
         for group in list(self._groups.values()):
             if not isinstance(group, ClassicGroup):
                 continue
-            self._start(group, out, now_ms)
+            rebalance = self._start(group, out, now_ms)
             if (
                 group.state is ClassicGroupState.STABLE
                 and len(group.members) > self._settings.max_group_size
             ):
-                self._rebalance.prepare(group, out, now_ms)
+                rebalance.prepare()
             elif not group.is_persisted:
                 self.discard_if_unused(group)
         return out
@@ -282,12 +423,16 @@ class ClassicGroups:
         self._start(group, out, now_ms)
         return out.whatever_happens(self._replayed_count)
 
-    def _start(self, group: ClassicGroup, out: CoordinatorResult, now_ms: float) -> None:
+    def _start(
+        self, group: ClassicGroup, out: CoordinatorResult, now_ms: float
+    ) -> ClassicRebalance:
         """Begin the sessions and the rebalance of a group that is as its record says."""
+        rebalance = ClassicRebalance(self._context, group, out, now_ms)
         for member in group.members.values():
-            self._rebalance.heard_of(group, member, out)
+            group.renew_session(member, out)
         if group.state is ClassicGroupState.PREPARING_REBALANCE:
-            self._rebalance.collect_joins(group, out, now_ms)
+            rebalance.collect_joins()
+        return rebalance
 
     def begin_migration(self, group: ClassicGroup) -> CoordinatorResult:
         """Let go of a group that is to become a consumer group: its timers end, and its waiting
@@ -309,8 +454,7 @@ class ClassicGroups:
         group = self.get(group_id)
         if value is None:
             if group is not None:
-                group.transition_to(ClassicGroupState.DEAD, group.state_timestamp_ms)
-                del self._groups[group_id]
+                self.discard(group)
             return
         if group is None or group.is_simple or not is_live:
             self._groups[group_id] = ClassicGroup.from_record(group_id, value)
@@ -334,39 +478,33 @@ class ClassicGroups:
             return waits or group.waiting_to_join_count < limit
         return member is not None or len(group.members) < limit
 
-    def _turn_away(
-        self, group: ClassicGroup, joining: Joining, out: CoordinatorResult, now_ms: float
-    ) -> None:
+    def _turn_away(self, rebalance: ClassicRebalance, joining: Joining) -> None:
+        group, out, member_id = rebalance.group, rebalance.out, joining.request.member_id
         out.replies.append(joining.refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER))
-        member = group.members.get(joining.request.member_id)
-        if joining.request.member_id in group.pending_members:
-            self._forget_pending(group, joining.request.member_id, out)
+        member = group.members.get(member_id)
+        if member_id in group.pending_members:
+            self._forget_pending(rebalance, member_id)
         elif member is not None:
-            self._rebalance.remove_member(group, member, out)
+            rebalance.remove_member(member)
         else:
             return
-        self._rebalance.maybe_complete_join(group, out, now_ms)
+        rebalance.maybe_complete_join()
 
-    def _forget_pending(self, group: ClassicGroup, member_id: str, out: CoordinatorResult) -> None:
-        group.pending_members.discard(member_id)
-        out.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member_id)))
+    def _forget_pending(self, rebalance: ClassicRebalance, member_id: str) -> None:
+        rebalance.group.pending_members.discard(member_id)
+        rebalance.group.end_session(member_id, rebalance.out)
 
-    def _join_new(
-        self, group: ClassicGroup, joining: Joining, out: CoordinatorResult, now_ms: float
-    ) -> None:
-        prefix = joining.request.group_instance_id
-        if prefix is None:
-            prefix = joining.client.client_id
-        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self._random_id()}"
-        if joining.request.group_instance_id is not None:
-            known = group.static_members.get(joining.request.group_instance_id)
-            if known is None:
-                self._add(group, joining, member_id, out, now_ms)
-            else:
-                self._replace(group, group.members[known], joining, member_id, out, now_ms)
+    def _join_new(self, rebalance: ClassicRebalance, joining: Joining) -> None:
+        group, out = rebalance.group, rebalance.out
+        instance_id = joining.request.group_instance_id
+        prefix = joining.client.client_id if instance_id is None else instance_id
+        member_id = f"{prefix[:_MAX_PREFIX_LENGTH]}-{self._context.random_id()}"
+        if instance_id is not None and instance_id in group.static_members:
+            known = group.static_members[instance_id]
+            self._replace(rebalance, group.members[known], joining, member_id)
             return
-        if joining.api_version < FIRST_KNOWN_MEMBER_VERSION:
-            self._add(group, joining, member_id, out, now_ms)
+        if instance_id is not None or joining.api_version < FIRST_KNOWN_MEMBER_VERSION:
+            self._add(rebalance, joining, member_id)
             return
         # The member must come back with the id: otherwise each lost answer would leave a member
         # without a client behind (KIP-394).
@@ -375,14 +513,8 @@ class ClassicGroups:
         out.timers.append(SetTimer(timer, joining.request.session_timeout_ms))
         out.replies.append(joining.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
-    def _add(
-        self,
-        group: ClassicGroup,
-        joining: Joining,
-        member_id: str,
-        out: CoordinatorResult,
-        now_ms: float,
-    ) -> None:
+    def _add(self, rebalance: ClassicRebalance, joining: Joining, member_id: str) -> None:
+        group = rebalance.group
         member = ClassicMember(
             member_id,
             joining.request.group_instance_id,
@@ -400,32 +532,31 @@ class ClassicGroups:
             group.new_member_added = True
         group.add(member, joining.request.protocol_type)
         group.wait_for_join(member, joining.reply_to, joining.api_version)
-        self._rebalance.heard_of(group, member, out)
-        self._rebalance.members_changed(group, out, now_ms)
+        group.renew_session(member, rebalance.out)
+        rebalance.members_changed()
 
     def _replace(
         self,
-        group: ClassicGroup,
+        rebalance: ClassicRebalance,
         member: ClassicMember,
         joining: Joining,
         member_id: str,
-        out: CoordinatorResult,
-        now_ms: float,
     ) -> None:
+        group, out = rebalance.group, rebalance.out
         old_member_id = member.member_id
         old_leader_id = group.leader_id
         old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
         group.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, out)
-        out.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, old_member_id)))
+        group.end_session(old_member_id, out)
         group.rename(member, member_id)
-        self._update(group, member, joining, out)
-        self._rebalance.heard_of(group, member, out)
+        self._update(rebalance, member, joining)
+        group.renew_session(member, out)
         if group.state is not ClassicGroupState.STABLE:
             # In CompletingRebalance the leader may already assign to the old id.
-            self._rebalance.members_changed(group, out, now_ms)
+            rebalance.members_changed()
             return
         if group.select_protocol() != group.protocol_name:
-            self._rebalance.prepare(group, out, now_ms)
+            rebalance.prepare()
             return
 
         def written(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
@@ -433,47 +564,44 @@ class ClassicGroups:
             if member.join_reply_to is not joining.reply_to:
                 return result  # answered since: the member left, or came back once more
             if error is ErrorCode.NONE:
-                self._answer_replaced(group, member, joining, old_leader_id, result)
+                answer = self._replaced_answer(group, member, joining, old_leader_id)
+                group.answer_join(member, answer, result)
                 return result
             told = group_write_error(error)
             group.answer_join(member, join_error(told, UNKNOWN_MEMBER, joining.api_version), result)
             if is_refused(error):
                 # Undo the change: the log still knows the old id.
-                result.timers.append(CancelTimer(ClassicTimer(SESSION, group.group_id, member_id)))
+                group.end_session(member.member_id, result)
                 group.update(member, *old)
                 group.rename(member, old_member_id)
-                self._rebalance.heard_of(group, member, result)
+                group.renew_session(member, result)
             return result
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}
         out.records.append(group.record(assignments))
         out.add_after(written)
 
-    def _answer_replaced(
+    def _replaced_answer(
         self,
         group: ClassicGroup,
         member: ClassicMember,
         joining: Joining,
         old_leader_id: str | None,
-        out: CoordinatorResult,
-    ) -> None:
+    ) -> JoinGroupResponse:
         """The generation goes on. A leader that came back is told that it leads only if it can be
         told not to assign (KIP-814); an older client is given the old leader's id, as a follower.
         """
         if joining.api_version >= FIRST_SKIP_ASSIGNMENT_VERSION:
             is_leader = group.leader_id == member.member_id
-            message = group.join_response(member, skip_assignment=is_leader)
-        else:
-            message = group.join_response(member, leader_id=old_leader_id)
-        group.answer_join(member, message, out)
+            return group.join_response(member, skip_assignment=is_leader)
+        return group.join_response(member, leader_id=old_leader_id)
 
-    def _join_existing(
-        self, group: ClassicGroup, joining: Joining, out: CoordinatorResult, now_ms: float
-    ) -> None:
+    def _join_existing(self, rebalance: ClassicRebalance, joining: Joining) -> None:
+        group, out = rebalance.group, rebalance.out
         member_id = joining.request.member_id
         if member_id in group.pending_members and joining.request.group_instance_id is None:
-            self._forget_pending(group, member_id, out)
-            self._add(group, joining, member_id, out, now_ms)
+            self._forget_pending(rebalance, member_id)
+            self._add(rebalance, joining, member_id)
             return
         error = group.validate_member(member_id, joining.request.group_instance_id)
         if error is not ErrorCode.NONE:
@@ -482,22 +610,22 @@ class ClassicGroups:
         member = group.members[member_id]
         state = group.state
         is_same = list(member.protocols) == list(joining.protocols)
-        if state is ClassicGroupState.COMPLETING_REBALANCE and is_same:
+        if is_same and (
             # Its first request's answer may have been lost: the generation is the same.
-            out.replies.append(Reply(joining.reply_to, group.join_response(member)))
-        elif state is ClassicGroupState.STABLE and is_same and group.leader_id != member_id:
+            state is ClassicGroupState.COMPLETING_REBALANCE
+            or (state is ClassicGroupState.STABLE and group.leader_id != member_id)
+        ):
             out.replies.append(Reply(joining.reply_to, group.join_response(member)))
         elif state in (ClassicGroupState.EMPTY, ClassicGroupState.DEAD):
             out.replies.append(joining.refusal(ErrorCode.UNKNOWN_MEMBER_ID))
         else:
-            self._update(group, member, joining, out)
-            self._rebalance.members_changed(group, out, now_ms)
+            self._update(rebalance, member, joining)
+            rebalance.members_changed()
 
-    def _update(
-        self, group: ClassicGroup, member: ClassicMember, joining: Joining, out: CoordinatorResult
-    ) -> None:
+    def _update(self, rebalance: ClassicRebalance, member: ClassicMember, joining: Joining) -> None:
+        group = rebalance.group
         # The client does not wait any more for the answer to an earlier request of the member.
-        group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, out)
+        group.refuse_join(member, ErrorCode.REBALANCE_IN_PROGRESS, rebalance.out)
         group.update(
             member,
             joining.protocols,
@@ -520,15 +648,14 @@ class ClassicGroups:
                 group.state is ClassicGroupState.COMPLETING_REBALANCE
                 and group.generation_id == generation_id
             ):
-                told = group_write_error(error)
-                self._rebalance.assigned(group, told, result, now_ms)
+                rebalance = ClassicRebalance(self._context, group, result, now_ms)
+                rebalance.assigned(group_write_error(error))
             return result.whatever_happens(self._replayed_count)
 
         out.add_after(after)
 
-    def _leave(
-        self, group: ClassicGroup, leaving: MemberIdentity, out: CoordinatorResult
-    ) -> ErrorCode:
+    def _leave(self, rebalance: ClassicRebalance, leaving: MemberIdentity) -> ErrorCode:
+        group = rebalance.group
         member_id = leaving.member_id
         instance_id = leaving.group_instance_id
         if member_id == UNKNOWN_MEMBER:
@@ -538,15 +665,13 @@ class ClassicGroups:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             member_id = known
         elif member_id in group.pending_members:
-            group.pending_members.remove(member_id)
-            timer = ClassicTimer(SESSION, group.group_id, member_id)
-            out.timers.append(CancelTimer(timer))
+            self._forget_pending(rebalance, member_id)
             return ErrorCode.NONE
         else:
             error = group.validate_member(member_id, instance_id)
             if error is not ErrorCode.NONE:
                 return error
-        self._rebalance.remove_member(group, group.members[member_id], out)
+        rebalance.remove_member(group.members[member_id])
         return ErrorCode.NONE
 
 
@@ -560,18 +685,14 @@ def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest) -> ErrorC
         return error
     if request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
-    for told, known in (
-        (request.protocol_type, group.protocol_type),
-        (request.protocol_name, group.protocol_name),
-    ):
-        if told is not None and known is not None and told != known:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if is_of_another_protocol(request, group.protocol_type, group.protocol_name):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is ClassicGroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
 
 
 def _rebalance_timeout_ms(joining: Joining) -> int:
-    if joining.api_version >= FIRST_REBALANCE_TIMEOUT_VERSION:
+    if joining.api_version >= 1:
         return joining.request.rebalance_timeout_ms
     return joining.request.session_timeout_ms

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import (
     After,
+    Answerable,
     CancelTimer,
     CoordinatorResult,
     SetTimer,
@@ -48,6 +48,7 @@ from moldau.broker.coordinator.group.core.joining import (
     FIRST_SKIP_ASSIGNMENT_VERSION,
     UNKNOWN_MEMBER,
     Joining,
+    is_of_another_protocol,
 )
 from moldau.broker.coordinator.group.core.member_updates import (
     MemberUpdate,
@@ -66,14 +67,7 @@ from moldau.protocol.messages.p13_leave_group import (
 )
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
 
-if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.replies import Answerable
-    from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-
-
 Fence = Callable[[ConsumerGroup, list[ConsumerGroupMember], float], CoordinatorResult]
-
-_NO_CLIENT: Final = ClientInfo("", "")
 
 
 class ClassicMembers:
@@ -83,7 +77,6 @@ class ClassicMembers:
         self, context: GroupContext, updates: MemberUpdates, migration: Migration, fence: Fence
     ) -> None:
         self._context = context
-        self._settings = context.consumer_settings
         self._updates = updates
         self._migration = migration
         self._fence = fence
@@ -98,7 +91,15 @@ class ClassicMembers:
 
     def _join(self, group: ConsumerGroup, joining: Joining, now_ms: float) -> CoordinatorResult:
         request = joining.request
-        self._check_join(group, request)
+        group.check_size(request.member_id, self._context.consumer_settings.max_group_size)
+        names = {protocol.name for protocol in request.protocols}
+        if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.supports_classic_protocols(
+            names
+        ):
+            raise Refusal(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"Member {request.member_id} does not support a protocol of the group.",
+            )
         if (
             not request.member_id
             and request.group_instance_id is None
@@ -161,9 +162,7 @@ class ClassicMembers:
             generation_id=member.member_epoch,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=joining.protocols[0][0],
-            leader="",
             member_id=member.member_id,
-            members=[],
         )
 
         def after(error: ErrorCode, _now_ms: float) -> CoordinatorResult:
@@ -201,20 +200,15 @@ class ClassicMembers:
             return None
         return group.join_response(group.members[member_id], skip_assignment=True)
 
-    def _check_join(self, group: ConsumerGroup, request: JoinGroupRequest) -> None:
-        group.check_size(request.member_id, self._settings.max_group_size)
-        names = {protocol.name for protocol in request.protocols}
-        if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not group.supports_classic_protocols(
-            names
-        ):
-            raise Refusal(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"Member {request.member_id} does not support a protocol of the group.",
-            )
-
     def _update(self, group: ConsumerGroup, joining: Joining, now_ms: float) -> MemberUpdate:
         request, client = joining.request, joining.client
-        subscription = _subscription(joining)
+        try:
+            subscription = joining.subscription
+        except RemoteProtocolError as error:
+            raise Refusal(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"The subscription of {request.member_id} is malformed: {error}.",
+            ) from None
         owned = by_topic_id(subscription.owned_partitions, self._context.metadata())
         old, replaced_id = self._member_for(group, request, owned)
         new = replace(
@@ -275,7 +269,11 @@ class ClassicMembers:
             assert member.classic is not None
             _check_generation(member, request.generation_id)
             protocol_name = member.classic.protocols[0][0]
-            _check_protocol(request, protocol_name)
+            if is_of_another_protocol(request, CONSUMER_PROTOCOL_TYPE, protocol_name):
+                raise Refusal(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f"Member {request.member_id} says another protocol than the group.",
+                )
             if (
                 group.assignment_epoch > member.member_epoch
                 and member.state is not MemberState.UNREVOKED_PARTITIONS
@@ -330,7 +328,7 @@ class ClassicMembers:
                 reply_to, HeartbeatResponse(error_code=refusal.error_code)
             )
         assert member.classic is not None
-        update = MemberUpdate(group, member, member, _NO_CLIENT, now_ms, None)
+        update = MemberUpdate(group, member, member, ClientInfo("", ""), now_ms, None)
         self._updates.refresh_epoch(update)
         assignment_epoch, _target = self._updates.refresh_target(update)
         result = CoordinatorResult(records=update.records)
@@ -388,7 +386,7 @@ class ClassicMembers:
         result.answer_when_committed(
             reply_to,
             LeaveGroupResponse(members=answers),
-            lambda error: LeaveGroupResponse(error_code=group_write_error(error), members=[]),
+            lambda error: LeaveGroupResponse(error_code=group_write_error(error)),
         )
         return result
 
@@ -434,18 +432,6 @@ def _check_generation(member: ConsumerGroupMember, generation_id: int) -> None:
         )
 
 
-def _check_protocol(request: SyncGroupRequest, protocol_name: str) -> None:
-    for told, expected in (
-        (request.protocol_type, CONSUMER_PROTOCOL_TYPE),
-        (request.protocol_name, protocol_name),
-    ):
-        if told is not None and told != expected:
-            raise Refusal(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"Member {request.member_id} says {told}, the group {expected}.",
-            )
-
-
 def _leaving_member(
     group: ConsumerGroup, identity: MemberIdentity
 ) -> ConsumerGroupMember | ErrorCode:
@@ -457,13 +443,3 @@ def _leaving_member(
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     return member if member_id in ("", member.member_id) else ErrorCode.FENCED_INSTANCE_ID
-
-
-def _subscription(joining: Joining) -> ConsumerProtocolSubscription:
-    try:
-        return joining.subscription
-    except RemoteProtocolError as error:
-        raise Refusal(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"The subscription of {joining.request.member_id} is malformed: {error}.",
-        ) from None

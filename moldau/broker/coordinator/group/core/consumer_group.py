@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CoordinatorRecord
@@ -25,13 +25,17 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     ConsumerGroupMember,
     MemberState,
     OwnedPartitions,
+    ResolvedRegularExpression,
     member_tombstones,
 )
 from moldau.broker.coordinator.group.core.context import (
     CONSUMER_PROTOCOL_TYPE,
     ConsumerGroupSettings,
+    GroupSettings,
     Refusal,
 )
+from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
+from moldau.broker.coordinator.group.core.offset_store import OffsetStore
 from moldau.metadata.image import MetadataImage
 from moldau.protocol import coordinator_records as kinds
 from moldau.protocol.errors import ErrorCode
@@ -53,18 +57,6 @@ RecordKey: TypeAlias = (
 """The keys of a consumer group's records."""
 
 
-class ResolvedRegularExpression(NamedTuple):
-    """The topics that an expression stands for, as of a metadata offset."""
-
-    topic_names: frozenset[str]
-    metadata_offset: int
-    timestamp_ms: int
-
-
-def _no_topics(_name: str) -> UUID | None:
-    return None
-
-
 class ConsumerGroup:
     """One group. States: Empty, Assigning, Reconciling, Stable; they follow from the records.
 
@@ -81,7 +73,7 @@ class ConsumerGroup:
         self,
         group_id: str,
         topic_index: dict[str, set[str]],
-        topic_id_of: Callable[[str], UUID | None] = _no_topics,
+        topic_id_of: Callable[[str], UUID | None] = lambda _name: None,
     ) -> None:
         self.group_id = group_id
         self.group_epoch = 0
@@ -587,20 +579,24 @@ Groups: TypeAlias = dict[str, ClassicGroup | ConsumerGroup]
 
 @dataclass(slots=True)
 class GroupContext:
-    """What the parts that serve consumer groups work with.
+    """What the parts of one partition's state machine work with.
 
     Attributes:
         random_id: a new member id, a random UUID in its usual notation.
-        classic_max_group_size: `group.max.size`.
-        count: counts one event for the metrics, by name (`consumer-rebalance`).
+        count: counts events for the metrics, by name (`consumer-rebalance`).
     """
 
-    groups: Groups
+    settings: GroupSettings
     consumer_settings: ConsumerGroupSettings
     metadata: Callable[[], MetadataImage]
     random_id: Callable[[], str]
-    classic_max_group_size: int
-    count: Callable[[str], None]
+    count: Callable[[str, int], None]
+    groups: Groups = field(default_factory=dict)
+    offsets: OffsetStore = field(default_factory=OffsetStore)
+    topic_hashes: TopicHashes = field(default_factory=TopicHashes)
+
+    def metadata_hash(self, topic_names: Iterable[str]) -> int:
+        return self.topic_hashes.of_group(topic_names, self.metadata())
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         group = self.groups.get(group_id)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from moldau.broker.coordinator.core.replies import Answerable
 from moldau.broker.coordinator.core.result import (
+    Answerable,
     CancelTimer,
     CoordinatorRecord,
     CoordinatorResult,
@@ -30,7 +30,6 @@ from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
     GroupContext,
     RecordKey,
-    ResolvedRegularExpression,
     owned_by_topic,
 )
 from moldau.broker.coordinator.group.core.consumer_member import (
@@ -41,6 +40,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     STATIC_LEAVE_EPOCH,
     ConsumerGroupMember,
     MemberState,
+    ResolvedRegularExpression,
     current_assignment_record,
     group_epoch_record,
     member_tombstones,
@@ -57,7 +57,6 @@ from moldau.broker.coordinator.group.core.member_updates import (
     MemberUpdates,
     replacement_records,
 )
-from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.broker.coordinator.group.core.migration import Migration, Upgrade
 from moldau.broker.coordinator.group.core.regular_expressions import (
     RegularExpressions,
@@ -186,9 +185,6 @@ def _not_written(error: ErrorCode) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=group_write_error(error))
 
 
-CLASSIC_MEMBER: Final = 0
-CONSUMER_MEMBER: Final = 1
-
 _RETRY_MS: Final = 500
 """When a timer's records could not be written, it runs again after this time."""
 
@@ -217,10 +213,9 @@ class ConsumerGroups:
         self._start_classic = start_classic
         self._is_live = False
         self._topic_index: dict[str, set[str]] = {}
-        self._topic_hashes = TopicHashes()
         self._expressions = RegularExpressions(settings.regex_refresh_interval_ms)
-        self._updates = MemberUpdates(context, self._topic_hashes, self._expressions)
-        self._migration = Migration(context, self._topic_hashes, begin_migration)
+        self._updates = MemberUpdates(context, self._expressions)
+        self._migration = Migration(context, begin_migration)
         self.classic_members = ClassicMembers(context, self._updates, self._migration, self.fence)
 
     def consumer_group_heartbeat(
@@ -245,32 +240,19 @@ class ConsumerGroups:
                 ),
             )
 
-    def consumer_group_describe(
-        self, group_ids: Iterable[str], reply_to: Answerable
-    ) -> CoordinatorResult:
-        """Describe groups that live in this partition; answers a list of DescribedGroup."""
-        described: list[DescribedGroup] = []
-        for group_id in group_ids:
-            try:
-                group = self._context.existing_consumer_group(group_id)
-                default_assignor = self._settings.assignors[0]
-                described.append(describe(group, self._context.metadata(), default_assignor))
-            except Refusal as refusal:
-                described.append(
-                    DescribedGroup(
-                        group_id=group_id,
-                        error_code=refusal.error_code,
-                        error_message=refusal.message,
-                    )
-                )
-        ids = [each.group_id for each in described]
+    def describe_group(self, group_id: str, reply_to: Answerable) -> CoordinatorResult:
+        """Describe a group; answers DescribedGroup."""
+        try:
+            group = self._context.existing_consumer_group(group_id)
+            described = describe(group, self._context.metadata(), self._settings.assignors[0])
+        except Refusal as refusal:
+            described = DescribedGroup(
+                group_id=group_id, error_code=refusal.error_code, error_message=refusal.message
+            )
         return CoordinatorResult.reply_when_committed(
             reply_to,
             described,
-            on_error=lambda error: [
-                DescribedGroup(group_id=group_id, error_code=error, error_message=None)
-                for group_id in ids
-            ],
+            on_error=lambda error: DescribedGroup(group_id=group_id, error_code=error),
         )
 
     def _heartbeat(
@@ -398,8 +380,6 @@ class ConsumerGroups:
                 ]
             )
         return ConsumerGroupHeartbeatResponse(
-            error_code=ErrorCode.NONE,
-            error_message=None,
             member_id=member.member_id,
             member_epoch=member.member_epoch,
             heartbeat_interval_ms=times.heartbeat_interval_ms,
@@ -413,35 +393,29 @@ class ConsumerGroups:
         group = self._context.existing_consumer_group(request.group_id)
         member = group.known(request.member_id, request.instance_id)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            result = self._leave_for_a_while(group, member)
+            # It owns its partitions until its session ends.
+            gone = replace(
+                member,
+                member_epoch=STATIC_LEAVE_EPOCH,
+                assigned={
+                    topic_id: dict.fromkeys(partitions, 0)
+                    for topic_id, partitions in member.assigned.items()
+                },
+                pending_revocation=NOTHING_OWNED,
+            )
+            key = ConsumerTimer("rebalance", group.group_id, member.member_id)
+            result = CoordinatorResult(
+                records=[current_assignment_record(group.group_id, gone)],
+                timers=[CancelTimer(key)],
+            )
         else:
             result = self.fence(group, [member], now_ms)
         answer = ConsumerGroupHeartbeatResponse(
-            error_code=ErrorCode.NONE,
-            error_message=None,
             member_id=request.member_id,
             member_epoch=request.member_epoch,
         )
         result.answer_when_committed(reply_to, answer, _not_written)
         return result
-
-    def _leave_for_a_while(
-        self, group: ConsumerGroup, member: ConsumerGroupMember
-    ) -> CoordinatorResult:
-        """A static member stops, but owns its partitions until its session ends."""
-        gone = replace(
-            member,
-            member_epoch=STATIC_LEAVE_EPOCH,
-            assigned={
-                topic_id: dict.fromkeys(partitions, 0)
-                for topic_id, partitions in member.assigned.items()
-            },
-            pending_revocation=NOTHING_OWNED,
-        )
-        key = ConsumerTimer("rebalance", group.group_id, member.member_id)
-        return CoordinatorResult(
-            records=[current_assignment_record(group.group_id, gone)], timers=[CancelTimer(key)]
-        )
 
     def _session(self, group: ConsumerGroup, member: ConsumerGroupMember) -> SetTimer:
         if member.classic is not None:
@@ -494,7 +468,7 @@ class ConsumerGroups:
             self._expressions.new_topics_offset = image.provenance.last_contained_offset
         names += [topic.name for topic in topics.deleted.values()]
         for name in names:
-            self._topic_hashes.forget(name)
+            self._context.topic_hashes.forget(name)
             for group_id in self._topic_index.get(name, ()):
                 group = self._context.groups[group_id]
                 assert isinstance(group, ConsumerGroup)
@@ -511,12 +485,12 @@ class ConsumerGroups:
         if group is None or not resolved:
             return CoordinatorResult()
         records, names, has_changed = resolution_records(group, resolved)
-        metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+        metadata_hash = self._context.metadata_hash(names)
         if records and (has_changed or metadata_hash != group.metadata_hash):
             group_epoch = group.group_epoch + 1
             records.append(group_epoch_record(group.group_id, group_epoch, metadata_hash))
             group.metadata_refreshed(group_epoch)
-            self._context.count("consumer-group-rebalance")
+            self._context.count("consumer-group-rebalance", 1)
         return CoordinatorResult(records=records)
 
     def on_timer(self, key: ConsumerTimer, now_ms: float) -> CoordinatorResult:
@@ -580,11 +554,11 @@ class ConsumerGroups:
                 result.records += member_tombstones(group.group_id, member.member_id)
             result.records += expression_tombstones(group, members)
             names = group.subscribed_without(members)
-            metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+            metadata_hash = self._context.metadata_hash(names)
             result.records.append(
                 group_epoch_record(group.group_id, group.group_epoch + 1, metadata_hash)
             )
-            self._context.count("consumer-group-rebalance")
+            self._context.count("consumer-group-rebalance", 1)
             result.timers += [
                 CancelTimer(ConsumerTimer(kind, group.group_id, member.member_id))
                 for member in members
@@ -601,8 +575,6 @@ class ConsumerGroups:
 def describe(group: ConsumerGroup, image: MetadataImage, default_assignor: str) -> DescribedGroup:
     """The group with all its members; deleted topics are left out."""
     return DescribedGroup(
-        error_code=ErrorCode.NONE,
-        error_message=None,
         group_id=group.group_id,
         group_state=group.state_name,
         group_epoch=group.group_epoch,
@@ -624,7 +596,7 @@ def _member(group: ConsumerGroup, member: ConsumerGroupMember, image: MetadataIm
         subscribed_topic_regex=member.subscribed_topic_regex or "",
         assignment=_assignment(member.may_read, image),
         target_assignment=_assignment(group.targets.get(member.member_id, NOTHING), image),
-        member_type=CLASSIC_MEMBER if member.uses_classic_protocol else CONSUMER_MEMBER,
+        member_type=0 if member.uses_classic_protocol else 1,
     )
 
 

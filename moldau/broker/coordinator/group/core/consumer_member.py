@@ -7,7 +7,7 @@ are written in order, so that equal states give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
@@ -58,6 +58,14 @@ class ClassicProtocols(NamedTuple):
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
+
+
+class ResolvedRegularExpression(NamedTuple):
+    """The topics that an expression stands for, as of a metadata offset."""
+
+    topic_names: frozenset[str]
+    metadata_offset: int
+    timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +262,7 @@ def target_record(group_id: str, member_id: str, target: Assignment) -> Coordina
         kinds.ConsumerGroupTargetAssignmentMemberValue(
             topic_partitions=[
                 kinds.TopicPartition(topic_id=topic_id, partitions=sorted(target[topic_id]))
-                for topic_id in in_order(target)
+                for topic_id in sorted(target)
             ]
         ),
     )
@@ -289,29 +297,24 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def regular_expression_record(
-    group_id: str,
-    expression: str,
-    topic_names: Collection[str],
-    metadata_offset: int,
-    timestamp_ms: int,
+    group_id: str, expression: str, resolved: ResolvedRegularExpression | None
 ) -> CoordinatorRecord:
-    """The topics that an expression stands for, as of a metadata offset (type 16)."""
+    """What an expression stands for (type 16), or with None its end."""
+    key = kinds.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression)
+    if resolved is None:
+        return CoordinatorRecord(key, None)
+    topic_names, metadata_offset, timestamp_ms = resolved
     return CoordinatorRecord(
-        kinds.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression),
+        key,
         kinds.ConsumerGroupRegularExpressionValue(
             topics=sorted(topic_names), version=metadata_offset, timestamp=timestamp_ms
         ),
     )
 
 
-def in_order(topic_ids: Collection[UUID]) -> list[UUID]:
-    """Topic ids in the order in which everything here is written."""
-    return sorted(topic_ids) if len(topic_ids) > 1 else list(topic_ids)
-
-
 def _topics(owned: OwnedPartitions) -> list[kinds.TopicPartitions]:
     topics = []
-    for topic_id in in_order(owned):
+    for topic_id in sorted(owned):
         partitions = sorted(owned[topic_id])
         topics.append(
             kinds.TopicPartitions(

@@ -45,7 +45,7 @@ def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
     RemoteProtocolError.
     """
     if not assignment:
-        return ConsumerProtocolAssignment(assigned_partitions=[])
+        return ConsumerProtocolAssignment()
     version = _version_of(assignment)
     return ConsumerProtocolAssignment.decode(assignment, version, _VERSION.size)[0]
 
@@ -67,7 +67,6 @@ def write_assignment(partitions: Assignment, subscription: bytes, image: Metadat
             for topic_id, indexes in sorted(partitions.items())
             if topic_id in topics
         ],
-        user_data=None,
     )
     return _VERSION.pack(version) + message.to_bytes(version)
 

@@ -42,12 +42,6 @@ class GroupSettings:
         )
 
 
-SESSION_TIMEOUT_KEY: Final = "consumer.session.timeout.ms"
-HEARTBEAT_INTERVAL_KEY: Final = "consumer.heartbeat.interval.ms"
-ASSIGNMENT_INTERVAL_KEY: Final = "consumer.assignment.interval.ms"
-_BROKER_ASSIGNMENT_INTERVAL_KEY: Final = "group.consumer.assignment.interval.ms"
-
-
 class Limits(NamedTuple):
     """The lowest and the highest value."""
 
@@ -132,26 +126,21 @@ class ConsumerGroupSettings:
     def of_group(self, configs: ConfigsImage, group_id: str) -> GroupTimes:
         """The times of a group: its own, else the cluster's, else the node's."""
         own = configs.get(ConfigResourceType.GROUP, group_id)
+        key = "group.consumer.assignment.interval.ms"
+        of_all = configs.get(ConfigResourceType.BROKER, "").get(key)
+        of_broker = configs.get(ConfigResourceType.BROKER, str(self.broker_id)).get(key, of_all)
         return GroupTimes(
             self.session_timeout_limits.clamp(
-                own.get(SESSION_TIMEOUT_KEY), self.session_timeout_ms
+                own.get("consumer.session.timeout.ms"), self.session_timeout_ms
             ),
             self.heartbeat_interval_limits.clamp(
-                own.get(HEARTBEAT_INTERVAL_KEY), self.heartbeat_interval_ms
+                own.get("consumer.heartbeat.interval.ms"), self.heartbeat_interval_ms
             ),
             self.assignment_interval_limits.clamp(
-                own.get(ASSIGNMENT_INTERVAL_KEY) or self._dynamic(configs),
+                own.get("consumer.assignment.interval.ms") or of_broker,
                 self.assignment_interval_ms,
             ),
         )
-
-    def _dynamic(self, configs: ConfigsImage) -> str | None:
-        """The assignment interval that was set for this broker, or for all of them."""
-        own = configs.get(ConfigResourceType.BROKER, str(self.broker_id))
-        if _BROKER_ASSIGNMENT_INTERVAL_KEY in own:
-            return own[_BROKER_ASSIGNMENT_INTERVAL_KEY]
-        defaults = configs.get(ConfigResourceType.BROKER, "")
-        return defaults.get(_BROKER_ASSIGNMENT_INTERVAL_KEY)
 
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.coordinator.core.result import CoordinatorResult, Reply
+from moldau.broker.coordinator.core.result import Answerable, CoordinatorResult, Reply
 from moldau.broker.coordinator.group.core.consumer_protocol import read_subscription
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.p11_join_group import JoinGroupResponse
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.replies import Answerable
     from moldau.broker.coordinator.group.core.context import ClientInfo
     from moldau.metadata.steps import Steps
     from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
     from moldau.protocol.messages.p11_join_group import JoinGroupRequest
+    from moldau.protocol.messages.p14_sync_group import SyncGroupRequest
 
 MAX_READ_AT_ONCE: Final = 100
 """As many subscriptions are read only when a consumer group asks for them."""
 
-NO_GENERATION: Final = -1
 UNKNOWN_MEMBER: Final = ""
 FIRST_KNOWN_MEMBER_VERSION: Final = 4
 """From this version of JoinGroup on a member first gets an id, and joins with it (KIP-394)."""
@@ -35,31 +35,38 @@ Protocols = Sequence[tuple[str, bytes]]
 def join_error(error: ErrorCode, member_id: str, api_version: int) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=error,
-        generation_id=NO_GENERATION,
         protocol_name=None if api_version >= NULLABLE_PROTOCOL_VERSION else "",
-        leader=UNKNOWN_MEMBER,
         member_id=member_id,
     )
 
 
+def is_of_another_protocol(
+    request: SyncGroupRequest, protocol_type: str | None, protocol_name: str | None
+) -> bool:
+    """Whether a SyncGroup contradicts its group; it may leave out what it does not know."""
+    return any(
+        told is not None and known is not None and told != known
+        for told, known in (
+            (request.protocol_type, protocol_type),
+            (request.protocol_name, protocol_name),
+        )
+    )
+
+
+@dataclass(slots=True, eq=False)
 class Joining:
     """The request with its sender.
 
     Invariant: a request with very many protocols is read in steps; the operation finds the outcome.
     """
 
-    __slots__ = ("_read", "api_version", "client", "protocols", "reply_to", "request")
-
-    def __init__(
-        self, request: JoinGroupRequest, api_version: int, client: ClientInfo, reply_to: Answerable
-    ) -> None:
-        self.request = request
-        self.protocols: list[tuple[str, bytes]] = []
-        self.api_version = api_version
-        self.client = client
-        self.reply_to = reply_to
-        self._read: list[ConsumerProtocolSubscription | RemoteProtocolError] = []
-        """The first subscription, or the error of the first one that cannot be read."""
+    request: JoinGroupRequest
+    api_version: int
+    client: ClientInfo
+    reply_to: Answerable
+    protocols: list[tuple[str, bytes]] = field(default_factory=list)
+    _read: list[ConsumerProtocolSubscription | RemoteProtocolError] = field(default_factory=list)
+    """The first subscription, or the error of the first one that cannot be read."""
 
     @classmethod
     def read(

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 from uuid import UUID
 
 from moldau.broker.coordinator.core.result import CancelTimer, CoordinatorRecord, SetTimer
@@ -32,17 +31,14 @@ from moldau.broker.coordinator.group.core.assignors import (
     MemberSpec,
     check_assignment,
 )
-from moldau.broker.coordinator.group.core.consumer_group import (
-    ConsumerGroup,
-    GroupContext,
-    ResolvedRegularExpression,
-)
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, GroupContext
 from moldau.broker.coordinator.group.core.consumer_member import (
     NOTHING_OWNED,
     Assignment,
     ConsumerGroupMember,
     MemberState,
     OwnedPartitions,
+    ResolvedRegularExpression,
     current_assignment_record,
     group_epoch_record,
     member_record,
@@ -51,7 +47,6 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     target_record,
 )
 from moldau.broker.coordinator.group.core.context import ClientInfo, ConsumerTimer, Refusal
-from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.broker.coordinator.group.core.regular_expressions import (
     Change,
     RegularExpressions,
@@ -197,10 +192,6 @@ def _at(
     )
 
 
-FIRST_EPOCH: Final = 1
-"""The epoch of a new group."""
-
-
 @dataclass(slots=True)
 class MemberUpdate:
     """One member's change, from what it was to what it is when the records are replayed.
@@ -230,11 +221,8 @@ class MemberUpdate:
 class MemberUpdates:
     """Carries out `MemberUpdate`s for the groups of one coordinator partition."""
 
-    def __init__(
-        self, context: GroupContext, topic_hashes: TopicHashes, expressions: RegularExpressions
-    ) -> None:
+    def __init__(self, context: GroupContext, expressions: RegularExpressions) -> None:
         self._context = context
-        self._topic_hashes = topic_hashes
         self._expressions = expressions
 
     def tell(self, update: MemberUpdate) -> None:
@@ -268,17 +256,17 @@ class MemberUpdates:
         is_member = update.old.member_id in group.members
         old = update.old if is_member else group.members.get(update.replaced_id or "")
         names = group.subscribed_without([] if old is None else [old], update.new)
-        metadata_hash = self._topic_hashes.of_group(names, self._context.metadata())
+        metadata_hash = self._context.metadata_hash(names)
         # A member without subscriptions is in a new group from its first epoch on; one with
         # subscriptions makes the next epoch, as in Apache Kafka 4.x.
-        update.group_epoch = group.group_epoch or FIRST_EPOCH
+        update.group_epoch = group.group_epoch or 1
         if needs_epoch or metadata_hash != group.metadata_hash:
             update.group_epoch += 1
         if update.group_epoch > group.group_epoch:
             update.records.append(
                 group_epoch_record(group.group_id, update.group_epoch, metadata_hash)
             )
-            self._context.count("consumer-group-rebalance")
+            self._context.count("consumer-group-rebalance", 1)
         group.metadata_refreshed(update.group_epoch)
         if group.has_partition_metadata_record:
             key = ConsumerGroupPartitionMetadataKey(group_id=group.group_id)

@@ -19,7 +19,6 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.topics import TopicImage
 
 _FORMAT: Final = 0
-_SIGN_BIT: Final = 1 << 63
 
 
 class TopicHashes:
@@ -76,4 +75,4 @@ def _java_length(text: str) -> int:
 
 
 def _signed(value: int) -> int:
-    return value - (1 << 64) if value & _SIGN_BIT else value
+    return value - (1 << 64) if value & (1 << 63) else value

@@ -8,6 +8,7 @@ and its epoch or generation; offsets are not touched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -18,9 +19,9 @@ from moldau.broker.coordinator.core.result import (
     SetTimer,
 )
 from moldau.broker.coordinator.group.core.classic_group import (
-    GROUP_METADATA_VERSION,
     ClassicGroup,
     ClassicGroupState,
+    ClassicMember,
 )
 from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, GroupContext
 from moldau.broker.coordinator.group.core.consumer_member import (
@@ -46,13 +47,7 @@ from moldau.broker.coordinator.group.core.context import (
     ConsumerTimer,
     Refusal,
 )
-from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.metadata.image import MetadataImage
-from moldau.protocol.coordinator_records.classic_groups import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    MemberMetadata,
-)
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 
 _CONVERTED: Final = "downgraded"
@@ -84,18 +79,12 @@ class Upgrade(NamedTuple):
     timers: list[SetTimer]
 
 
+@dataclass(slots=True)
 class Migration:
     """Both ways of changing a group's protocol."""
 
-    def __init__(
-        self,
-        context: GroupContext,
-        topic_hashes: TopicHashes,
-        begin_migration: Callable[[ClassicGroup], CoordinatorResult],
-    ) -> None:
-        self._context = context
-        self._topic_hashes = topic_hashes
-        self.let_go = begin_migration
+    _context: GroupContext
+    let_go: Callable[[ClassicGroup], CoordinatorResult]
 
     def upgrade(self, classic_group: ClassicGroup) -> Upgrade:
         """Make a consumer group out of a classic one that has members. Raises: Refusal,
@@ -122,7 +111,7 @@ class Migration:
         image = self._context.metadata()
         is_settled = classic_group.state is ClassicGroupState.STABLE
         if is_settled and _are_all_assigned(names, members, image):
-            metadata_hash = self._topic_hashes.of_group(names, image)
+            metadata_hash = self._context.metadata_hash(names)
         generation_id = classic_group.generation_id
         records.append(group_epoch_record(group_id, generation_id, metadata_hash))
         for member in members:
@@ -208,7 +197,7 @@ class Migration:
             group.all_use_classic_protocol_without(leaving)
             and count > 0
             and self._context.consumer_settings.downgrade_enabled
-            and count <= self._context.classic_max_group_size
+            and count <= self._context.settings.max_group_size
         )
 
     def downgrade(
@@ -241,35 +230,30 @@ class Migration:
         if joining is not None:
             members.append(joining)
             shares[joining.member_id] = shares[leaving[0].member_id]
-        protocol = _choose_protocol(members)
-        image = self._context.metadata()
-        written = []
+        classic = ClassicGroup(group.group_id, now_ms)
         for member in members:
             assert member.classic is not None
-            subscription = dict(member.classic.protocols).get(protocol, b"")
-            written.append(
-                MemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout=member.rebalance_timeout_ms,
-                    session_timeout=member.classic.session_timeout_ms,
-                    subscription=subscription,
-                    assignment=write_assignment(shares[member.member_id], subscription, image),
-                )
+            classic.add(
+                ClassicMember(
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.rebalance_timeout_ms,
+                    member.classic.session_timeout_ms,
+                    member.classic.protocols,
+                ),
+                CONSUMER_PROTOCOL_TYPE,
             )
-        record = CoordinatorRecord(
-            GroupMetadataKey(group=group.group_id),
-            GroupMetadataValue(
-                protocol_type=CONSUMER_PROTOCOL_TYPE,
-                generation=group.group_epoch,
-                protocol=protocol,
-                leader=None if joining is None or rebalances else joining.member_id,
-                current_state_timestamp=int(now_ms),
-                members=written,
-            ),
-            GROUP_METADATA_VERSION,
+        classic.generation_id = group.group_epoch
+        classic.protocol_name = protocol = classic.select_protocol()
+        classic.leader_id = None if joining is None or rebalances else joining.member_id
+        image = self._context.metadata()
+        record = classic.record(
+            {
+                member_id: write_assignment(shares[member_id], each.metadata(protocol), image)
+                for member_id, each in classic.members.items()
+            }
         )
         ended = [
             CancelTimer(ConsumerTimer(kind, group.group_id, member_id))
@@ -295,21 +279,6 @@ def _are_all_assigned(
         topic is None or topic.partitions.keys() <= owned.get(topic.topic_id, set())
         for topic in topics
     )
-
-
-def _choose_protocol(members: Iterable[ConsumerGroupMember]) -> str:
-    """The protocol that all support and most prefer."""
-    preferences = [
-        [name for name, _metadata in member.classic.protocols]
-        for member in members
-        if member.classic is not None
-    ]
-    common = set(preferences[0]).intersection(*preferences)
-    votes: dict[str, int] = {}
-    for names in preferences:
-        choice = next((name for name in names if name in common), names[0])
-        votes[choice] = votes.get(choice, 0) + 1
-    return max(votes, key=lambda name: votes[name])
 
 
 def _without_duplicates(

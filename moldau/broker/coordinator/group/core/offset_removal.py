@@ -24,13 +24,8 @@ from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, Groups
-    from moldau.broker.coordinator.group.core.context import GroupSettings
-    from moldau.broker.coordinator.group.core.offset_store import (
-        OffsetStore,
-        PartitionKey,
-        StoredOffset,
-    )
+    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, GroupContext
+    from moldau.broker.coordinator.group.core.offset_store import PartitionKey, StoredOffset
 
 MAX_RECORDS_AT_ONCE: Final = 1000
 MAX_OFFSETS_AT_ONCE: Final = 5000
@@ -61,19 +56,12 @@ class _Deleted(NamedTuple):
 class OffsetRemoval:
     """Removes offsets, and groups that have no offset and no member left."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        offsets: OffsetStore,
-        settings: GroupSettings,
-        discard: Callable[[ClassicGroup], None],
-        count: Callable[[str, int], None],
-    ) -> None:
-        self._groups = groups
-        self._offsets = offsets
-        self._settings = settings
+    def __init__(self, context: GroupContext, discard: Callable[[ClassicGroup], None]) -> None:
+        self._groups = context.groups
+        self._offsets = context.offsets
+        self._settings = context.settings
+        self._count = context.count
         self._discard = discard
-        self._count = count
         self._left: list[tuple[str, int | None]] = []
         """Groups that this round of expiry has still to look at, with the number of offsets that
         the group had when a portion was full before all its expired ones were in it.
@@ -91,7 +79,7 @@ class OffsetRemoval:
             return self._remove_deleted()
         if not self._left:
             self._left = [(group_id, None) for group_id in self._groups]
-        portion = _new_portion()
+        portion = Portion(CONSUMER_OFFSETS, MAX_RECORDS_AT_ONCE)
         looked_at = 0
         while self._left and looked_at < MAX_OFFSETS_AT_ONCE and not portion.is_full:
             looked_at += 1 + self._expire(*self._left.pop(), portion, now_ms)
@@ -193,7 +181,7 @@ class OffsetRemoval:
         return self._remove_deleted()
 
     def _remove_deleted(self) -> CoordinatorResult:
-        portion = _new_portion()
+        portion = Portion(CONSUMER_OFFSETS, MAX_RECORDS_AT_ONCE)
         taken: list[_Deleted] = []
         waiting: list[_Deleted] = []
         while self._deleted and not portion.is_full:
@@ -234,7 +222,3 @@ class OffsetRemoval:
             if self._offsets.get(*key) is None:
                 portion.add(offset_tombstone(*key))
         return portion.records
-
-
-def _new_portion() -> Portion:
-    return Portion(CONSUMER_OFFSETS, MAX_RECORDS_AT_ONCE)

@@ -10,11 +10,17 @@ committed, or read, only when the record behind it is committed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from moldau.broker.coordinator.core.result import CoordinatorRecord, CoordinatorResult, Producer
+from moldau.broker.coordinator.core.result import (
+    Answerable,
+    CoordinatorRecord,
+    CoordinatorResult,
+    Producer,
+)
 from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
 from moldau.broker.coordinator.group.core.context import (
     group_write_error,
@@ -23,7 +29,6 @@ from moldau.broker.coordinator.group.core.context import (
 )
 from moldau.broker.coordinator.group.core.offset_store import (
     NO_EXPIRY,
-    OffsetStore,
     PartitionKey,
     StoredOffset,
     offset_record,
@@ -63,10 +68,8 @@ from moldau.protocol.records import Record
 from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
-    from moldau.broker.coordinator.core.replies import Answerable
     from moldau.broker.coordinator.group.core.classic_groups import ClassicGroups
-    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, Groups
-    from moldau.broker.coordinator.group.core.context import GroupSettings
+    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup, GroupContext
 
 
 CommitResponse = TypeVar("CommitResponse", OffsetCommitResponse, TxnOffsetCommitResponse)
@@ -80,18 +83,16 @@ class CommitLimits(NamedTuple):
     max_batch_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class PreparedCommit(Generic[CommitResponse]):
     """The records of a commit, and the answer for when they are committed."""
 
-    __slots__ = ("_limits", "_size_bytes", "is_too_large", "records", "response")
-
-    def __init__(self, response: CommitResponse, limits: CommitLimits) -> None:
-        self.response: CommitResponse = response
-        self.records: list[CoordinatorRecord] = []
-        self.is_too_large = False
-        """Whether no batch can hold the records, which are dropped then."""
-        self._limits = limits
-        self._size_bytes = 0
+    response: CommitResponse
+    _limits: CommitLimits
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    is_too_large: bool = False
+    """Whether no batch can hold the records, which are dropped then."""
+    _size_bytes: int = 0
 
     def add(
         self,
@@ -150,11 +151,9 @@ def prepare_commit(
     expire_timestamp_ms = NO_EXPIRY
     if request.retention_time_ms >= 0:
         expire_timestamp_ms = int(now_ms) + request.retention_time_ms
-    prepared = PreparedCommit(OffsetCommitResponse(topics=[]), limits)
+    prepared = PreparedCommit(OffsetCommitResponse(), limits)
     for topic in request.topics:
-        answered = OffsetCommitResponseTopic(
-            name=topic.name, topic_id=topic.topic_id, partitions=[]
-        )
+        answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         prepared.response.topics.append(answered)
         for asked in topic.partitions:
             told = OffsetCommitResponsePartition(partition_index=asked.partition_index)
@@ -169,9 +168,9 @@ def prepare_transactional(
     request: TxnOffsetCommitRequest, limits: CommitLimits, now_ms: float
 ) -> Steps[PreparedCommit[TxnOffsetCommitResponse]]:
     """Prepare a TxnOffsetCommit; a step for each partition."""
-    prepared = PreparedCommit(TxnOffsetCommitResponse(topics=[]), limits)
+    prepared = PreparedCommit(TxnOffsetCommitResponse(), limits)
     for topic in request.topics:
-        answered = TxnOffsetCommitResponseTopic(name=topic.name, partitions=[])
+        answered = TxnOffsetCommitResponseTopic(name=topic.name)
         prepared.response.topics.append(answered)
         for asked in topic.partitions:
             told = TxnOffsetCommitResponsePartition(partition_index=asked.partition_index)
@@ -195,25 +194,17 @@ MAX_READ_AT_ONCE: Final = 1000
 """The answer for more partitions is made in steps."""
 
 NO_OFFSET: Final = -1
-NO_PARTITION: Final = -1
 
 
 class OffsetRequests:
     """What clients do with committed offsets."""
 
-    def __init__(
-        self,
-        groups: Groups,
-        offsets: OffsetStore,
-        classic: ClassicGroups,
-        settings: GroupSettings,
-        count: Callable[[str, int], None],
-    ) -> None:
-        self._groups = groups
-        self._offsets = offsets
+    def __init__(self, context: GroupContext, classic: ClassicGroups) -> None:
+        self._groups = context.groups
+        self._offsets = context.offsets
+        self._max_metadata_length = context.settings.max_metadata_bytes
+        self._count = context.count
         self._classic = classic
-        self._settings = settings
-        self._count = count
 
     def commit(
         self,
@@ -305,7 +296,7 @@ class OffsetRequests:
         for topic in request.topics:
             topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
             for asked in topic.partitions:
-                if is_metadata_too_large(asked, self._settings.max_metadata_bytes):
+                if is_metadata_too_large(asked, self._max_metadata_length):
                     continue  # not stored, whatever its epoch
                 error = group.partition_commit_error(
                     request.member_id,
@@ -351,7 +342,7 @@ class OffsetRequests:
             reply_to,
             self._read(request, require_stable=require_stable),
             on_error=lambda error: refused_fetch(request, offset_read_error(error)),
-            records=[] if is_confirmed else [offset_tombstone("", "", NO_PARTITION)],
+            records=[] if is_confirmed else [offset_tombstone("", "", -1)],
         )
 
     def _read(
@@ -386,34 +377,27 @@ class OffsetRequests:
             return CoordinatorResult.reply(reply_to, OffsetDeleteResponse(error_code=error))
         assert group is not None
         records: list[CoordinatorRecord] = []
-        response = OffsetDeleteResponse(topics=[])
+        response = OffsetDeleteResponse()
         for topic in request.topics:
             told = ErrorCode.NONE
             if group.is_subscribed_to(topic.name):
                 told = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            answered = OffsetDeleteResponseTopic(name=topic.name, partitions=[])
+            answered = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answered)
             for asked in topic.partitions:
-                partition = asked.partition_index
+                where = PartitionKey(request.group_id, topic.name, asked.partition_index)
                 answered.partitions.append(
-                    OffsetDeleteResponsePartition(partition_index=partition, error_code=told)
+                    OffsetDeleteResponsePartition(partition_index=where.partition, error_code=told)
                 )
-                if told is ErrorCode.NONE and self._is_there(
-                    request.group_id, topic.name, partition
-                ):
-                    records.append(offset_tombstone(request.group_id, topic.name, partition))
+                is_there = self._offsets.get(*where) is not None
+                if told is ErrorCode.NONE and (is_there or self._offsets.is_pending(*where)):
+                    records.append(offset_tombstone(*where))
         self._count("offset-deletion", len(records))
         return CoordinatorResult.reply_when_committed(
             reply_to,
             response,
             on_error=lambda error: OffsetDeleteResponse(error_code=group_write_error(error)),
             records=records,
-        )
-
-    def _is_there(self, group_id: str, topic: str, partition: int) -> bool:
-        store = self._offsets
-        return store.get(group_id, topic, partition) is not None or store.is_pending(
-            group_id, topic, partition
         )
 
 
@@ -448,9 +432,9 @@ def _answer_steps(
     stored: Stored,
     is_pending: Callable[[str, int], bool] | None,
 ) -> Steps[OffsetFetchResponseGroup]:
-    response = OffsetFetchResponseGroup(group_id=group_id, topics=[])
+    response = OffsetFetchResponseGroup(group_id=group_id)
     for name, topic_id, indexes in asked:
-        answered = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+        answered = OffsetFetchResponseTopics(name=name, topic_id=topic_id)
         response.topics.append(answered)
         found = stored.get(name, {})
         for index in indexes:
@@ -473,13 +457,9 @@ def _answer_steps(
 
 def no_offset(partition: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
-        partition_index=partition,
-        committed_offset=NO_OFFSET,
-        committed_leader_epoch=NO_OFFSET,
-        metadata="",
-        error_code=error,
+        partition_index=partition, committed_offset=NO_OFFSET, error_code=error
     )
 
 
 def refused_fetch(request: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
-    return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error, topics=[])
+    return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)

@@ -52,19 +52,15 @@ class _Transaction(NamedTuple):
 class OffsetStore:
     """The offsets of all groups of one partition of `__consumer_offsets`."""
 
-    __slots__ = ("_committed", "_count", "_open", "_open_of_group", "_pending")
+    __slots__ = ("_committed", "_open", "_open_of_group", "_pending", "count")
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[str, dict[int, StoredOffset]]] = {}
-        self._count = 0
+        self.count = 0
         self._pending: dict[int, _Transaction] = {}
         self._open: dict[PartitionKey, frozenset[int]] = {}
         """The producers that have an open transaction with an offset of that partition."""
         self._open_of_group: dict[str, int] = {}
-
-    @property
-    def count(self) -> int:
-        return self._count
 
     def get(self, group_id: str, topic: str, partition: int) -> StoredOffset | None:
         topics = self._committed.get(group_id)
@@ -141,7 +137,7 @@ class OffsetStore:
         topics = self._committed.get(key.group_id)
         partitions = None if topics is None else topics.get(key.topic)
         if partitions is not None and partitions.pop(key.partition, None) is not None:
-            self._count -= 1
+            self.count -= 1
             assert topics is not None
             if not partitions:
                 del topics[key.topic]
@@ -176,7 +172,7 @@ class OffsetStore:
         if partitions is None:
             partitions = topics[topic] = {}
         if partition not in partitions:
-            self._count += 1
+            self.count += 1
         partitions[partition] = stored
 
     def _close(self, key: PartitionKey, producer_id: int) -> None:

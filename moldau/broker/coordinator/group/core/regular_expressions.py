@@ -8,6 +8,7 @@ runs at a time, and one begins at most every 10 seconds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -15,16 +16,13 @@ from typing import Final, NamedTuple
 
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.core.result import CoordinatorRecord
-from moldau.broker.coordinator.group.core.consumer_group import (
-    ConsumerGroup,
-    ResolvedRegularExpression,
-)
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.consumer_member import (
     ConsumerGroupMember,
+    ResolvedRegularExpression,
     regular_expression_record,
 )
 from moldau.broker.coordinator.group.core.context import ClientInfo, Refusal
-from moldau.protocol.coordinator_records import ConsumerGroupRegularExpressionKey
 from moldau.protocol.errors import ErrorCode
 
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
@@ -59,9 +57,6 @@ class Plan(NamedTuple):
     command: ResolveRegularExpressions | None
 
 
-_UNCHANGED: Final = Plan(Change.NONE, [], None)
-
-
 class RegularExpressions:
     """The expressions of all groups of one coordinator partition."""
 
@@ -87,7 +82,7 @@ class RegularExpressions:
         if before != after:
             change = Change.UPDATED
             if before and group.regex_counts[before] == 1:
-                records.append(_tombstone(group, before))
+                records.append(regular_expression_record(group.group_id, before, None))
             if not after or after in group.resolved:
                 change = Change.UPDATED_AND_RESOLVED
             if after and not group.regex_counts[after]:
@@ -98,7 +93,7 @@ class RegularExpressions:
                 needs_look_up = True
                 change = Change.UPDATED
         elif not group.regex_counts:
-            return _UNCHANGED
+            return Plan(Change.NONE, [], None)
         wanted = set(group.regex_counts)
         if before != after:
             if before and group.regex_counts[before] == 1:
@@ -146,15 +141,7 @@ def resolution_records(
         if before is None or before.topic_names != result.topic_names:
             changed = changed or bool(result.topic_names) or bool(before and before.topic_names)
         names[expression] = result.topic_names
-        records.append(
-            regular_expression_record(
-                group.group_id,
-                expression,
-                result.topic_names,
-                result.metadata_offset,
-                result.timestamp_ms,
-            )
-        )
+        records.append(regular_expression_record(group.group_id, expression, result))
     subscribed: set[str] = set()
     for member in group.members.values():
         subscribed |= member.subscribed_topic_names
@@ -170,18 +157,9 @@ def expression_tombstones(
     group: ConsumerGroup, leaving: list[ConsumerGroupMember]
 ) -> list[CoordinatorRecord]:
     """The end of expressions that have no subscriber when `leaving` have left."""
-    counts: dict[str, int] = {}
-    for member in leaving:
-        if member.subscribed_topic_regex:
-            expression = member.subscribed_topic_regex
-            counts[expression] = counts.get(expression, 0) + 1
+    counts = Counter(filter(None, [member.subscribed_topic_regex for member in leaving]))
     return [
-        _tombstone(group, expression)
+        regular_expression_record(group.group_id, expression, None)
         for expression, count in counts.items()
         if group.regex_counts[expression] == count
     ]
-
-
-def _tombstone(group: ConsumerGroup, expression: str) -> CoordinatorRecord:
-    key = ConsumerGroupRegularExpressionKey(group_id=group.group_id, regular_expression=expression)
-    return CoordinatorRecord(key, None)

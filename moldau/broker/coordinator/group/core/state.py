@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.coordinator.core.result import (
+    Answerable,
     CoordinatorRecord,
     CoordinatorResult,
     Producer,
@@ -26,7 +27,6 @@ from moldau.broker.coordinator.group.core.classic_members import ClassicMembers
 from moldau.broker.coordinator.group.core.consumer_group import (
     ConsumerGroup,
     GroupContext,
-    Groups,
     RecordKey,
 )
 from moldau.broker.coordinator.group.core.consumer_groups import ConsumerGroups
@@ -39,7 +39,6 @@ from moldau.broker.coordinator.group.core.offset_removal import (
 )
 from moldau.broker.coordinator.group.core.offset_requests import OffsetRequests
 from moldau.broker.coordinator.group.core.offset_store import (
-    OffsetStore,
     PartitionKey,
     StoredOffset,
 )
@@ -60,8 +59,6 @@ from moldau.protocol.types import ZERO_UUID
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.coordinator.core.replies import Answerable
-    from moldau.broker.coordinator.group.core.context import ConsumerGroupSettings, GroupSettings
     from moldau.metadata.image import MetadataDelta, MetadataImage
 
 
@@ -77,57 +74,24 @@ class GroupState:
     that were deleted while the partition was being loaded.
     """
 
-    def __init__(
-        self,
-        partition_index: int,
-        *,
-        settings: GroupSettings,
-        consumer_settings: ConsumerGroupSettings,
-        metadata: Callable[[], MetadataImage],
-        random_id: Callable[[], str],
-        count: Callable[[str, int], None],
-        deleted_topics: Callable[[], frozenset[str]],
-    ) -> None:
-        self.partition_index = partition_index
-        self._metadata = metadata
+    def __init__(self, context: GroupContext, deleted_topics: Callable[[], frozenset[str]]) -> None:
+        self._metadata = context.metadata
         self._outlived: set[PartitionKey] = set()
         """Partitions with an offset of a topic that no longer exists, as the log is replayed."""
         self._deleted_topics = deleted_topics
-        self.groups: Groups = {}
-        self.offsets = OffsetStore()
+        self.groups = context.groups
+        self.offsets = context.offsets
         self._replayed_count = 0
         self._end_offset = 0
         self._is_live = False
-
-        def count_one(name: str) -> None:
-            count(name, 1)
-
-        self.classic = ClassicGroups(
-            self.groups,
-            settings,
-            random_id=random_id,
-            has_offsets=self.offsets.has_any,
-            replayed_count=lambda: self._replayed_count,
-            count=count_one,
-        )
+        self.classic = ClassicGroups(context, lambda: self._replayed_count)
         self.consumer_groups = ConsumerGroups(
-            GroupContext(
-                groups=self.groups,
-                consumer_settings=consumer_settings,
-                metadata=metadata,
-                random_id=random_id,
-                classic_max_group_size=settings.max_group_size,
-                count=count_one,
-            ),
+            context,
             begin_migration=self.classic.begin_migration,
             start_classic=self.classic.start_classic,
         )
-        self.offset_requests = OffsetRequests(
-            self.groups, self.offsets, self.classic, settings, count
-        )
-        self.removal = OffsetRemoval(
-            self.groups, self.offsets, settings, self.classic.discard, count
-        )
+        self.offset_requests = OffsetRequests(context, self.classic)
+        self.removal = OffsetRemoval(context, self.classic.discard)
 
     def join_group(self, joining: Joining, now_ms: float) -> CoordinatorResult:
         group = self.groups.get(joining.request.group_id)
@@ -171,7 +135,7 @@ class GroupState:
             reply_to,
             described,
             on_error=lambda error: DescribedGroup(
-                group_id=group_id, error_code=group_write_error(error), error_message=None
+                group_id=group_id, error_code=group_write_error(error)
             ),
         )
 
@@ -275,16 +239,6 @@ class GroupState:
         known = self._metadata().topics.topics_by_name.get(topic)
         return topic_id not in (ZERO_UUID, None if known is None else known.topic_id)
 
-    def _remove_outlived(self) -> CoordinatorResult:
-        """Remove offsets of topics that were deleted while their groups had no coordinator."""
-        outlived = []
-        for key in self._outlived:
-            stored = self.offsets.get(*key)
-            if stored is not None and self._is_of_deleted_topic(key.topic, stored.topic_id):
-                outlived.append(key)
-        self._outlived.clear()
-        return self.removal.remove_outlived(outlived)
-
     def _keep(self, group_id: str) -> None:
         """Offsets always have a group, if only a simple one without members."""
         if group_id not in self.groups:
@@ -306,7 +260,14 @@ class GroupState:
         if deleted:
             result.merge(self.removal.topics_deleted(deleted, self._end_offset))
         if self._outlived:
-            result.merge(self._remove_outlived())
+            # Topics were deleted while their groups had no coordinator.
+            outlived = []
+            for key in self._outlived:
+                stored = self.offsets.get(*key)
+                if stored is not None and self._is_of_deleted_topic(key.topic, stored.topic_id):
+                    outlived.append(key)
+            self._outlived.clear()
+            result.merge(self.removal.remove_outlived(outlived))
         return result.whatever_happens(lambda: self._replayed_count)
 
     def on_timer(self, key: Hashable, now_ms: float) -> CoordinatorResult:
@@ -364,7 +325,6 @@ def _described(group: ClassicGroup) -> DescribedGroup:
     protocol = group.protocol_name or ""
     return DescribedGroup(
         group_id=group.group_id,
-        error_message=None,
         group_state=group.state_name,
         protocol_type=group.protocol_type,
         protocol_data=protocol if is_stable else "",

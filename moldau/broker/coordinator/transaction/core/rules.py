@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
     NO_PRODUCER,
-    NO_PRODUCER_ID,
     NO_TIMEOUT_MS,
     ProducerIdAndEpoch,
     Transaction,
@@ -35,6 +34,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     new_transaction,
 )
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.records.header import NO_PRODUCER_ID
 from moldau.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ class TransactionSettings:
         )
 
 
-def producer_fenced_error(error: ErrorCode, *, is_known: bool) -> ErrorCode:
+def producer_fenced_error(error: ErrorCode, api_version: int, *, known_since: int) -> ErrorCode:
     """PRODUCER_FENCED is INVALID_PRODUCER_EPOCH to clients that do not know it (KIP-588)."""
-    if error is ErrorCode.PRODUCER_FENCED and not is_known:
+    if error is ErrorCode.PRODUCER_FENCED and api_version < known_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
@@ -350,18 +350,18 @@ def end_transaction(
         return ErrorCode.CONCURRENT_TRANSACTIONS
     if client_version < EPOCH_BUMP_VERSION and not transaction.is_kept:
         return _end_without_bump(transaction, producer, is_commit, client_version, now_ms)
-    is_repeated = producer == transaction.ended_by
-    error = _fence(transaction, producer, is_repeated)
-    if error is not ErrorCode.NONE:
-        return error
-    if is_repeated:
+    if producer == transaction.ended_by:
         if _is_outcome(transaction.status, is_commit):
             return transaction.own_producer
         return ErrorCode.INVALID_TXN_STATE
+    error = _fence(transaction, producer)
+    if error is not ErrorCode.NONE:
+        return error
     if transaction.status is not TransactionStatus.ONGOING and is_commit:
         # Only an abort may be of a transaction that has not got as far as the coordinator.
         return ErrorCode.INVALID_TXN_STATE
-    if transaction.needs_producer_id_to_end and spare_producer_id == NO_PRODUCER_ID:
+    is_exhausted = transaction.client_producer.is_exhausted
+    if is_exhausted and spare_producer_id == NO_PRODUCER_ID:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return Ending(
         transaction.prepared(
@@ -370,14 +370,12 @@ def end_transaction(
             spare_producer_id=spare_producer_id,
             now_ms=now_ms,
         ),
-        used_producer_id=transaction.needs_producer_id_to_end,
+        used_producer_id=is_exhausted,
     )
 
 
-def _fence(transaction: Transaction, producer: ProducerIdAndEpoch, is_repeated: bool) -> ErrorCode:
-    """Whether the pair is the one to be used now, or was when the transaction was last ended."""
-    if is_repeated:
-        return ErrorCode.NONE
+def _fence(transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
+    """Whether the pair is the one to be used now."""
     client = transaction.client_producer
     if producer.producer_id not in (client.producer_id, transaction.producer_id):
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING

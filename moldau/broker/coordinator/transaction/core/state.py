@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from moldau.broker.coordinator.core.replies import Answerable
 from moldau.broker.coordinator.core.result import (
+    Answerable,
     CoordinatorRecord,
     CoordinatorResult,
     Portion,
@@ -33,7 +33,6 @@ from moldau.broker.coordinator.transaction.core.rules import (
 from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
     NO_PRODUCER,
-    NO_PRODUCER_ID,
     ProducerIdAndEpoch,
     Transaction,
     TransactionStatus,
@@ -45,6 +44,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from moldau.protocol.coordinator_records.transactions import TransactionLogKey, TransactionLogValue
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
+from moldau.protocol.records.header import NO_PRODUCER_ID
 from moldau.protocol.types import TopicPartition
 
 
@@ -437,7 +437,7 @@ class TransactionState:
             if transaction is None or not transaction.is_timed_out(now_ms, open_ms):
                 continue
             spare = self._producer_ids.spare
-            uses_spare = transaction.needs_producer_id_to_end and (
+            uses_spare = transaction.client_producer.is_exhausted and (
                 transaction.is_kept or server_version >= EPOCH_BUMP_VERSION
             )
             if uses_spare and spare == NO_PRODUCER_ID:

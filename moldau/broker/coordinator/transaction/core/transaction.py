@@ -28,6 +28,7 @@ from moldau.protocol.coordinator_records.transactions import (
     TransactionLogValue,
 )
 from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.protocol.types import TopicPartition
 
 
@@ -89,8 +90,6 @@ def is_legal(before: TransactionStatus, after: TransactionStatus) -> bool:
     return before in LEGAL_PREDECESSORS.get(after, frozenset())
 
 
-NO_PRODUCER_ID: Final = -1
-NO_PRODUCER_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 
 LAST_EPOCH: Final = 2**15 - 1
@@ -252,11 +251,6 @@ class Transaction:
             client_version=client_version,
         )
 
-    @property
-    def needs_producer_id_to_end(self) -> bool:
-        """Whether `prepared` with an epoch bump uses up the client's epochs."""
-        return self.client_producer.is_exhausted
-
     def prepared(
         self, *, is_commit: bool, client_version: int, spare_producer_id: int, now_ms: float
     ) -> Transaction:
@@ -267,7 +261,7 @@ class Transaction:
 
         Args:
             client_version: from EPOCH_BUMP_VERSION on the client goes on with another pair.
-            spare_producer_id: used if `needs_producer_id_to_end`.
+            spare_producer_id: used if the epochs of `client_producer` are exhausted then.
         """
         bumps = client_version >= EPOCH_BUMP_VERSION
         raises_epoch = bumps and self.producer_epoch < LAST_EPOCH

@@ -97,11 +97,9 @@ class ConsumerShard(Groups):
     def described(self, group_id: str = "team") -> DescribedGroup:
         caller = self.call(
             group_id,
-            lambda state, to, _now_ms: state.consumer_groups.consumer_group_describe(
-                [group_id], to
-            ),
+            lambda state, to, _now_ms: state.consumer_groups.describe_group(group_id, to),
         )
-        (group,) = caller.answer
+        group = caller.answer
         assert isinstance(group, DescribedGroup)
         return group
 

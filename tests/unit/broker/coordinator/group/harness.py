@@ -22,7 +22,10 @@ from moldau.broker.coordinator.expression_matcher import ExpressionMatcher, Thre
 from moldau.broker.coordinator.group.coordinator import GroupCoordinator
 from moldau.broker.coordinator.group.core.context import ClientInfo
 from moldau.broker.coordinator.group.core.joining import Joining
-from moldau.broker.coordinator.group.core.offset_requests import prepare_commit
+from moldau.broker.coordinator.group.core.offset_requests import (
+    prepare_commit,
+    prepare_transactional,
+)
 from moldau.broker.coordinator.group.core.state import GroupState
 from moldau.config import BROKER_KEYS
 from moldau.metadata.steps import at_once
@@ -232,7 +235,7 @@ class Groups:
                 for (topic, partition), offset in offsets.items()
             ],
         )
-        limits = self.coordinator._commit_limits(group_id)
+        limits = self.coordinator.commit_limits(group_id)
         return self.call(
             group_id,
             lambda state, to, now_ms: state.offset_requests.commit(
@@ -272,8 +275,16 @@ class Groups:
             ],
         )
         caller = Caller("txn")
-        prepared = at_once(self.coordinator.prepare_transactional(request))
-        self.coordinator.txn_offset_commit(request, prepared, caller.respond)
+        limits = self.coordinator.commit_limits(group_id)
+        prepared = at_once(prepare_transactional(request, limits, self.broker.clock.now_ms()))
+        self.coordinator.ask(
+            group_id,
+            caller,
+            lambda state, _now_ms: state.offset_requests.commit_transactional(
+                request, prepared, 5, caller
+            ),
+            prepared.refused,
+        )
         return caller
 
     def end_transaction(

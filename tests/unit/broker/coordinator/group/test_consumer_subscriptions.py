@@ -8,11 +8,11 @@ import pytest
 import re2
 
 from moldau.broker.coordinator.core.expressions import MAX_EXPRESSION_BYTES, MAX_REMEMBERED
-from moldau.broker.coordinator.group.core.consumer_group import (
-    ConsumerGroup,
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
+from moldau.broker.coordinator.group.core.consumer_member import (
+    ConsumerGroupMember,
     ResolvedRegularExpression,
 )
-from moldau.broker.coordinator.group.core.consumer_member import ConsumerGroupMember
 from moldau.broker.coordinator.group.core.regular_expressions import (
     MIN_REFRESH_INTERVAL_MS,
     ResolveRegularExpressions,

@@ -18,15 +18,13 @@ from moldau.broker.coordinator.group.core.classic_group import (
     ClassicGroupState,
     ClassicMember,
 )
-from moldau.broker.coordinator.group.core.consumer_group import (
-    ConsumerGroup,
-    ResolvedRegularExpression,
-)
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.consumer_member import (
     ClassicProtocols,
     ConsumerGroupMember,
     MemberState,
     OwnedPartitions,
+    ResolvedRegularExpression,
 )
 from moldau.broker.coordinator.group.core.joining import join_error
 from moldau.protocol.errors import ErrorCode

@@ -9,10 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.coordinator.group.core.consumer_group import (
-    ConsumerGroup,
-    ResolvedRegularExpression,
-)
+from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
 from moldau.broker.coordinator.group.core.consumer_groups import (
     check_request,
     is_full,
@@ -23,6 +20,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     ClassicProtocols,
     ConsumerGroupMember,
     MemberState,
+    ResolvedRegularExpression,
     with_epoch,
 )
 from moldau.broker.coordinator.group.core.consumer_protocol import write_assignment
