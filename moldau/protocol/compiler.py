@@ -12,7 +12,8 @@ How the generated code stays fast:
   and harmless, and the next fixed-width read past the end raises.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from struct import Struct as PackedStruct
 from typing import Any
@@ -161,10 +162,12 @@ class SourceBuilder:
     def line(self, text: str) -> None:
         self._lines.append("    " * self._depth + text)
 
-    def indent(self) -> None:
+    @contextmanager
+    def block(self, opening: str) -> Iterator[None]:
+        """Collect the lines below `opening`, a statement that ends in a colon."""
+        self.line(opening)
         self._depth += 1
-
-    def dedent(self) -> None:
+        yield
         self._depth -= 1
 
     def variable(self, stem: str) -> str:
