@@ -28,7 +28,6 @@ from moldau.protocol.records.columns import (
     ColumnEncoder,
     RecordColumns,
     decode_columns,
-    encode_columns,
     string_buffers,
     take_columns,
 )
@@ -95,7 +94,6 @@ __all__ = [
     "decode_records",
     "decompress",
     "encode_batch",
-    "encode_columns",
     "encode_control_batch",
     "encode_control_key",
     "encode_end_txn_batch",
