@@ -120,4 +120,4 @@ def _check_between_keys(name: str, value: object) -> None:
         # the first has the same unit.
         validator = key.validator if key.synonyms[:1] == (name,) else None
         if validator is not None and value is not None and not validator.accepts(value):
-            raise ConfigError(name, str(value), f"must be {validator.describe()}")
+            raise ConfigError(name, str(value), f"must be {validator.limits}")

@@ -10,16 +10,16 @@ from typing import Final
 
 from moldau.config.definition import ConfigKey, ConfigType, Importance, Scope, Status
 from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
-from moldau.config.validators import ListOf, NonEmptyString, OffsetReset, OneOf, Range, Validator
+from moldau.config.validators import NOT_EMPTY, OFFSET_RESET, Validator, list_of, one_of, within
 from moldau.config.values import parse_value
 
 _UNSERVED_KEYS = os.path.join(os.path.dirname(__file__), "unserved_keys.tsv")
 _REMOVED = "removed"
 _LIMITS: Final[Mapping[str, Validator]] = {
-    "distinct": ListOf(),
-    "distinct, not empty": ListOf(may_be_empty=False),
-    "not empty": NonEmptyString(),
-    "offset reset": OffsetReset(),
+    "distinct": list_of(),
+    "distinct, not empty": list_of(may_be_empty=False),
+    "not empty": NOT_EMPTY,
+    "offset reset": OFFSET_RESET,
 }
 _ANY_CASE = "any case: "
 
@@ -69,9 +69,9 @@ def _validator(limits: str) -> Validator | None:
         return _LIMITS[limits]
     lowest, is_range, highest = limits.partition("..")
     if is_range:
-        return Range(_number(lowest), _number(highest) if highest else None)
+        return within(_number(lowest), _number(highest) if highest else None)
     values = limits.removeprefix(_ANY_CASE)
-    return OneOf(*values.split("|"), any_case=values != limits)
+    return one_of(*values.split("|"), any_case=values != limits)
 
 
 def _number(text: str) -> float:
