@@ -16,8 +16,8 @@ from moldau.config.definition import ConfigError, Scope, Status, Values
 from moldau.config.table import (
     BROKER_KEYS,
     TOPIC_KEYS,
+    did_you_mean,
     find_broker_key,
-    nearest_name,
     removed_answer,
 )
 from moldau.config.values import accept_value, shown
@@ -108,8 +108,7 @@ def _hint(name: str) -> str:
     removed = removed_answer(name)
     if removed is not None:
         return f"; it was removed from Kafka: {removed}"
-    near = nearest_name(name, BROKER_KEYS)
-    return f"; did you mean {near}?" if near is not None else ""
+    return did_you_mean(name, BROKER_KEYS)
 
 
 def _check_between_keys(name: str, value: object) -> None:

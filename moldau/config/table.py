@@ -1,4 +1,4 @@
-"""Finding keys: by name, by nearest name, behind a listener prefix, among the removed ones."""
+"""Finding keys: by name, by the nearest name, behind a listener prefix, among the removed ones."""
 
 from __future__ import annotations
 
@@ -141,9 +141,9 @@ def listener_key_suffix(name: str) -> str:
     return mechanism_suffix if mechanism_suffix.startswith("sasl.") else suffix
 
 
-def nearest_name(name: str, known: Mapping[str, ConfigKey]) -> str | None:
-    """The known key that looks most like `name`, None when none comes close."""
+def did_you_mean(name: str, known: Mapping[str, ConfigKey]) -> str:
+    """Names the known key that looks most like `name`; empty when none comes close."""
     from difflib import get_close_matches  # only when there is something to complain about
 
     matches = get_close_matches(name[:200].lower().replace("_", "."), known, n=1, cutoff=0.8)
-    return matches[0] if matches else None
+    return f"; did you mean {matches[0]}?" if matches else ""

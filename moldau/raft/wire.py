@@ -27,11 +27,10 @@ from moldau.protocol.messages import p59_fetch_snapshot as fetch_snapshot
 from moldau.protocol.messages import p82_update_raft_voter as update
 from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature, NodeEndpoint
 from moldau.protocol.schema import AnyRequest, Message
-from moldau.protocol.types import METADATA_TOPIC_ID, ZERO_UUID, Buffer, Records
+from moldau.protocol.types import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO_UUID, Buffer, Records
 from moldau.raft.core import messages as core
 from moldau.raft.core.values import NO_NODE, Endpoints, EpochEnd, ReplicaKey, SnapshotId
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint
-from moldau.raft.values import METADATA_TOPIC
 
 METADATA_PARTITION: Final = 0
 KRAFT_VERSION_FEATURE: Final = "kraft.version"
@@ -92,7 +91,7 @@ def _asked(topics: Sequence[Any], response_class: type[Message]) -> tuple[Any, A
 def _named_partition(topics: Sequence[Any], response_class: type[Message]) -> Any:
     """The metadata log's part of a request that must be about it alone. Raises Refused."""
     topic, partition = _asked(topics, response_class)
-    if topic.topic_name != METADATA_TOPIC or partition.partition_index != METADATA_PARTITION:
+    if topic.topic_name != METADATA_TOPIC_NAME or partition.partition_index != METADATA_PARTITION:
         raise _refused(response_class)
     return partition
 
@@ -129,7 +128,7 @@ def _encode_election_response(
     if isinstance(response, core.VoteResponse):
         answer.vote_granted = response.vote_granted
     return response_class(
-        topics=[parts.TopicDataResponse(topic_name=METADATA_TOPIC, partitions=[answer])],
+        topics=[parts.TopicDataResponse(topic_name=METADATA_TOPIC_NAME, partitions=[answer])],
         node_endpoints=_nodes(response, version >= 1, endpoint, NodeEndpoint),
     )
 
@@ -140,7 +139,7 @@ def _decode_election_response(
     """What is said of the metadata log, and where the leader is. Raises RemoteProtocolError."""
     _require_no_error(message.error_code)
     for topic in message.topics:
-        if topic.topic_name == METADATA_TOPIC:
+        if topic.topic_name == METADATA_TOPIC_NAME:
             answer = _only(topic.partitions)
             fields = {"leader_endpoints": _leader(message, answer.leader_id, listener_name)}
             if kind is core.VoteResponse:
@@ -194,7 +193,7 @@ def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: st
         pre_vote=request.pre_vote,
     )
     message = vote.VoteRequest(cluster_id=cluster_id)
-    message.topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
+    message.topics = [vote.TopicData(topic_name=METADATA_TOPIC_NAME, partitions=[partition])]
     if request.voter is not None:
         message.voter_id = request.voter.node_id
         partition.voter_directory_id = request.voter.directory_id
@@ -230,7 +229,7 @@ def _encode_begin_request(
     partition = _leader_of(request, begin.PartitionData)
     partition.partition_index = METADATA_PARTITION
     message = begin.BeginQuorumEpochRequest(cluster_id=cluster_id)
-    message.topics = [begin.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
+    message.topics = [begin.TopicData(topic_name=METADATA_TOPIC_NAME, partitions=[partition])]
     if request.voter is not None:
         message.voter_id = request.voter.node_id
         partition.voter_directory_id = request.voter.directory_id
@@ -264,7 +263,7 @@ def _encode_end_request(
     ]
     return end.EndQuorumEpochRequest(
         cluster_id=cluster_id,
-        topics=[end.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
+        topics=[end.TopicData(topic_name=METADATA_TOPIC_NAME, partitions=[partition])],
         leader_endpoints=_listeners(request.leader_endpoints, end.LeaderEndpoint),
     )
 
@@ -300,7 +299,7 @@ def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: 
         high_watermark=request.high_watermark,
     )
     topic = fetch.FetchTopic(
-        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+        topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=[partition]
     )
     message = fetch.FetchRequest(
         cluster_id=cluster_id,
@@ -317,7 +316,7 @@ def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: 
 
 def _decode_fetch_request(message: fetch.FetchRequest, version: int) -> core.FetchRequest:
     topic, partition = _asked(message.topics, fetch.FetchResponse)
-    is_metadata = topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC
+    is_metadata = topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC_NAME
     if not is_metadata or partition.partition != METADATA_PARTITION:
         raise _refused(fetch.FetchResponse)
     if version >= FETCH_REPLICA_STATE_VERSION:
@@ -360,7 +359,7 @@ def _encode_fetch_response(
     if response.snapshot_id is not None:
         answer.snapshot_id = _snapshot(response.snapshot_id, fetch.SnapshotId)
     topic = fetch.FetchableTopicResponse(
-        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer]
+        topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=[answer]
     )
     return fetch.FetchResponse(
         responses=[topic],
@@ -400,7 +399,7 @@ def _encode_fetch_snapshot_request(
         cluster_id=cluster_id,
         replica_id=request.replica.node_id,
         max_bytes=request.max_bytes,
-        topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
+        topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC_NAME, partitions=[partition])],
     )
 
 
@@ -408,7 +407,7 @@ def _decode_fetch_snapshot_request(
     message: fetch_snapshot.FetchSnapshotRequest, _version: int
 ) -> core.FetchSnapshotRequest:
     topic, partition = _asked(message.topics, fetch_snapshot.FetchSnapshotResponse)
-    if topic.name != METADATA_TOPIC or partition.partition != METADATA_PARTITION:
+    if topic.name != METADATA_TOPIC_NAME or partition.partition != METADATA_PARTITION:
         answer = fetch_snapshot.PartitionSnapshotResponse(
             index=partition.partition,
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -441,7 +440,9 @@ def _encode_fetch_snapshot_response(
         unaligned_records=response.data,
     )
     return fetch_snapshot.FetchSnapshotResponse(
-        topics=[fetch_snapshot.TopicSnapshotResponse(name=METADATA_TOPIC, partitions=[answer])],
+        topics=[
+            fetch_snapshot.TopicSnapshotResponse(name=METADATA_TOPIC_NAME, partitions=[answer])
+        ],
         node_endpoints=_nodes(response, version >= 1, endpoint, NodeEndpoint),
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MAX_UINT64, MIN_INT64
+from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT64, MIN_INT64
 from moldau.protocol.records.header import BATCH_HEADER_SIZE, NO_TIMESTAMP
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record
@@ -60,32 +60,27 @@ class _VarintTable(dict[int, bytes]):
 _VARINTS: Final = _VarintTable()
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, next position) of a zigzag varint of at most 5 bytes and 32 bits."""
-    value = 0
-    for shift in (0, 7, 14, 21, 28):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > MAX_UINT32:
-                break
-            return (value >> 1) ^ -(value & 1), position
-    raise MalformedRecord("a varint exceeds 32 bits")
+def _varint_reader(bits: int) -> Callable[[bytes, int], tuple[int, int]]:
+    """Makes (data, position) -> (value, next position) for zigzag varints of so many bits."""
+    shifts, largest = range(0, bits, 7), (1 << bits) - 1
+
+    def read(data: bytes, position: int) -> tuple[int, int]:
+        value = 0
+        for shift in shifts:
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value > largest:
+                    break
+                return (value >> 1) ^ -(value & 1), position
+        raise MalformedRecord(f"a varint exceeds {bits} bits")
+
+    return read
 
 
-def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """(value, next position) of a zigzag varint of at most 10 bytes and 64 bits."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > MAX_UINT64:
-                break
-            return (value >> 1) ^ -(value & 1), position
-    raise MalformedRecord("a varint exceeds 64 bits")
+read_varint: Final = _varint_reader(32)
+read_varlong: Final = _varint_reader(64)
 
 
 def header_key_text(raw: bytes) -> str:
