@@ -33,7 +33,7 @@ from moldau.broker.coordinator.group.core.context import (
     Refusal,
 )
 from moldau.metadata.image import MetadataImage
-from moldau.protocol import coordinator_records as kinds
+from moldau.protocol.coordinator_records import consumer_groups as kinds
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
 

@@ -24,7 +24,7 @@ from moldau.broker.coordinator.group.core.consumer_member import (
     regular_expression_record,
 )
 from moldau.broker.coordinator.group.core.context import ClientInfo, Refusal
-from moldau.protocol.coordinator_records import ConsumerGroupRegularExpressionKey
+from moldau.protocol.coordinator_records.consumer_groups import ConsumerGroupRegularExpressionKey
 from moldau.protocol.errors import ErrorCode
 
 MIN_REFRESH_INTERVAL_MS: Final = 10_000
