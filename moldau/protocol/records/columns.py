@@ -19,11 +19,6 @@ from moldau.protocol.records.columns_pure import DecodedColumns, RowBuffers, Str
 from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from moldau.protocol.records.header import (
     BATCH_HEADER_SIZE,
-    CURRENT_MAGIC,
-    NO_PARTITION_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
     Codec,
@@ -194,18 +189,10 @@ class ColumnEncoder:
         )
         count = next_row - start
         header = BatchHeader(
-            base_offset=0,
-            batch_length=0,
-            partition_leader_epoch=NO_PARTITION_LEADER_EPOCH,
-            magic=CURRENT_MAGIC,
-            crc=0,
             attributes=int(codec),
             last_offset_delta=count - 1,
             base_timestamp_ms=base_ms,
             max_timestamp_ms=max_ms,
-            producer_id=NO_PRODUCER_ID,
-            producer_epoch=NO_PRODUCER_EPOCH,
-            base_sequence=NO_SEQUENCE,
             record_count=count,
         )
         compress_batch(out, header, compression_level)
