@@ -4,7 +4,10 @@ Fixed-width values are collected in a pending run and read by one call when some
 width, or a branch, comes next.
 """
 
+from typing import Final
+
 from moldau.protocol.compiler import SourceBuilder
+from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.schema import (
     MAX_ARRAY_ELEMENTS,
     ArrayType,
@@ -17,6 +20,8 @@ from moldau.protocol.schema import (
     StructType,
 )
 from moldau.protocol.types import WireType
+
+_PAST_END: Final = "the frame ends inside the message"
 
 
 class DecoderBuilder(SourceBuilder):
@@ -34,8 +39,7 @@ class DecoderBuilder(SourceBuilder):
                 self.line("view = buffer if type(buffer) is memoryview else memoryview(buffer)")
             message = self._struct(self.message)
             self._flush()
-            self.line("if position > end:")
-            self.line("    raise past_end()")
+            self.refuse("if position > end", RemoteProtocolError, _PAST_END)
             self.line(f"return {message}, position")
         return self.finish("decode")
 
@@ -145,15 +149,15 @@ class DecoderBuilder(SourceBuilder):
                 self.line("position += 1")
                 self._long(variable)
             self.line(f"{stop} = position + {size}")
-            self.line(f"if {stop} > end:")
-            self.line("    raise past_end()")
+            self.refuse(f"if {stop} > end", RemoteProtocolError, _PAST_END)
             word = "if"
             for field in tagged:
                 with self.block(f"{word} {tag} == {field.tag}:"):
                     self._field(spec, field, f"{made}.{field.name}")
                     self._flush()
-                    self.line(f"if position != {stop}:")
-                    self.line(f"    raise bad_tagged_size({f'{spec.name}.{field.name}'!r})")
+                    name = f"{spec.name}.{field.name}"
+                    text = f"the tagged field {name} has another size than announced"
+                    self.refuse(f"if position != {stop}", RemoteProtocolError, text)
                 word = "elif"
             self.line("else:")
             self.line(f"    position = {stop}")
@@ -205,8 +209,11 @@ class DecoderBuilder(SourceBuilder):
         return length, 1
 
     def _null(self, target: str, name: str, nullable: bool) -> None:
-        self.line("else:")
-        self.line(f"    {target} = None" if nullable else f"    raise unexpected_null({name!r})")
+        if nullable:
+            self.line("else:")
+            self.line(f"    {target} = None")
+        else:
+            self.refuse("else", RemoteProtocolError, f"{name} is null")
 
     def _bytes_like(
         self, kind: WireType, target: str, name: str, nullable: bool, compact: bool

@@ -5,6 +5,7 @@ width, or a branch, comes next. Everything between two `records` values is joine
 """
 
 from moldau.protocol.compiler import SourceBuilder
+from moldau.protocol.errors import LocalProtocolError
 from moldau.protocol.schema import (
     ArrayType,
     Encoder,
@@ -76,9 +77,9 @@ class EncoderBuilder(SourceBuilder):
     def _struct(self, spec: StructSpec, value: str) -> None:
         for field in self.absent_fields(spec):
             if not field.ignorable:
-                self.line(f"if {self._differs(field, f'{value}.{field.name}')}:")
-                name = f"{spec.name}.{field.name}"
-                self.line(f"    raise absent_field({name!r}, {self.version})")
+                differs = self._differs(field, f"{value}.{field.name}")
+                text = f"{spec.name}.{field.name} cannot be sent in version {self.version}"
+                self.refuse(f"if {differs}", LocalProtocolError, text)
         for field in self.fields(spec):
             self._field(field, f"{value}.{field.name}")
         if self.flexible:

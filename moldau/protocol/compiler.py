@@ -112,36 +112,18 @@ def bad_array(name: str, count: int, remaining_bytes: int) -> RemoteProtocolErro
     )
 
 
-def unexpected_null(name: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{name} is null")
-
-
-def bad_tagged_size(name: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"the tagged field {name} has another size than announced")
-
-
-def past_end() -> RemoteProtocolError:
-    return RemoteProtocolError("the frame ends inside the message")
-
-
-def absent_field(name: str, version: int) -> LocalProtocolError:
-    return LocalProtocolError(f"{name} cannot be sent in version {version}")
-
-
 RUNTIME_NAMES: dict[str, object] = {
+    "LocalProtocolError": LocalProtocolError,
+    "RemoteProtocolError": RemoteProtocolError,
     "UUIDS": UuidCache(),
-    "absent_field": absent_field,
     "bad_array": bad_array,
-    "bad_tagged_size": bad_tagged_size,
     "check_tagged_count": check_tagged_count,
     "long_count": long_count,
     "long_string": long_string,
     "new": object.__new__,
     "packed_array": packed_array,
-    "past_end": past_end,
     "skip_tagged_fields": skip_tagged_fields,
     "string_size": string_size,
-    "unexpected_null": unexpected_null,
     "varint": unsigned_varint,
 }
 """What generated code may call."""
@@ -169,6 +151,10 @@ class SourceBuilder:
         self._depth += 1
         yield
         self._depth -= 1
+
+    def refuse(self, clause: str, error: type[Exception], text: str) -> None:
+        self.line(f"{clause}:")
+        self.line(f"    raise {error.__name__}({text!r})")
 
     def variable(self, stem: str) -> str:
         """Return a name that the function does not use yet."""

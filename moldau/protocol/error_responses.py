@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from moldau.protocol import registry
 from moldau.protocol.errors import ErrorCode
@@ -124,19 +124,16 @@ def _have_code(kind: type[Struct], structs: Sequence[Struct], code: int) -> bool
 StructT = TypeVar("StructT", bound=Struct)
 
 
-class _Failed:
+class _Failed(NamedTuple):
     """Makes responses and parts of them that say the error, and its text where there is a field."""
 
-    __slots__ = ("_error", "_text")
-
-    def __init__(self, error: ErrorCode, text: str) -> None:
-        self._error = error
-        self._text = text
+    error: ErrorCode
+    text: str
 
     def __call__(self, kind: type[StructT], **fields: Any) -> StructT:
         if hasattr(kind, "error_message"):
-            fields["error_message"] = self._text
-        return kind(error_code=self._error, **fields)
+            fields["error_message"] = self.text
+        return kind(error_code=self.error, **fields)
 
 
 def _create_topics(request: CreateTopicsRequest, failed: _Failed) -> Message:
