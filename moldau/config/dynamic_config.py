@@ -34,8 +34,6 @@ def validate_dynamic_broker_config(
     """Checks one dynamic change; an error becomes INVALID_CONFIG or INVALID_REQUEST.
 
     Args:
-        name: the key.
-        text: the wanted value.
         cluster_default: whether it is to become the default of all brokers (resource name "").
 
     Returns:
