@@ -22,7 +22,8 @@ from moldau.protocol.messages.quorum_records import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from moldau.protocol.metadata_records import frame, record_class
+from moldau.protocol.metadata_records import frame
+from moldau.protocol.metadata_records.frame import record_class
 from moldau.protocol.schema import ArrayType, FieldSpec, FieldType, Message, Struct, StructType
 
 PAYLOADS: tuple[type[Message], ...] = (
