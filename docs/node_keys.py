@@ -45,7 +45,7 @@ def _table(keys: Iterable[ConfigKey]) -> Iterator[str]:
     yield "| key | type | default | limits | changeable | status | meaning |"
     yield "|---|---|---|---|---|---|---|"
     for key in keys:
-        limits = key.validator.describe() if key.validator is not None else ""
+        limits = key.validator.limits if key.validator is not None else ""
         cells = (
             f"`{key.name}`",
             key.type.name.lower(),

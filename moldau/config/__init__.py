@@ -7,15 +7,7 @@ Invariant: a sensitive value is never part of a `repr`, an error or a descriptio
 
 from __future__ import annotations
 
-from moldau.config.definition import (
-    ConfigError,
-    ConfigSource,
-    ConfigType,
-    Importance,
-    Password,
-    Scope,
-    Status,
-)
+from moldau.config.definition import ConfigError, ConfigSource, ConfigType, Status
 from moldau.config.describe import (
     DescribedConfig,
     describe_broker_config,
@@ -29,15 +21,11 @@ from moldau.config.dynamic_config import (
     validate_dynamic_broker_config,
 )
 from moldau.config.group_config import validate_group_config
-from moldau.config.listeners import Endpoint, HostPort, SecurityProtocol
+from moldau.config.listeners import Endpoint
 from moldau.config.node_config import NodeConfig
 from moldau.config.properties import parse_properties, read_properties_file
 from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
-from moldau.config.topic_config import (
-    effective_topic_config,
-    topic_config_defaults,
-    validate_topic_config,
-)
+from moldau.config.topic_config import effective_topic_config, validate_topic_config
 
 __all__ = [
     "BROKER_KEYS",
@@ -48,12 +36,7 @@ __all__ = [
     "ConfigType",
     "DescribedConfig",
     "Endpoint",
-    "HostPort",
-    "Importance",
     "NodeConfig",
-    "Password",
-    "Scope",
-    "SecurityProtocol",
     "Status",
     "describe_broker_config",
     "describe_cluster_default_config",
@@ -64,7 +47,6 @@ __all__ = [
     "effective_topic_config",
     "parse_properties",
     "read_properties_file",
-    "topic_config_defaults",
     "validate_dynamic_broker_config",
     "validate_group_config",
     "validate_topic_config",

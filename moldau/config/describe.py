@@ -135,17 +135,12 @@ def describe_group_config(
     return described
 
 
-class _Levels:
-    """The levels a broker key can be set on, strongest first."""
+class _Levels(NamedTuple):
+    """The levels a broker key can be set on, the strongest last."""
 
-    __slots__ = ("broker", "cluster", "static")
-
-    def __init__(
-        self, static: NodeConfig, cluster: Mapping[str, str], broker: Mapping[str, str]
-    ) -> None:
-        self.static = static
-        self.cluster = cluster
-        self.broker = broker
+    static: NodeConfig
+    cluster: Mapping[str, str]
+    broker: Mapping[str, str]
 
     def of(self, keys: Sequence[ConfigKey]) -> list[ConfigSynonym]:
         """Every value given for these keys, level by level, beginning with the first one of the

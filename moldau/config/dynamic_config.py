@@ -16,8 +16,8 @@ from moldau.config.definition import ConfigError, Scope, Status, Values
 from moldau.config.table import (
     BROKER_KEYS,
     TOPIC_KEYS,
+    did_you_mean,
     find_broker_key,
-    nearest_name,
     removed_answer,
 )
 from moldau.config.values import accept_value, shown
@@ -34,8 +34,6 @@ def validate_dynamic_broker_config(
     """Checks one dynamic change; an error becomes INVALID_CONFIG or INVALID_REQUEST.
 
     Args:
-        name: the key.
-        text: the wanted value.
         cluster_default: whether it is to become the default of all brokers (resource name "").
 
     Returns:
@@ -108,8 +106,7 @@ def _hint(name: str) -> str:
     removed = removed_answer(name)
     if removed is not None:
         return f"; it was removed from Kafka: {removed}"
-    near = nearest_name(name, BROKER_KEYS)
-    return f"; did you mean {near}?" if near is not None else ""
+    return did_you_mean(name, BROKER_KEYS)
 
 
 def _check_between_keys(name: str, value: object) -> None:
@@ -120,4 +117,4 @@ def _check_between_keys(name: str, value: object) -> None:
         # the first has the same unit.
         validator = key.validator if key.synonyms[:1] == (name,) else None
         if validator is not None and value is not None and not validator.accepts(value):
-            raise ConfigError(name, str(value), f"must be {validator.describe()}")
+            raise ConfigError(name, str(value), f"must be {validator.limits}")

@@ -11,13 +11,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from moldau.config.definition import ConfigError
+from moldau.config.validators import MAX_PORT
 from moldau.constants import MAX_INT32
 
 _ENDPOINT = re.compile(r"([A-Za-z0-9_.\-]*)://(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/\s]*)):(\d{1,5})")
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:/@\s]+)):(\d{1,5})")
 _VOTER = re.compile(r"(\d{1,10})@(.+)")
 META_ADDRESSES = ("0.0.0.0", "::")
-_MAX_PORT = 65535
 
 
 class SecurityProtocol(Enum):
@@ -157,6 +157,6 @@ def _host_port(key: str, text: str, element: str) -> HostPort:
 
 def _port(key: str, element: str, digits: str) -> int:
     port = int(digits)
-    if port > _MAX_PORT:
-        raise ConfigError(key, element, f"the port must be between 0 and {_MAX_PORT}")
+    if port > MAX_PORT:
+        raise ConfigError(key, element, f"the port must be between 0 and {MAX_PORT}")
     return port

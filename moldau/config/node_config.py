@@ -33,9 +33,9 @@ from moldau.config.table import (
     LISTENER_PREFIX,
     PLUGIN_PREFIXES,
     TOPIC_KEYS,
+    did_you_mean,
     find_broker_key,
     listener_key_suffix,
-    nearest_name,
     removed_answer,
 )
 from moldau.config.values import accept_value, format_value
@@ -383,10 +383,8 @@ def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:
         key = TOPIC_KEYS[name]
         hint = f" (the node's default is {key.synonyms[0]})" if key.synonyms else ""
         return f"{name} is a topic configuration and has no effect on a node{hint}"
-    near = nearest_name(name, BROKER_KEYS)
-    if near is not None:
-        return f"{name} is not a known key and has no effect; did you mean {near}?"
-    return None if quiet else f"{name} is not a known key and has no effect"
+    hint = did_you_mean(name, BROKER_KEYS)
+    return f"{name} is not a known key and has no effect{hint}" if hint or not quiet else None
 
 
 def _status_warnings(key: ConfigKey, name: str, value: object) -> Iterator[str]:

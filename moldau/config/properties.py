@@ -19,6 +19,10 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 _SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")
+_PROPERTY = re.compile(r"((?:[^\\=: \t\f]++|\\.?)*+)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+"""The key, up to the first separator that is not escaped, and the value."""
+_ESCAPE = re.compile(r"\\(u.{0,4}|.?)", re.DOTALL)
+_FOUR_DIGITS = re.compile(r"[0-9a-fA-F]{4}")
 
 PREFIX: Final = "KAFKA_"
 
@@ -60,16 +64,10 @@ def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]
     """
     result: dict[str, str] = {}
     for line_number, line in _logical_lines(text):
-        key_end = _key_end(line)
-        value_start = key_end
-        while value_start < len(line) and line[value_start] in _BLANKS:
-            value_start += 1
-        if value_start < len(line) and line[value_start] in "=:":
-            value_start += 1
-            while value_start < len(line) and line[value_start] in _BLANKS:
-                value_start += 1
+        match = _PROPERTY.match(line)
+        assert match is not None, "every part may be empty"
         where = f"{source}:{line_number}"
-        result[_unescape(line[:key_end], where)] = _unescape(line[value_start:], where)
+        result[_unescape(match[1], where)] = _unescape(match[2], where)
     return result
 
 
@@ -135,42 +133,19 @@ def _continues(line: str) -> bool:
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
-def _key_end(line: str) -> int:
-    """Where the key stops: the first separator that is not escaped."""
-    position = 0
-    while position < len(line):
-        if line[position] == "\\":
-            position += 2
-        elif line[position] in "=:" or line[position] in _BLANKS:
-            return position
-        else:
-            position += 1
-    return len(line)
-
-
 def _unescape(text: str, where: str) -> str:
     if "\\" not in text:
         return text
-    parts: list[str] = []
-    position = 0
-    while position < len(text):
-        character = text[position]
-        position += 1
-        if character != "\\":
-            parts.append(character)
-        elif position < len(text):
-            escape = text[position]
-            position += 1
-            if escape == "u":
-                parts.append(_unicode_escape(text[position : position + 4], where))
-                position += 4
-            else:
-                parts.append(_SIMPLE_ESCAPES.get(escape, escape))
+
+    def character(match: re.Match[str]) -> str:
+        escape = match[1]
+        if not escape.startswith("u"):
+            return _SIMPLE_ESCAPES.get(escape, escape)
+        if not _FOUR_DIGITS.fullmatch(escape[1:]):
+            rule = "a unicode escape needs four hexadecimal digits"
+            raise ConfigError(where, match[0], rule)
+        return chr(int(escape[1:], 16))
+
     # Two \u escapes may form one character outside the basic plane.
-    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _unicode_escape(digits: str, where: str) -> str:
-    if len(digits) != 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
-        raise ConfigError(where, "\\u" + digits, "a unicode escape needs four hexadecimal digits")
-    return chr(int(digits, 16))
+    unescaped = _ESCAPE.sub(character, text)
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,4 +1,4 @@
-"""Finding keys: by name, by nearest name, behind a listener prefix, among the removed ones."""
+"""Finding keys: by name, by the nearest name, behind a listener prefix, among the removed ones."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 
 from moldau.config.definition import ConfigKey, ConfigType, Importance, Scope, Status
 from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
-from moldau.config.validators import ListOf, NonEmptyString, OffsetReset, OneOf, Range, Validator
+from moldau.config.validators import NOT_EMPTY, OFFSET_RESET, Validator, list_of, one_of, within
 from moldau.config.values import parse_value
 
 _UNSERVED_KEYS = os.path.join(os.path.dirname(__file__), "unserved_keys.tsv")
 _REMOVED = "removed"
 _LIMITS: Final[Mapping[str, Validator]] = {
-    "distinct": ListOf(),
-    "distinct, not empty": ListOf(may_be_empty=False),
-    "not empty": NonEmptyString(),
-    "offset reset": OffsetReset(),
+    "distinct": list_of(),
+    "distinct, not empty": list_of(may_be_empty=False),
+    "not empty": NOT_EMPTY,
+    "offset reset": OFFSET_RESET,
 }
 _ANY_CASE = "any case: "
 
@@ -69,9 +69,9 @@ def _validator(limits: str) -> Validator | None:
         return _LIMITS[limits]
     lowest, is_range, highest = limits.partition("..")
     if is_range:
-        return Range(_number(lowest), _number(highest) if highest else None)
+        return within(_number(lowest), _number(highest) if highest else None)
     values = limits.removeprefix(_ANY_CASE)
-    return OneOf(*values.split("|"), any_case=values != limits)
+    return one_of(*values.split("|"), any_case=values != limits)
 
 
 def _number(text: str) -> float:
@@ -141,9 +141,9 @@ def listener_key_suffix(name: str) -> str:
     return mechanism_suffix if mechanism_suffix.startswith("sasl.") else suffix
 
 
-def nearest_name(name: str, known: Mapping[str, ConfigKey]) -> str | None:
-    """The known key that looks most like `name`, None when none comes close."""
+def did_you_mean(name: str, known: Mapping[str, ConfigKey]) -> str:
+    """Names the known key that looks most like `name`; empty when none comes close."""
     from difflib import get_close_matches  # only when there is something to complain about
 
     matches = get_close_matches(name[:200].lower().replace("_", "."), known, n=1, cutoff=0.8)
-    return matches[0] if matches else None
+    return f"; did you mean {matches[0]}?" if matches else ""

@@ -1,145 +1,78 @@
-"""Checks on typed values: ranges, enumerations, list rules; each says in `describe()` what it
-accepts.
+"""Checks on typed values: ranges, enumerations, list rules, and what each accepts in words.
 
-`accepts` never raises for a value of the key's own type.
+A check never raises for a value of the key's own type.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+MAX_PORT: Final = 65_535
+_BIND_ADDRESS: Final = re.compile(r"(?:\[[^\[\]\s]+\]|[^\[\]:\s]*):(\d{1,5})", re.ASCII)
+_REPLICA: Final = re.compile(r"(?:\d+:\d+)?", re.ASCII)
 
 
-class Validator(Protocol):
-    """A check of one typed value."""
+class Validator(NamedTuple):
+    """`accepts` says whether a parsed, non-null value is inside the limits; `limits` are these as a
+    clause that follows "must be".
+    """
 
-    def accepts(self, value: object) -> bool:
-        """Whether a parsed, non-null value is inside the limits."""
-
-    def describe(self) -> str:
-        """The limits as a clause that follows "must be"."""
+    accepts: Callable[[Any], bool]
+    limits: str
 
 
-class Range:
+def within(minimum: float, maximum: float | None = None, extra: float | None = None) -> Validator:
     """Numbers between two inclusive bounds, or one extra value; None: no upper bound."""
-
-    __slots__ = ("extra", "maximum", "minimum")
-
-    def __init__(
-        self, minimum: float, maximum: float | None = None, extra: float | None = None
-    ) -> None:
-        self.minimum = minimum
-        self.maximum = maximum
-        self.extra = extra
-
-    def accepts(self, value: object) -> bool:
-        if self.extra is not None and value == self.extra:
-            return True
-        assert isinstance(value, int | float)
-        return value >= self.minimum and (self.maximum is None or value <= self.maximum)
-
-    def describe(self) -> str:
-        if self.maximum is None:
-            text = f"at least {self.minimum}"
-        else:
-            text = f"between {self.minimum} and {self.maximum}"
-        return text if self.extra is None else f"{text}, or {self.extra}"
+    limits = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+    highest = float("inf") if maximum is None else maximum
+    return Validator(
+        lambda value: value == extra or minimum <= value <= highest,
+        limits if extra is None else f"{limits}, or {extra}",
+    )
 
 
-class OneOf:
+def one_of(*values: str, any_case: bool = False) -> Validator:
     """Strings from a fixed set, optionally in any case."""
-
-    __slots__ = ("any_case", "values")
-
-    def __init__(self, *values: str, any_case: bool = False) -> None:
-        self.values = values
-        self.any_case = any_case
-
-    def accepts(self, value: object) -> bool:
-        if self.any_case:
-            return str(value).lower() in {known.lower() for known in self.values}
-        return value in self.values
-
-    def describe(self) -> str:
-        return "one of " + ", ".join(self.values)
+    known = {value.lower() for value in values} if any_case else set(values)
+    return Validator(
+        lambda value: (value.lower() if any_case else value) in known,
+        "one of " + ", ".join(values),
+    )
 
 
-class ListOf:
+def list_of(*values: str, may_be_empty: bool = True) -> Validator:
     """Lists without repeated or blank elements, of any or of the named elements only."""
 
-    __slots__ = ("may_be_empty", "values")
-
-    def __init__(self, *values: str, may_be_empty: bool = True) -> None:
-        self.values = values
-        self.may_be_empty = may_be_empty
-
-    def accepts(self, value: object) -> bool:
+    def accepts(value: tuple[str, ...]) -> bool:
         if not value:
-            return self.may_be_empty
-        assert isinstance(value, tuple)
+            return may_be_empty
         if len(set(value)) != len(value) or not all(value):
             return False
-        return not self.values or all(element in self.values for element in value)
+        return not values or all(element in values for element in value)
 
-    def describe(self) -> str:
-        text = (
-            "a list of distinct values"
-            if self.may_be_empty
-            else "a non-empty list of distinct values"
-        )
-        return f"{text} out of {', '.join(self.values)}" if self.values else text
+    limits = "a list of distinct values" if may_be_empty else "a non-empty list of distinct values"
+    return Validator(accepts, f"{limits} out of {', '.join(values)}" if values else limits)
 
 
-class NonEmptyString:
-    """Strings with something in them."""
-
-    __slots__ = ()
-
-    def accepts(self, value: object) -> bool:
-        return bool(value)
-
-    def describe(self) -> str:
-        return "a non-empty string"
+def _is_bind_address(value: str) -> bool:
+    match = _BIND_ADDRESS.fullmatch(value)
+    return not value or (match is not None and int(match[1]) <= MAX_PORT)
 
 
-class BindAddress:
-    """`HOST:PORT` (IPv6 in brackets), without a host for every interface, or nothing at all."""
-
-    __slots__ = ()
-    _PATTERN = re.compile(r"(?:\[[^\[\]\s]+\]|[^\[\]:\s]*):(\d{1,5})", re.ASCII)
-    _MAX_PORT = 65_535
-
-    def accepts(self, value: object) -> bool:
-        match = self._PATTERN.fullmatch(str(value))
-        return not value or (match is not None and int(match[1]) <= self._MAX_PORT)
-
-    def describe(self) -> str:
-        return "HOST:PORT (port 0 for any, IPv6 addresses in brackets), or empty"
+def _are_replicas(value: tuple[str, ...]) -> bool:
+    return "".join(value) == "*" or all(_REPLICA.fullmatch(element) for element in value)
 
 
-class OffsetReset:
-    """`earliest`, `latest`, or `by_duration:` and an ISO 8601 duration."""
-
-    __slots__ = ()
-
-    def accepts(self, value: object) -> bool:
-        return value in ("earliest", "latest") or str(value).startswith("by_duration:P")
-
-    def describe(self) -> str:
-        return "earliest, latest, or by_duration:PnDTnHnMnS"
-
-
-class ThrottledReplicas:
-    """`partition:broker` pairs or `*` alone (KIP-73); empty elements may be there."""
-
-    __slots__ = ()
-    _PAIR = re.compile(r"(?:\d+:\d+)?", re.ASCII)
-
-    def accepts(self, value: object) -> bool:
-        assert isinstance(value, tuple)
-        if "".join(value) == "*":
-            return True
-        return all(self._PAIR.fullmatch(element) for element in value)
-
-    def describe(self) -> str:
-        return "a list of PARTITION:BROKER pairs, or *"
+NOT_EMPTY: Final = Validator(bool, "a non-empty string")
+BIND_ADDRESS: Final = Validator(
+    _is_bind_address, "HOST:PORT (port 0 for any, IPv6 addresses in brackets), or empty"
+)
+"""`HOST:PORT` (IPv6 in brackets), without a host for every interface, or nothing at all."""
+OFFSET_RESET: Final = Validator(
+    lambda value: value in ("earliest", "latest") or value.startswith("by_duration:P"),
+    "earliest, latest, or by_duration:PnDTnHnMnS",
+)
+THROTTLED_REPLICAS: Final = Validator(_are_replicas, "a list of PARTITION:BROKER pairs, or *")
+"""`partition:broker` pairs or `*` alone (KIP-73); empty elements may be there."""

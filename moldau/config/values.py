@@ -31,7 +31,7 @@ def parse_value(key: ConfigKey, text: str) -> object:
     """
     value = _parse(key, text)
     if key.validator is not None and not key.validator.accepts(value):
-        raise ConfigError(key.name, shown(key, text), f"must be {key.validator.describe()}")
+        raise ConfigError(key.name, shown(key, text), f"must be {key.validator.limits}")
     return value
 
 
@@ -97,7 +97,7 @@ def _parse(key: ConfigKey, text: str) -> object:
 
 
 def _limits(key: ConfigKey, words: str) -> str:
-    return words if key.validator is None else f"{words}, {key.validator.describe()}"
+    return words if key.validator is None else f"{words}, {key.validator.limits}"
 
 
 def _format_double(value: float) -> str:

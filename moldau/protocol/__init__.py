@@ -6,23 +6,6 @@ or by name, and codecs compiled, when they are first needed.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.errors import ErrorCode, ProtocolError, RemoteProtocolError
-from moldau.protocol.types import (
-    ZERO_UUID,
-    TopicPartition,
-    random_topic_id,
-    uuid_from_base64,
-    uuid_to_base64,
-)
+from moldau.protocol.errors import ErrorCode
 
-__all__ = [
-    "ZERO_UUID",
-    "ApiKey",
-    "ErrorCode",
-    "ProtocolError",
-    "RemoteProtocolError",
-    "TopicPartition",
-    "random_topic_id",
-    "uuid_from_base64",
-    "uuid_to_base64",
-]
+__all__ = ["ApiKey", "ErrorCode"]

@@ -4,7 +4,10 @@ Fixed-width values are collected in a pending run and read by one call when some
 width, or a branch, comes next.
 """
 
+from typing import Final
+
 from moldau.protocol.compiler import SourceBuilder
+from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.schema import (
     MAX_ARRAY_ELEMENTS,
     ArrayType,
@@ -18,6 +21,8 @@ from moldau.protocol.schema import (
 )
 from moldau.protocol.types import WireType
 
+_PAST_END: Final = "the frame ends inside the message"
+
 
 class DecoderBuilder(SourceBuilder):
     """Builds `decode(buffer, position) -> (message, position)` for one version."""
@@ -28,16 +33,14 @@ class DecoderBuilder(SourceBuilder):
         self._after_run: list[str] = []
 
     def build(self) -> Decoder:
-        self.line("def decode(buffer, position):")
-        self.indent()
-        self.line("end = len(buffer)")
-        if self._has_records(self.message.spec()):
-            self.line("view = buffer if type(buffer) is memoryview else memoryview(buffer)")
-        message = self._struct(self.message)
-        self._flush()
-        self.line("if position > end:")
-        self.line("    raise past_end()")
-        self.line(f"return {message}, position")
+        with self.block("def decode(buffer, position):"):
+            self.line("end = len(buffer)")
+            if self._has_records(self.message.spec()):
+                self.line("view = buffer if type(buffer) is memoryview else memoryview(buffer)")
+            message = self._struct(self.message)
+            self._flush()
+            self.refuse("if position > end", RemoteProtocolError, _PAST_END)
+            self.line(f"return {message}, position")
         return self.finish("decode")
 
     def _has_records(self, spec: StructSpec) -> bool:
@@ -120,69 +123,59 @@ class DecoderBuilder(SourceBuilder):
             self._long(marker)
         self.line(f"if {marker} {'==' if tagged else '<'} 0:")
         self.line(f"    {target} = None")
-        self.line("else:")
-        self.indent()
-        made = self._struct(kind.struct)
-        self._flush()
-        self.line(f"{target} = {made}")
-        self.dedent()
+        with self.block("else:"):
+            made = self._struct(kind.struct)
+            self._flush()
+            self.line(f"{target} = {made}")
 
     def _tagged_section(self, spec: StructSpec, made: str) -> None:
         count = self.variable("t")
         self._read(WireType("uint8", "B", 1), count)
         self._flush()
-        self.line(f"if {count}:")
-        self.indent()
-        tagged = self.tagged_fields(spec)
-        if tagged:
-            self._known_tags(spec, tagged, made, count)
-        else:
-            self.line(f"position = skip_tagged_fields(buffer, position, {count})")
-        self.dedent()
+        with self.block(f"if {count}:"):
+            tagged = self.tagged_fields(spec)
+            if tagged:
+                self._known_tags(spec, tagged, made, count)
+            else:
+                self.line(f"position = skip_tagged_fields(buffer, position, {count})")
 
     def _known_tags(self, spec: StructSpec, tagged: list[FieldSpec], made: str, count: str) -> None:
         tag, size, stop = self.variable("k"), self.variable("s"), self.variable("q")
         self._long(count)
         self.line(f"check_tagged_count({count}, end - position)")
-        self.line(f"for _ in range({count}):")
-        self.indent()
-        for variable in (tag, size):
-            self.line(f"{variable} = buffer[position]")
-            self.line("position += 1")
-            self._long(variable)
-        self.line(f"{stop} = position + {size}")
-        self.line(f"if {stop} > end:")
-        self.line("    raise past_end()")
-        word = "if"
-        for field in tagged:
-            self.line(f"{word} {tag} == {field.tag}:")
-            self.indent()
-            self._field(spec, field, f"{made}.{field.name}")
-            self._flush()
-            self.line(f"if position != {stop}:")
-            self.line(f"    raise bad_tagged_size({f'{spec.name}.{field.name}'!r})")
-            self.dedent()
-            word = "elif"
-        self.line("else:")
-        self.line(f"    position = {stop}")
-        self.dedent()
+        with self.block(f"for _ in range({count}):"):
+            for variable in (tag, size):
+                self.line(f"{variable} = buffer[position]")
+                self.line("position += 1")
+                self._long(variable)
+            self.line(f"{stop} = position + {size}")
+            self.refuse(f"if {stop} > end", RemoteProtocolError, _PAST_END)
+            word = "if"
+            for field in tagged:
+                with self.block(f"{word} {tag} == {field.tag}:"):
+                    self._field(spec, field, f"{made}.{field.name}")
+                    self._flush()
+                    name = f"{spec.name}.{field.name}"
+                    text = f"the tagged field {name} has another size than announced"
+                    self.refuse(f"if position != {stop}", RemoteProtocolError, text)
+                word = "elif"
+            self.line("else:")
+            self.line(f"    position = {stop}")
 
     def _long(self, variable: str, helper: str = "long_count", two_bytes: bool = False) -> None:
         """Read the rest of a longer varint; in place when two bytes are likely."""
-        self.line(f"if {variable} > 127:")
-        self.indent()
-        if two_bytes:
+        rest = f"{variable}, position = {helper}(buffer, position, {variable})"
+        with self.block(f"if {variable} > 127:"):
+            if not two_bytes:
+                self.line(rest)
+                return
             second = self.variable("m")
             self.line(f"{second} = buffer[position]")
             self.line(f"if {second} < 128:")
             self.line(f"    {variable} = {variable} & 127 | {second} << 7")
             self.line("    position += 1")
             self.line("else:")
-            self.indent()
-        self.line(f"{variable}, position = {helper}(buffer, position, {variable})")
-        if two_bytes:
-            self.dedent()
-        self.dedent()
+            self.line(f"    {rest}")
 
     # Values
 
@@ -216,10 +209,11 @@ class DecoderBuilder(SourceBuilder):
         return length, 1
 
     def _null(self, target: str, name: str, nullable: bool) -> None:
-        self.line("else:")
-        self.indent()
-        self.line(f"{target} = None" if nullable else f"raise unexpected_null({name!r})")
-        self.dedent()
+        if nullable:
+            self.line("else:")
+            self.line(f"    {target} = None")
+        else:
+            self.refuse("else", RemoteProtocolError, f"{name} is null")
 
     def _bytes_like(
         self, kind: WireType, target: str, name: str, nullable: bool, compact: bool
@@ -230,18 +224,16 @@ class DecoderBuilder(SourceBuilder):
             length, zero = self._length(
                 WireType("int32", "i", 4), "long_count", compact, two_bytes=True
             )
-        self.line(f"if {length} > {zero}:")
-        self.indent()
-        stop = self.variable("q")
-        self.line(f"{stop} = position + {length}" + (" - 1" if zero else ""))
-        source = {
-            "string": f'str(buffer[position:{stop}], "utf-8")',
-            "bytes": f"bytes(buffer[position:{stop}])",
-            "records": f"view[position:{stop}]",
-        }[kind.name]
-        self.line(f"{target} = {source}")
-        self.line(f"position = {stop}")
-        self.dedent()
+        with self.block(f"if {length} > {zero}:"):
+            stop = self.variable("q")
+            self.line(f"{stop} = position + {length}" + (" - 1" if zero else ""))
+            source = {
+                "string": f'str(buffer[position:{stop}], "utf-8")',
+                "bytes": f"bytes(buffer[position:{stop}])",
+                "records": f"view[position:{stop}]",
+            }[kind.name]
+            self.line(f"{target} = {source}")
+            self.line(f"position = {stop}")
         self.line(f"elif {length} == {zero}:")
         empty = {"string": '""', "bytes": 'b""', "records": "view[0:0]"}[kind.name]
         self.line(f"    {target} = {empty}")
@@ -253,15 +245,13 @@ class DecoderBuilder(SourceBuilder):
         count, zero = self._length(WireType("int32", "i", 4), "long_count", compact)
         smallest = self._smallest_size(kind.element)
         assert smallest > 0, f"{name}: an element without bytes could not be bounded"
-        self.line(f"if {count} > {zero}:")
-        self.indent()
-        if zero:
-            self.line(f"{count} -= 1")
-        limit = f"{count} > {MAX_ARRAY_ELEMENTS} or {count} * {smallest} > end - position"
-        self.line(f"if {limit}:")
-        self.line(f"    raise bad_array({name!r}, {count}, end - position)")
-        self._elements(kind.element, target, name, count)
-        self.dedent()
+        with self.block(f"if {count} > {zero}:"):
+            if zero:
+                self.line(f"{count} -= 1")
+            limit = f"{count} > {MAX_ARRAY_ELEMENTS} or {count} * {smallest} > end - position"
+            self.line(f"if {limit}:")
+            self.line(f"    raise bad_array({name!r}, {count}, end - position)")
+            self._elements(kind.element, target, name, count)
         self.line(f"elif {count} == {zero}:")
         self.line(f"    {target} = []")
         self._null(target, name, nullable)
@@ -276,16 +266,14 @@ class DecoderBuilder(SourceBuilder):
         self.line(f"{items} = {target} = []")
         add = self.variable("add")
         self.line(f"{add} = {items}.append")
-        self.line(f"for _ in range({count}):")
-        self.indent()
-        if isinstance(element, StructType):
-            item = self._struct(element.struct)
-        else:
-            item = self.variable("v")
-            self._value(element, item, name, False, self.flexible)
-        self._flush()
-        self.line(f"{add}({item})")
-        self.dedent()
+        with self.block(f"for _ in range({count}):"):
+            if isinstance(element, StructType):
+                item = self._struct(element.struct)
+            else:
+                item = self.variable("v")
+                self._value(element, item, name, False, self.flexible)
+            self._flush()
+            self.line(f"{add}({item})")
 
     def _smallest_size(self, kind: FieldType, flexible: bool = True, nullable: bool = False) -> int:
         """The smallest number of bytes that a value of this type takes."""

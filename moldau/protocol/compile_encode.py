@@ -5,6 +5,7 @@ width, or a branch, comes next. Everything between two `records` values is joine
 """
 
 from moldau.protocol.compiler import SourceBuilder
+from moldau.protocol.errors import LocalProtocolError
 from moldau.protocol.schema import (
     ArrayType,
     Encoder,
@@ -29,16 +30,15 @@ class EncoderBuilder(SourceBuilder):
         self._add = "add"
 
     def build(self) -> Encoder:
-        self.line("def encode(message):")
-        self.indent()
-        self.line("pieces = []")
-        self.line("add = pieces.append")
-        self.line("parts = []")
-        self._struct(self.message.spec(), "message")
-        self._flush()
-        self.line("if pieces or not parts:")
-        self.line('    parts.append(b"".join(pieces))')
-        self.line("return parts")
+        with self.block("def encode(message):"):
+            self.line("pieces = []")
+            self.line("add = pieces.append")
+            self.line("parts = []")
+            self._struct(self.message.spec(), "message")
+            self._flush()
+            self.line("if pieces or not parts:")
+            self.line('    parts.append(b"".join(pieces))')
+            self.line("return parts")
         return self.finish("encode")
 
     # Fixed-width runs
@@ -60,12 +60,10 @@ class EncoderBuilder(SourceBuilder):
                 two = [*self._values, f"{varint} & 127 | 128", f"{varint} >> 7"]
                 self.line(f"elif {varint} < 16384:")
                 self.line("    " + self._packed(self._letters + "BB", two))
-            self.line("else:")
-            self.indent()
-            if self._letters:
-                self.line(self._packed(self._letters, self._values))
-            self.line(f"{self._add}({helper}({varint}))")
-            self.dedent()
+            with self.block("else:"):
+                if self._letters:
+                    self.line(self._packed(self._letters, self._values))
+                self.line(f"{self._add}({helper}({varint}))")
         self._letters = ""
         self._values = []
 
@@ -79,9 +77,9 @@ class EncoderBuilder(SourceBuilder):
     def _struct(self, spec: StructSpec, value: str) -> None:
         for field in self.absent_fields(spec):
             if not field.ignorable:
-                self.line(f"if {self._differs(field, f'{value}.{field.name}')}:")
-                name = f"{spec.name}.{field.name}"
-                self.line(f"    raise absent_field({name!r}, {self.version})")
+                differs = self._differs(field, f"{value}.{field.name}")
+                text = f"{spec.name}.{field.name} cannot be sent in version {self.version}"
+                self.refuse(f"if {differs}", LocalProtocolError, text)
         for field in self.fields(spec):
             self._field(field, f"{value}.{field.name}")
         if self.flexible:
@@ -119,12 +117,10 @@ class EncoderBuilder(SourceBuilder):
         self.line(f"if {inner} is None:")
         # An int8, -1 or 1, says whether the struct is there; in a tagged field a varint, 0 or 1.
         self.line(f"    {self._add}({bytes(1) if tagged else bytes((0xFF,))!r})")
-        self.line("else:")
-        self.indent()
-        self._write("b", "1")
-        self._struct(kind.struct.spec(), inner)
-        self._flush()
-        self.dedent()
+        with self.block("else:"):
+            self._write("b", "1")
+            self._struct(kind.struct.spec(), inner)
+            self._flush()
 
     def _tagged_section(self, spec: StructSpec, value: str) -> None:
         tagged = self.tagged_fields(spec)
@@ -133,39 +129,33 @@ class EncoderBuilder(SourceBuilder):
             return
         conditions = [self._differs(field, f"{value}.{field.name}") for field in tagged]
         letters, values = self._letters, self._values
-        self.line("if " + " or ".join(f"({one})" for one in conditions) + ":")
-        self.indent()
-        self._flush()
-        section = self.variable("tags")
-        self.line(f"{section} = []")
-        for field, condition in zip(tagged, conditions, strict=True):
-            self._tagged_field(field, condition, f"{value}.{field.name}", section)
-        self.line(f"{self._add}(varint(len({section}) // 3))")
-        pieces = self.variable("p")
-        self.line(f"for {pieces} in {section}:")
-        self.line(f"    {self._add}({pieces})")
-        self.dedent()
-        self.line("else:")
-        self.indent()
-        self._letters, self._values = letters, values
-        self._write("x")
-        self._flush()
-        self.dedent()
+        with self.block("if " + " or ".join(f"({one})" for one in conditions) + ":"):
+            self._flush()
+            section = self.variable("tags")
+            self.line(f"{section} = []")
+            for field, condition in zip(tagged, conditions, strict=True):
+                self._tagged_field(field, condition, f"{value}.{field.name}", section)
+            self.line(f"{self._add}(varint(len({section}) // 3))")
+            pieces = self.variable("p")
+            self.line(f"for {pieces} in {section}:")
+            self.line(f"    {self._add}({pieces})")
+        with self.block("else:"):
+            self._letters, self._values = letters, values
+            self._write("x")
+            self._flush()
 
     def _tagged_field(self, field: FieldSpec, condition: str, value: str, section: str) -> None:
         outer_add = self._add
         pieces, payload = self.variable("p"), self.variable("b")
         self._add = self.variable("add")
-        self.line(f"if {condition}:")
-        self.indent()
-        self.line(f"{pieces} = []")
-        self.line(f"{self._add} = {pieces}.append")
-        self._field(field, value)
-        self._flush()
-        self.line(f'{payload} = b"".join({pieces})')
-        tag = unsigned_varint(field.tag or 0)
-        self.line(f"{section} += ({tag!r}, varint(len({payload})), {payload})")
-        self.dedent()
+        with self.block(f"if {condition}:"):
+            self.line(f"{pieces} = []")
+            self.line(f"{self._add} = {pieces}.append")
+            self._field(field, value)
+            self._flush()
+            self.line(f'{payload} = b"".join({pieces})')
+            tag = unsigned_varint(field.tag or 0)
+            self.line(f"{section} += ({tag!r}, varint(len({payload})), {payload})")
         self._add = outer_add
 
     # Values
@@ -199,12 +189,10 @@ class EncoderBuilder(SourceBuilder):
                 self.line(f"{raw} = {value}")
             self.line(f"if {raw} is None:")
             self.line(f"    {length} = {0 if compact else -1}")
-            self.line("else:")
-            self.indent()
-            if is_string:
-                self.line(f"{raw} = {raw}.encode()")
-            self.line(f"{length} = len({raw}){one_more}")
-            self.dedent()
+            with self.block("else:"):
+                if is_string:
+                    self.line(f"{raw} = {raw}.encode()")
+                self.line(f"{length} = len({raw}){one_more}")
         else:
             self.line(f"{raw} = {value}" + (".encode()" if is_string else ""))
             self.line(f"{length} = len({raw}){one_more}")
@@ -228,19 +216,15 @@ class EncoderBuilder(SourceBuilder):
         self.line(f"{count} = {counted}")
         self._length("i", count, "varint", compact)
         element = kind.element
-        self.line(f"if {count} > {1 if compact else 0}:")
-        self.indent()
-        if isinstance(element, WireType) and element.format and element.name != "uuid":
-            pack = f"packed_array({element.format!r}, len({items})).pack(*{items})"
-            self.line(f"{self._add}({pack})")
-        else:
+        with self.block(f"if {count} > {1 if compact else 0}:"):
+            if isinstance(element, WireType) and element.format and element.name != "uuid":
+                pack = f"packed_array({element.format!r}, len({items})).pack(*{items})"
+                self.line(f"{self._add}({pack})")
+                return
             item = self.variable("i")
-            self.line(f"for {item} in {items}:")
-            self.indent()
-            if isinstance(element, StructType):
-                self._struct(element.struct.spec(), item)
-            else:
-                self._value(element, item, False, self.flexible)
-            self._flush()
-            self.dedent()
-        self.dedent()
+            with self.block(f"for {item} in {items}:"):
+                if isinstance(element, StructType):
+                    self._struct(element.struct.spec(), item)
+                else:
+                    self._value(element, item, False, self.flexible)
+                self._flush()

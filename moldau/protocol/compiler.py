@@ -12,7 +12,8 @@ How the generated code stays fast:
   and harmless, and the next fixed-width read past the end raises.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from struct import Struct as PackedStruct
 from typing import Any
@@ -111,36 +112,18 @@ def bad_array(name: str, count: int, remaining_bytes: int) -> RemoteProtocolErro
     )
 
 
-def unexpected_null(name: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{name} is null")
-
-
-def bad_tagged_size(name: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"the tagged field {name} has another size than announced")
-
-
-def past_end() -> RemoteProtocolError:
-    return RemoteProtocolError("the frame ends inside the message")
-
-
-def absent_field(name: str, version: int) -> LocalProtocolError:
-    return LocalProtocolError(f"{name} cannot be sent in version {version}")
-
-
 RUNTIME_NAMES: dict[str, object] = {
+    "LocalProtocolError": LocalProtocolError,
+    "RemoteProtocolError": RemoteProtocolError,
     "UUIDS": UuidCache(),
-    "absent_field": absent_field,
     "bad_array": bad_array,
-    "bad_tagged_size": bad_tagged_size,
     "check_tagged_count": check_tagged_count,
     "long_count": long_count,
     "long_string": long_string,
     "new": object.__new__,
     "packed_array": packed_array,
-    "past_end": past_end,
     "skip_tagged_fields": skip_tagged_fields,
     "string_size": string_size,
-    "unexpected_null": unexpected_null,
     "varint": unsigned_varint,
 }
 """What generated code may call."""
@@ -161,11 +144,17 @@ class SourceBuilder:
     def line(self, text: str) -> None:
         self._lines.append("    " * self._depth + text)
 
-    def indent(self) -> None:
+    @contextmanager
+    def block(self, opening: str) -> Iterator[None]:
+        """Collect the lines below `opening`, a statement that ends in a colon."""
+        self.line(opening)
         self._depth += 1
-
-    def dedent(self) -> None:
+        yield
         self._depth -= 1
+
+    def refuse(self, clause: str, error: type[Exception], text: str) -> None:
+        self.line(f"{clause}:")
+        self.line(f"    raise {error.__name__}({text!r})")
 
     def variable(self, stem: str) -> str:
         """Return a name that the function does not use yet."""

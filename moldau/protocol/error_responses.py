@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from moldau.protocol import registry
 from moldau.protocol.errors import ErrorCode
@@ -48,7 +48,12 @@ def error_response(
         api_version: the version it will be encoded as; None for the latest. Some versions have no
             place for an error of the whole request.
     """
-    response = _MAKERS.get(type(request), _of_whole_request)(request, error, message)
+    failed = _Failed(error, message)
+    make = _MAKERS.get(type(request))
+    if make is not None:
+        response = make(request, failed)
+    else:
+        response = failed(registry.response_class(request.API_KEY))
     if api_version is not None:
         fit_version(response, api_version)
     return response
@@ -116,140 +121,109 @@ def _have_code(kind: type[Struct], structs: Sequence[Struct], code: int) -> bool
     return False
 
 
-_Maker: TypeAlias = Callable[[Any, ErrorCode, str], Message]
+StructT = TypeVar("StructT", bound=Struct)
 
 
-def _create_topics(
-    request: CreateTopicsRequest, error: ErrorCode, message: str
-) -> CreateTopicsResponse:
-    return CreateTopicsResponse(
-        topics=[
-            CreatableTopicResult(
-                name=topic.name, error_code=error, error_message=message, configs=None
-            )
-            for topic in request.topics
-        ]
-    )
+class _Failed(NamedTuple):
+    """Makes responses and parts of them that say the error, and its text where there is a field."""
+
+    error: ErrorCode
+    text: str
+
+    def __call__(self, kind: type[StructT], **fields: Any) -> StructT:
+        if hasattr(kind, "error_message"):
+            fields["error_message"] = self.text
+        return kind(error_code=self.error, **fields)
 
 
-def _delete_topics(
-    request: DeleteTopicsRequest, error: ErrorCode, message: str
-) -> DeleteTopicsResponse:
+def _create_topics(request: CreateTopicsRequest, failed: _Failed) -> Message:
+    results = [
+        failed(CreatableTopicResult, name=topic.name, configs=None) for topic in request.topics
+    ]
+    return CreateTopicsResponse(topics=results)
+
+
+def _delete_topics(request: DeleteTopicsRequest, failed: _Failed) -> Message:
     named = [(topic.name, topic.topic_id) for topic in request.topics]
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(
-                name=name, topic_id=topic_id, error_code=error, error_message=message
-            )
-            for name, topic_id in [*named, *((name, ZERO_UUID) for name in request.topic_names)]
-        ]
-    )
+    results = [
+        failed(DeletableTopicResult, name=name, topic_id=topic_id)
+        for name, topic_id in [*named, *((name, ZERO_UUID) for name in request.topic_names)]
+    ]
+    return DeleteTopicsResponse(responses=results)
 
 
-def _create_partitions(
-    request: CreatePartitionsRequest, error: ErrorCode, message: str
-) -> CreatePartitionsResponse:
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(name=topic.name, error_code=error, error_message=message)
-            for topic in request.topics
-        ]
-    )
+def _create_partitions(request: CreatePartitionsRequest, failed: _Failed) -> Message:
+    results = [failed(CreatePartitionsTopicResult, name=topic.name) for topic in request.topics]
+    return CreatePartitionsResponse(results=results)
 
 
 def _of_resources(
-    response_class: Callable[..., Message], entry_class: Callable[..., Struct], entries: str
-) -> _Maker:
+    response_class: type[Message], entry_class: type[Struct], entries: str
+) -> Callable[[Any, _Failed], Message]:
     """For an API about the configuration of resources."""
 
-    def make(request: Any, error: ErrorCode, message: str) -> Message:
-        failed = [
-            entry_class(
-                error_code=error,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
+    def make(request: Any, failed: _Failed) -> Message:
+        found = [
+            failed(entry_class, resource_type=each.resource_type, resource_name=each.resource_name)
             for each in request.resources
         ]
-        return response_class(**{entries: failed})
+        return response_class(**{entries: found})
 
     return make
 
 
-def _fetch(request: FetchRequest, error: ErrorCode, _message: str) -> FetchResponse:
+def _fetch(request: FetchRequest, failed: _Failed) -> Message:
     """Before version 7 a Fetch response has the errors of partitions only."""
-    return FetchResponse(
-        error_code=error,
-        responses=[
-            FetchableTopicResponse(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[
-                    FetchedPartition(
-                        partition_index=each.partition, error_code=error, high_watermark=-1
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    topics = [
+        FetchableTopicResponse(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            partitions=[
+                failed(FetchedPartition, partition_index=each.partition, high_watermark=-1)
+                for each in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return failed(FetchResponse, responses=topics)
 
 
-def _elect_leaders(
-    request: election.ElectLeadersRequest, error: ErrorCode, message: str
-) -> election.ElectLeadersResponse:
-    return election.ElectLeadersResponse(
-        error_code=error,
-        replica_election_results=[
-            election.ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    election.PartitionResult(
-                        partition_id=partition, error_code=error, error_message=message
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
-        ],
-    )
+def _elect_leaders(request: election.ElectLeadersRequest, failed: _Failed) -> Message:
+    topics = [
+        election.ReplicaElectionResult(
+            topic=topic.topic,
+            partition_result=[
+                failed(election.PartitionResult, partition_id=partition)
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topic_partitions or ()
+    ]
+    return failed(election.ElectLeadersResponse, replica_election_results=topics)
 
 
-def _reassign(
-    request: reassignment.AlterPartitionReassignmentsRequest, error: ErrorCode, message: str
-) -> reassignment.AlterPartitionReassignmentsResponse:
-    return reassignment.AlterPartitionReassignmentsResponse(
+def _reassign(request: reassignment.AlterPartitionReassignmentsRequest, failed: _Failed) -> Message:
+    topics = [
+        reassignment.ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[
+                failed(
+                    reassignment.ReassignablePartitionResponse,
+                    partition_index=partition.partition_index,
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return failed(
+        reassignment.AlterPartitionReassignmentsResponse,
         allow_replication_factor_change=request.allow_replication_factor_change,
-        error_code=error,
-        error_message=message,
-        responses=[
-            reassignment.ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    reassignment.ReassignablePartitionResponse(
-                        partition_index=partition.partition_index,
-                        error_code=error,
-                        error_message=message,
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
+        responses=topics,
     )
 
 
-def _of_whole_request(request: Message, error: ErrorCode, message: str) -> Message:
-    """The response of an API that has one error for the whole request, and a message or none."""
-    response_class = registry.response_class(request.API_KEY)
-    names = {field.name for field in response_class.spec().fields}
-    text = {"error_message": message} if "error_message" in names else {}
-    return response_class(error_code=error, **text)
-
-
-_MAKERS: Final[dict[type[Message], _Maker]] = {
+_MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
     CreateTopicsRequest: _create_topics,
     DeleteTopicsRequest: _delete_topics,
     CreatePartitionsRequest: _create_partitions,
@@ -268,4 +242,4 @@ _MAKERS: Final[dict[type[Message], _Maker]] = {
     reassignment.AlterPartitionReassignmentsRequest: _reassign,
     FetchRequest: _fetch,
 }
-"""The responses that have their errors in parts."""
+"""For the APIs whose responses have their errors in parts."""

@@ -333,7 +333,9 @@ class FrameReader:
                 break
         self._start = start
         self._end = end
-        self._account(chunk, frames, reserved)
+        if not self._detached:
+            chunk.outstanding_count += len(frames)
+            self._memory.reserved_bytes += reserved
         if self.error is not None and not frames:
             raise self.error
         if start == end and self._chunk is chunk and chunk.outstanding_count == 0:
@@ -341,11 +343,6 @@ class FrameReader:
         if self._detached:
             return [memoryview(bytearray(frame)) for frame in frames]
         return frames
-
-    def _account(self, chunk: FrameBuffer, frames: list[memoryview], reserved: int) -> None:
-        if not self._detached:
-            chunk.outstanding_count += len(frames)
-            self._memory.reserved_bytes += reserved
 
     def _refuse(self, length: int) -> BadFrameLength:
         if length <= 0:

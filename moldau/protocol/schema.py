@@ -458,22 +458,6 @@ def struct(cls: StructClass) -> StructClass:
     return built
 
 
-def _message(
-    cls: Any, versions: str, flexible: str, *, latest_stable: int | None = None, **constants: Any
-) -> Any:
-    supported = Versions.parse(versions)
-    return _slotted(
-        cls,
-        MIN_VERSION=supported.first,
-        MAX_VERSION=supported.last,
-        LATEST_STABLE_VERSION=supported.last if latest_stable is None else latest_stable,
-        FLEXIBLE_SINCE=Versions.parse(flexible).first,
-        _encoders={},
-        _decoders={},
-        **constants,
-    )
-
-
 @dataclass_transform(kw_only_default=True)
 def request(
     api_key: int, *, versions: str, flexible: str, latest_stable: int | None = None
@@ -481,15 +465,23 @@ def request(
     """Declare an API's request.
 
     Args:
-        api_key: the API's number.
+        api_key: the API's number; a record's own number, and -1 for what has none.
         versions: versions the class covers.
         flexible: versions with compact lengths and tagged fields.
         latest_stable: the last settled version, when a later one is declared too.
     """
+    supported = Versions.parse(versions)
 
     def declare(cls: MessageClass) -> MessageClass:
-        declared: MessageClass = _message(
-            cls, versions, flexible, latest_stable=latest_stable, API_KEY=api_key
+        declared: MessageClass = _slotted(
+            cls,
+            API_KEY=api_key,
+            MIN_VERSION=supported.first,
+            MAX_VERSION=supported.last,
+            LATEST_STABLE_VERSION=supported.last if latest_stable is None else latest_stable,
+            FLEXIBLE_SINCE=Versions.parse(flexible).first,
+            _encoders={},
+            _decoders={},
         )
         return declared
 
@@ -497,34 +489,16 @@ def request(
 
 
 response = request
+metadata_record = request
+"""Declares a record of `__cluster_metadata`, with its number in the record's frame."""
+coordinator_record = request
+"""Declares the key or the value of a coordinator's record, with the number that the key says."""
 
 
 @dataclass_transform(kw_only_default=True)
 def data(*, versions: str, flexible: str) -> Callable[[MessageClass], MessageClass]:
     """Declare a message that belongs to no API: a header, or a payload inside something else."""
-
-    def declare(cls: MessageClass) -> MessageClass:
-        declared: MessageClass = _message(cls, versions, flexible)
-        return declared
-
-    return declare
+    return request(-1, versions=versions, flexible=flexible)
 
 
 header = data
-
-
-@dataclass_transform(kw_only_default=True)
-def metadata_record(
-    type_id: int, *, versions: str, flexible: str
-) -> Callable[[MessageClass], MessageClass]:
-    """Declare a record of `__cluster_metadata`; `type_id` is its number in the record's frame."""
-
-    def declare(cls: MessageClass) -> MessageClass:
-        declared: MessageClass = _message(cls, versions, flexible, API_KEY=type_id)
-        return declared
-
-    return declare
-
-
-coordinator_record = metadata_record
-"""Declares the key or the value of a coordinator's record; `type_id` is what the key says."""

@@ -4,23 +4,15 @@ from moldau.raft.core.values import SnapshotId
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint, VoterSet
 from moldau.raft.delivery import Subscription
 from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstrap
-from moldau.raft.peers import ConnectionPeers
 from moldau.raft.quorum_log import QuorumLog
 from moldau.raft.request_handler import RaftRequestHandler
-from moldau.raft.values import (
-    METADATA_DIRECTORY,
-    MetadataLogError,
-    MetadataLogSettings,
-    QuorumStopped,
-)
+from moldau.raft.values import METADATA_DIRECTORY, MetadataLogError, MetadataLogSettings
 
 __all__ = [
     "METADATA_DIRECTORY",
-    "ConnectionPeers",
     "MetadataLogError",
     "MetadataLogSettings",
     "QuorumLog",
-    "QuorumStopped",
     "RaftRequestHandler",
     "SnapshotId",
     "Subscription",

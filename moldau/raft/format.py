@@ -24,6 +24,7 @@ from moldau.raft.snapshot_files import (
 from moldau.raft.state_files import QUORUM_STATE
 from moldau.raft.values import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.filesystem import Filesystem
+from moldau.storage.log_directory import make_durably
 
 _NO_TIME = 0
 
@@ -64,7 +65,7 @@ def write_bootstrap(
         OSError: the disk refuses.
     """
     check_unformatted(filesystem, metadata_directory)
-    _make_durably(filesystem, metadata_directory)
+    make_durably(filesystem, os.path.abspath(metadata_directory))
     if voters.voters:
         directory = os.path.join(metadata_directory, METADATA_DIRECTORY)
         filesystem.mkdirs(directory)
@@ -85,18 +86,6 @@ def write_bootstrap(
     )
     write_snapshot_file(filesystem, os.path.join(metadata_directory, BOOTSTRAP_CHECKPOINT), batches)
     filesystem.fsync_directory(metadata_directory)
-
-
-def _make_durably(filesystem: Filesystem, path: str) -> None:
-    """Make a directory with its parents, whose names survive a power loss."""
-    parents = []
-    missing = os.path.abspath(path)
-    while not filesystem.exists(missing):
-        missing = os.path.dirname(missing)
-        parents.append(missing)
-    filesystem.mkdirs(path)
-    for parent in parents:
-        filesystem.fsync_directory(parent)
 
 
 def read_bootstrap(filesystem: Filesystem, metadata_directory: str) -> list[Message]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.records import ControlRecordType
-from moldau.protocol.types import METADATA_TOPIC_ID, TopicPartition
+from moldau.protocol.types import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, TopicPartition
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.core.values import ElectionState, EpochEnd, SnapshotId
 from moldau.raft.core.voters import VoterHistory, VoterSet
@@ -34,7 +34,7 @@ from moldau.raft.state_files import (
     read_quorum_state,
     write_flushed_end,
 )
-from moldau.raft.values import METADATA_DIRECTORY, METADATA_TOPIC, MetadataLogError
+from moldau.raft.values import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import FileRegion, Filesystem
 from moldau.storage.checkpoints import read_partition_metadata, write_partition_metadata
@@ -274,7 +274,7 @@ def _open_log(
             filesystem,
             clock,
             directory,
-            TopicPartition(METADATA_TOPIC, 0),
+            TopicPartition(METADATA_TOPIC_NAME, 0),
             config,
             topic_id=METADATA_TOPIC_ID,
             log_start_offset=snapshots[0].end_offset if snapshots else 0,

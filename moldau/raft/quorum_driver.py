@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
 from moldau.raft.core import QuorumCore
 from moldau.raft.core.effects import (
@@ -39,12 +38,7 @@ from moldau.raft.core.effects import (
     Truncate,
     WriteSnapshotChunk,
 )
-from moldau.raft.core.messages import (
-    FetchResponse,
-    FetchSnapshotResponse,
-    KraftVersionResponse,
-    PeerResponse,
-)
+from moldau.raft.core.messages import KraftVersionResponse, PeerResponse
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.delivery import Delivery
 from moldau.raft.log_files import LogFiles
@@ -443,23 +437,20 @@ class QuorumDriver:
         records = await self.store.read_records(
             effect.start_offset, effect.end_offset, effect.max_bytes
         )
-        assert isinstance(effect.response, FetchResponse)
         _settle(effect.token, replace(effect.response, records=records))
 
     async def _read_snapshot(self, effect: ReadSnapshot) -> None:
         error, size_bytes, data = await self.snapshots.read_chunk(
             effect.snapshot_id, effect.position, effect.max_bytes
         )
-        assert isinstance(effect.response, FetchSnapshotResponse)
         response = replace(
             effect.response,
+            error=error,
             snapshot_id=effect.snapshot_id,
             size_bytes=size_bytes,
             position=effect.position,
             data=data,
         )
-        if error is not ErrorCode.NONE:
-            response = replace(response, error=error)
         _settle(effect.token, response)
 
     def _change_leadership(self, leadership: Leadership, epoch_start_offset: int) -> None:

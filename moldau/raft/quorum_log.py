@@ -166,10 +166,7 @@ class QuorumLog:
 
     def status(self) -> QuorumStatus:
         core = self._core
-        voters: list[ReplicaProgress] = []
-        observers: list[ReplicaProgress] = []
-        if core.role is Role.LEADER:
-            voters, observers = core.progress()
+        voters, observers = core.progress()
         return QuorumStatus(
             role=core.role,
             leadership=core.leadership,

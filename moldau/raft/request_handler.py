@@ -20,12 +20,12 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
 )
 from moldau.protocol.registry import response_class
 from moldau.protocol.schema import Message
-from moldau.protocol.types import ZERO_UUID
+from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.raft.core.messages import KraftVersionRequest
 from moldau.raft.core.values import ReplicaKey, ReplicaProgress
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
-from moldau.raft.values import METADATA_TOPIC, QuorumStopped
+from moldau.raft.values import QuorumStopped
 from moldau.raft.wire import METADATA_PARTITION, Refused, decode_request, encode_response
 from moldau.runtime.clock import Clock
 
@@ -151,7 +151,7 @@ class RaftRequestHandler:
             for topic in request.topics
             for partition in topic.partitions
         ]
-        is_known = asked == [(METADATA_TOPIC, METADATA_PARTITION)]
+        is_known = asked == [(METADATA_TOPIC_NAME, METADATA_PARTITION)]
         for topic in request.topics:
             answer = quorum.TopicDataResponse(topic_name=topic.topic_name)
             response.topics.append(answer)

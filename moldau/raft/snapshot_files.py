@@ -68,35 +68,6 @@ def remove_unfinished(filesystem: Filesystem, directory: str) -> None:
             filesystem.unlink(os.path.join(directory, name))
 
 
-def header_batch(
-    *, leader_epoch: int, last_contained_log_time_ms: int, voters: VoterSet, timestamp_ms: int
-) -> bytearray:
-    """The control batch that opens a snapshot."""
-    header = SnapshotHeaderRecord(
-        version=_CONTROL_RECORD_VERSION, last_contained_log_timestamp=last_contained_log_time_ms
-    )
-    return encode_control_batch(
-        [
-            (ControlRecordType.SNAPSHOT_HEADER, header.to_bytes(_CONTROL_RECORD_VERSION)),
-            *voters.control_records(),
-        ],
-        timestamp_ms=timestamp_ms,
-        base_offset=0,
-        partition_leader_epoch=leader_epoch,
-    )
-
-
-def footer_batch(*, leader_epoch: int, base_offset: int, timestamp_ms: int) -> bytearray:
-    """The control batch that closes a snapshot."""
-    footer = SnapshotFooterRecord(version=_CONTROL_RECORD_VERSION)
-    return encode_control_batch(
-        [(ControlRecordType.SNAPSHOT_FOOTER, footer.to_bytes(_CONTROL_RECORD_VERSION))],
-        timestamp_ms=timestamp_ms,
-        base_offset=base_offset,
-        partition_leader_epoch=leader_epoch,
-    )
-
-
 def snapshot_batches(
     records: Iterable[tuple[Message, int]],
     *,
@@ -106,21 +77,26 @@ def snapshot_batches(
     timestamp_ms: int,
 ) -> Iterator[bytearray]:
     """The batches of a snapshot, one at a time; offsets count from 0 inside the file."""
-    yield header_batch(
-        leader_epoch=leader_epoch,
-        last_contained_log_time_ms=last_contained_log_time_ms,
-        voters=voters,
-        timestamp_ms=timestamp_ms,
+    header = SnapshotHeaderRecord(
+        version=_CONTROL_RECORD_VERSION, last_contained_log_timestamp=last_contained_log_time_ms
+    ).to_bytes(_CONTROL_RECORD_VERSION)
+    opening = [(ControlRecordType.SNAPSHOT_HEADER, header), *voters.control_records()]
+    yield encode_control_batch(
+        opening, timestamp_ms=timestamp_ms, partition_leader_epoch=leader_epoch
     )
-    next_offset = 1 + len(voters.control_records())
+    next_offset = len(opening)
     source = iter(records)
     while chunk := list(islice(source, RECORDS_PER_BATCH)):
         yield encode_data_batch(
             chunk, timestamp_ms=timestamp_ms, base_offset=next_offset, leader_epoch=leader_epoch
         )
         next_offset += len(chunk)
-    yield footer_batch(
-        leader_epoch=leader_epoch, base_offset=next_offset, timestamp_ms=timestamp_ms
+    footer = SnapshotFooterRecord(version=_CONTROL_RECORD_VERSION)
+    yield encode_control_batch(
+        [(ControlRecordType.SNAPSHOT_FOOTER, footer.to_bytes(_CONTROL_RECORD_VERSION))],
+        timestamp_ms=timestamp_ms,
+        base_offset=next_offset,
+        partition_leader_epoch=leader_epoch,
     )
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from moldau.protocol.types import METADATA_TOPIC_NAME
 from moldau.raft.core.settings import QuorumSettings
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.core.voters import VoterEndpoint, VoterSet
 from moldau.storage.log_config import LogConfig
 
-METADATA_TOPIC: Final = "__cluster_metadata"
-METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+METADATA_DIRECTORY: Final = f"{METADATA_TOPIC_NAME}-0"
 
 
 class MetadataLogError(Exception):

@@ -3,16 +3,18 @@
 Owns: which message and version each request and response of the core becomes, and what a message
 means, on the asking side and on the answering side; which requests are refused before the quorum
 sees them, and where the error then stands. Must not: send, or know the quorum's state. Invariants:
-a field that a version lacks is left out where the protocol allows it, and the request is not sent
-in that version where it does not; a request of another cluster, or about anything but the metadata
-log, never reaches the core. Sources: KIP-595, 630, 853, 996, 1166.
+a field that a version lacks is left out where the protocol allows it (encoders drop the fields that
+are ignorable), and the request is not sent in that version where it does not; a request of another
+cluster, or about anything but the metadata log, never reaches the core. Sources: KIP-595, 630, 853,
+996, 1166.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import ModuleType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -23,18 +25,17 @@ from moldau.protocol.messages import p53_begin_quorum_epoch as begin
 from moldau.protocol.messages import p54_end_quorum_epoch as end
 from moldau.protocol.messages import p59_fetch_snapshot as fetch_snapshot
 from moldau.protocol.messages import p82_update_raft_voter as update
+from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature, NodeEndpoint
 from moldau.protocol.schema import AnyRequest, Message
-from moldau.protocol.types import METADATA_TOPIC_ID, ZERO_UUID, Buffer, Records
+from moldau.protocol.types import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, ZERO_UUID, Buffer, Records
 from moldau.raft.core import messages as core
 from moldau.raft.core.values import NO_NODE, Endpoints, EpochEnd, ReplicaKey, SnapshotId
 from moldau.raft.core.voters import VoterDescription, VoterEndpoint
-from moldau.raft.values import METADATA_TOPIC
 
 METADATA_PARTITION: Final = 0
 KRAFT_VERSION_FEATURE: Final = "kraft.version"
 FETCH_MIN_VERSION: Final = 12
 """The first one with the epoch of the last record, without which logs cannot be compared."""
-FETCH_TOPIC_ID_VERSION: Final = 13
 FETCH_REPLICA_STATE_VERSION: Final = 15
 MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
 """What one answer carries at most, whatever was asked for (one larger batch excepted)."""
@@ -44,40 +45,6 @@ VersionOf = Callable[[type[Message]], int]
 """The version in which to send a request to the peer; raises UnsupportedByPeer."""
 
 T = TypeVar("T")
-
-
-class _Listener(Protocol):
-    name: str
-    host: str
-    port: int
-
-
-class _Node(Protocol):
-    node_id: int
-    host: str
-    port: int
-
-
-class _Partition(Protocol):
-    partition_index: int
-
-
-class _Answer(Protocol):
-    error_code: int
-    leader_id: int
-    leader_epoch: int
-
-
-P = TypeVar("P")
-
-
-class _Topic(Protocol[P]):
-    topic_name: str
-    partitions: list[P]
-
-
-PartitionT = TypeVar("PartitionT", bound=_Partition)
-AnswerT = TypeVar("AnswerT", bound=_Answer)
 
 
 class PreVoteUnsupported(LocalProtocolError):
@@ -92,20 +59,20 @@ class Refused(Exception):
         self.response = response
 
 
-def _encoded_listeners(endpoints: Endpoints, kind: Callable[..., T]) -> list[T]:
+def _endpoints(listeners: Iterable[Endpoint | end.LeaderEndpoint]) -> Endpoints:
+    return tuple(VoterEndpoint(each.name, each.host, each.port) for each in listeners)
+
+
+def _listeners(endpoints: Endpoints, kind: Callable[..., T]) -> list[T]:
     return [kind(name=name, host=host, port=port) for name, host, port in endpoints]
 
 
-def _endpoints(listeners: Sequence[_Listener]) -> Endpoints:
-    return tuple(VoterEndpoint(each.name, each.host, each.port) for each in listeners)
+def _snapshot(snapshot_id: SnapshotId, kind: Callable[..., T]) -> T:
+    return kind(end_offset=snapshot_id.end_offset, epoch=snapshot_id.leader_epoch)
 
 
 def _voter_key(voter_id: int, directory_id: UUID) -> ReplicaKey | None:
     return ReplicaKey(voter_id, directory_id) if voter_id >= 0 else None
-
-
-def _single(items: Sequence[T]) -> T | None:
-    return items[0] if len(items) == 1 else None
 
 
 def _refused(
@@ -114,68 +81,75 @@ def _refused(
     return Refused(response_class(error_code=error))
 
 
-def _named_partition(
-    topics: Sequence[_Topic[PartitionT]], response_class: type[Message]
-) -> PartitionT:
+def _asked(topics: Sequence[Any], response_class: type[Message]) -> tuple[Any, Any]:
+    """The topic and the partition of a request about one partition. Raises Refused."""
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        raise _refused(response_class)
+    return topics[0], topics[0].partitions[0]
+
+
+def _named_partition(topics: Sequence[Any], response_class: type[Message]) -> Any:
     """The metadata log's part of a request that must be about it alone. Raises Refused."""
-    topic = _single(topics)
-    partition = _single(topic.partitions) if topic is not None else None
-    if (
-        topic is None
-        or partition is None
-        or topic.topic_name != METADATA_TOPIC
-        or partition.partition_index != METADATA_PARTITION
-    ):
+    topic, partition = _asked(topics, response_class)
+    if topic.topic_name != METADATA_TOPIC_NAME or partition.partition_index != METADATA_PARTITION:
         raise _refused(response_class)
     return partition
 
 
+def _leader_of(
+    said: core.LeaderResponse | core.BeginQuorumEpochRequest | core.EndQuorumEpochRequest,
+    kind: Callable[..., T],
+) -> T:
+    return kind(leader_id=said.leader_id, leader_epoch=said.leader_epoch)
+
+
 def _nodes(
-    node_class: Callable[..., T],
     response: core.LeaderResponse,
     has_field: bool,
     endpoint: VoterEndpoint | None,
+    kind: Callable[..., T],
 ) -> list[T]:
     if not has_field or endpoint is None or response.leader_id == NO_NODE:
         return []
-    return [node_class(node_id=response.leader_id, host=endpoint.host, port=endpoint.port)]
+    return [kind(node_id=response.leader_id, host=endpoint.host, port=endpoint.port)]
 
 
 def _encode_election_response(
-    api: ModuleType,
+    parts: ModuleType,
     response_class: type[Message],
     response: core.LeaderResponse,
     version: int,
     endpoint: VoterEndpoint | None,
-    **fields: object,
 ) -> Message:
-    """Vote, BeginQuorumEpoch and EndQuorumEpoch (`api`) are answered alike."""
-    answer = api.PartitionDataResponse(
-        error_code=response.error,
-        leader_id=response.leader_id,
-        leader_epoch=response.leader_epoch,
-        **fields,
-    )
+    """Vote, BeginQuorumEpoch and EndQuorumEpoch are answered alike, of the structs in `parts`."""
+    answer = _leader_of(response, parts.PartitionDataResponse)
+    answer.partition_index = METADATA_PARTITION
+    answer.error_code = response.error
+    if isinstance(response, core.VoteResponse):
+        answer.vote_granted = response.vote_granted
     return response_class(
-        topics=[api.TopicDataResponse(topic_name=METADATA_TOPIC, partitions=[answer])],
-        node_endpoints=_nodes(api.NodeEndpoint, response, version >= 1, endpoint),
+        topics=[parts.TopicDataResponse(topic_name=METADATA_TOPIC_NAME, partitions=[answer])],
+        node_endpoints=_nodes(response, version >= 1, endpoint, NodeEndpoint),
     )
 
 
 def _decode_election_response(
-    error_code: int, topics: Sequence[_Topic[AnswerT]], nodes: Iterable[_Node], listener_name: str
-) -> tuple[AnswerT, Endpoints]:
-    """The answer about the metadata log, and where the leader is. Raises RemoteProtocolError."""
-    _require_no_error(error_code)
-    for topic in topics:
-        if topic.topic_name == METADATA_TOPIC:
+    kind: Callable[..., core.PeerResponse], message: Any, listener_name: str
+) -> core.PeerResponse:
+    """What is said of the metadata log, and where the leader is. Raises RemoteProtocolError."""
+    _require_no_error(message.error_code)
+    for topic in message.topics:
+        if topic.topic_name == METADATA_TOPIC_NAME:
             answer = _only(topic.partitions)
-            return answer, _leader(nodes, answer.leader_id, listener_name)
+            fields = {"leader_endpoints": _leader(message, answer.leader_id, listener_name)}
+            if kind is core.VoteResponse:
+                fields["vote_granted"] = answer.vote_granted
+            return kind(*_header(answer.error_code, answer), **fields)
     raise RemoteProtocolError("the answer says nothing of the metadata log")
 
 
-def _header(answer: _Answer) -> tuple[ErrorCode, int, int]:
-    return ErrorCode.of(answer.error_code), answer.leader_id, answer.leader_epoch
+def _header(error_code: int, leader: Any) -> tuple[ErrorCode, int, int]:
+    return ErrorCode.of(error_code), leader.leader_id, leader.leader_epoch
 
 
 def _require_no_error(error_code: int) -> None:
@@ -198,10 +172,10 @@ def _received(records: Records | None) -> Buffer:
     return records
 
 
-def _leader(nodes: Iterable[_Node], leader_id: int, listener_name: str) -> Endpoints:
+def _leader(message: Any, leader_id: int, listener_name: str) -> Endpoints:
     return tuple(
         VoterEndpoint(listener_name, node.host, node.port)
-        for node in nodes
+        for node in message.node_endpoints
         if node.node_id == leader_id and leader_id != NO_NODE
     )
 
@@ -213,23 +187,21 @@ def _encode_vote_request(request: core.VoteRequest, version: int, cluster_id: st
         partition_index=METADATA_PARTITION,
         replica_epoch=request.leader_epoch,
         replica_id=request.candidate.node_id,
+        replica_directory_id=request.candidate.directory_id,
         last_offset_epoch=request.last_leader_epoch,
         last_offset=request.log_end_offset,
+        pre_vote=request.pre_vote,
     )
     message = vote.VoteRequest(cluster_id=cluster_id)
-    message.topics = [vote.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
-    if version >= 1:
-        partition.replica_directory_id = request.candidate.directory_id
-        if request.voter is not None:
-            message.voter_id = request.voter.node_id
-            partition.voter_directory_id = request.voter.directory_id
-    if version >= 2:
-        partition.pre_vote = request.pre_vote
+    message.topics = [vote.TopicData(topic_name=METADATA_TOPIC_NAME, partitions=[partition])]
+    if request.voter is not None:
+        message.voter_id = request.voter.node_id
+        partition.voter_directory_id = request.voter.directory_id
     return message
 
 
 def _decode_vote_request(message: vote.VoteRequest, version: int) -> core.VoteRequest:
-    partition = _named_partition(message.topics, vote.VoteResponse)
+    partition: vote.PartitionData = _named_partition(message.topics, vote.VoteResponse)
     request = core.VoteRequest(
         candidate=ReplicaKey(partition.replica_id, partition.replica_directory_id),
         voter=_voter_key(message.voter_id, partition.voter_directory_id),
@@ -247,51 +219,30 @@ def _decode_vote_request(message: vote.VoteRequest, version: int) -> core.VoteRe
     )
     if not is_possible:
         refusal = core.VoteResponse(ErrorCode.INVALID_REQUEST, NO_NODE, -1)
-        raise Refused(_encode_vote_response(refusal, version, None))
+        raise Refused(_encode_election_response(vote, vote.VoteResponse, refusal, version, None))
     return request
 
 
-def _encode_vote_response(
-    response: core.VoteResponse, version: int, endpoint: VoterEndpoint | None
-) -> Message:
-    return _encode_election_response(
-        vote, vote.VoteResponse, response, version, endpoint, vote_granted=response.vote_granted
-    )
-
-
-def _decode_vote_response(message: vote.VoteResponse, listener_name: str) -> core.VoteResponse:
-    answer, endpoints = _decode_election_response(
-        message.error_code, message.topics, message.node_endpoints, listener_name
-    )
-    return core.VoteResponse(
-        *_header(answer), vote_granted=answer.vote_granted, leader_endpoints=endpoints
-    )
-
-
 def _encode_begin_request(
-    request: core.BeginQuorumEpochRequest, version: int, cluster_id: str
+    request: core.BeginQuorumEpochRequest, _version: int, cluster_id: str
 ) -> AnyRequest:
-    partition = begin.PartitionData(
-        partition_index=METADATA_PARTITION,
-        leader_id=request.leader_id,
-        leader_epoch=request.leader_epoch,
-    )
+    partition = _leader_of(request, begin.PartitionData)
+    partition.partition_index = METADATA_PARTITION
     message = begin.BeginQuorumEpochRequest(cluster_id=cluster_id)
-    message.topics = [begin.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
-    if version >= 1:
-        if request.voter is not None:
-            message.voter_id = request.voter.node_id
-            partition.voter_directory_id = request.voter.directory_id
-        message.leader_endpoints = _encoded_listeners(
-            request.leader_endpoints, begin.LeaderEndpoint
-        )
+    message.topics = [begin.TopicData(topic_name=METADATA_TOPIC_NAME, partitions=[partition])]
+    if request.voter is not None:
+        message.voter_id = request.voter.node_id
+        partition.voter_directory_id = request.voter.directory_id
+    message.leader_endpoints = _listeners(request.leader_endpoints, end.LeaderEndpoint)
     return message
 
 
 def _decode_begin_request(
     message: begin.BeginQuorumEpochRequest, _version: int
 ) -> core.BeginQuorumEpochRequest:
-    partition = _named_partition(message.topics, begin.BeginQuorumEpochResponse)
+    partition: begin.PartitionData = _named_partition(
+        message.topics, begin.BeginQuorumEpochResponse
+    )
     return core.BeginQuorumEpochRequest(
         partition.leader_id,
         partition.leader_epoch,
@@ -300,48 +251,27 @@ def _decode_begin_request(
     )
 
 
-def _encode_begin_response(
-    response: core.BeginQuorumEpochResponse, version: int, endpoint: VoterEndpoint | None
-) -> Message:
-    return _encode_election_response(
-        begin, begin.BeginQuorumEpochResponse, response, version, endpoint
-    )
-
-
-def _decode_begin_response(
-    message: begin.BeginQuorumEpochResponse, listener_name: str
-) -> core.BeginQuorumEpochResponse:
-    answer, endpoints = _decode_election_response(
-        message.error_code, message.topics, message.node_endpoints, listener_name
-    )
-    return core.BeginQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
-
-
 def _encode_end_request(
-    request: core.EndQuorumEpochRequest, version: int, cluster_id: str
+    request: core.EndQuorumEpochRequest, _version: int, cluster_id: str
 ) -> AnyRequest:
-    partition = end.PartitionData(
-        partition_index=METADATA_PARTITION,
-        leader_id=request.leader_id,
-        leader_epoch=request.leader_epoch,
+    partition = _leader_of(request, end.PartitionData)
+    partition.partition_index = METADATA_PARTITION
+    partition.preferred_successors = [each.node_id for each in request.preferred_candidates]
+    partition.preferred_candidates = [
+        end.ReplicaInfo(candidate_id=each.node_id, candidate_directory_id=each.directory_id)
+        for each in request.preferred_candidates
+    ]
+    return end.EndQuorumEpochRequest(
+        cluster_id=cluster_id,
+        topics=[end.TopicData(topic_name=METADATA_TOPIC_NAME, partitions=[partition])],
+        leader_endpoints=_listeners(request.leader_endpoints, end.LeaderEndpoint),
     )
-    message = end.EndQuorumEpochRequest(cluster_id=cluster_id)
-    message.topics = [end.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])]
-    if version >= 1:
-        partition.preferred_candidates = [
-            end.ReplicaInfo(candidate_id=each.node_id, candidate_directory_id=each.directory_id)
-            for each in request.preferred_candidates
-        ]
-        message.leader_endpoints = _encoded_listeners(request.leader_endpoints, end.LeaderEndpoint)
-    else:
-        partition.preferred_successors = [each.node_id for each in request.preferred_candidates]
-    return message
 
 
 def _decode_end_request(
     message: end.EndQuorumEpochRequest, version: int
 ) -> core.EndQuorumEpochRequest:
-    partition = _named_partition(message.topics, end.EndQuorumEpochResponse)
+    partition: end.PartitionData = _named_partition(message.topics, end.EndQuorumEpochResponse)
     if version == 0:
         candidates = tuple(ReplicaKey(each) for each in partition.preferred_successors)
     else:
@@ -357,21 +287,6 @@ def _decode_end_request(
     )
 
 
-def _encode_end_response(
-    response: core.EndQuorumEpochResponse, version: int, endpoint: VoterEndpoint | None
-) -> Message:
-    return _encode_election_response(end, end.EndQuorumEpochResponse, response, version, endpoint)
-
-
-def _decode_end_response(
-    message: end.EndQuorumEpochResponse, listener_name: str
-) -> core.EndQuorumEpochResponse:
-    answer, endpoints = _decode_election_response(
-        message.error_code, message.topics, message.node_endpoints, listener_name
-    )
-    return core.EndQuorumEpochResponse(*_header(answer), leader_endpoints=endpoints)
-
-
 def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: str) -> AnyRequest:
     if version < FETCH_MIN_VERSION:
         raise LocalProtocolError(f"the peer serves Fetch up to {version}, 12 is needed")
@@ -380,12 +295,12 @@ def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: 
         current_leader_epoch=request.leader_epoch,
         fetch_offset=request.fetch_offset,
         last_fetched_epoch=request.last_fetched_epoch,
+        replica_directory_id=request.replica.directory_id,
+        high_watermark=request.high_watermark,
     )
-    topic = fetch.FetchTopic(partitions=[partition])
-    if version >= FETCH_TOPIC_ID_VERSION:
-        topic.topic_id = METADATA_TOPIC_ID
-    else:
-        topic.topic = METADATA_TOPIC
+    topic = fetch.FetchTopic(
+        topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+    )
     message = fetch.FetchRequest(
         cluster_id=cluster_id,
         max_wait_ms=request.max_wait_ms,
@@ -396,23 +311,13 @@ def _encode_fetch_request(request: core.FetchRequest, version: int, cluster_id: 
         message.replica_state = fetch.ReplicaState(replica_id=request.replica.node_id)
     else:
         message.replica_id = request.replica.node_id
-    if version >= 17:
-        partition.replica_directory_id = request.replica.directory_id
-    if version >= 18:
-        partition.high_watermark = request.high_watermark
     return message
 
 
 def _decode_fetch_request(message: fetch.FetchRequest, version: int) -> core.FetchRequest:
-    topic = _single(message.topics)
-    partition = _single(topic.partitions) if topic is not None else None
-    if topic is None or partition is None or partition.partition != METADATA_PARTITION:
-        raise _refused(fetch.FetchResponse)
-    if version >= FETCH_TOPIC_ID_VERSION:
-        is_metadata = topic.topic_id == METADATA_TOPIC_ID
-    else:
-        is_metadata = topic.topic == METADATA_TOPIC
-    if not is_metadata:
+    topic, partition = _asked(message.topics, fetch.FetchResponse)
+    is_metadata = topic.topic_id == METADATA_TOPIC_ID or topic.topic == METADATA_TOPIC_NAME
+    if not is_metadata or partition.partition != METADATA_PARTITION:
         raise _refused(fetch.FetchResponse)
     if version >= FETCH_REPLICA_STATE_VERSION:
         replica_id = message.replica_state.replica_id
@@ -444,41 +349,31 @@ def _encode_fetch_response(
         error_code=response.error,
         high_watermark=response.high_watermark,
         log_start_offset=response.log_start_offset,
+        current_leader=_leader_of(response, fetch.LeaderIdAndEpoch),
         records=response.records,
     )
-    if version >= 12:
-        answer.current_leader = fetch.LeaderIdAndEpoch(
-            leader_id=response.leader_id, leader_epoch=response.leader_epoch
+    if response.diverging is not None:
+        answer.diverging_epoch = fetch.EpochEndOffset(
+            epoch=response.diverging.leader_epoch, end_offset=response.diverging.end_offset
         )
-        if response.diverging is not None:
-            answer.diverging_epoch = fetch.EpochEndOffset(
-                epoch=response.diverging.leader_epoch, end_offset=response.diverging.end_offset
-            )
-        if response.snapshot_id is not None:
-            answer.snapshot_id = fetch.SnapshotId(
-                end_offset=response.snapshot_id.end_offset, epoch=response.snapshot_id.leader_epoch
-            )
-    topic = fetch.FetchableTopicResponse(partitions=[answer])
-    if version >= FETCH_TOPIC_ID_VERSION:
-        topic.topic_id = METADATA_TOPIC_ID
-    else:
-        topic.topic = METADATA_TOPIC
+    if response.snapshot_id is not None:
+        answer.snapshot_id = _snapshot(response.snapshot_id, fetch.SnapshotId)
+    topic = fetch.FetchableTopicResponse(
+        topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=[answer]
+    )
     return fetch.FetchResponse(
         responses=[topic],
         # Version 16 has the field for brokers; the quorum's leader uses it from 17 on.
-        node_endpoints=_nodes(fetch.NodeEndpoint, response, version >= 17, endpoint),
+        node_endpoints=_nodes(response, version >= 17, endpoint, fetch.NodeEndpoint),
     )
 
 
 def _decode_fetch_response(message: fetch.FetchResponse, listener_name: str) -> core.FetchResponse:
     _require_no_error(message.error_code)
     answer = _only(_only(message.responses).partitions)
-    leader = answer.current_leader
     diverging, snapshot = answer.diverging_epoch, answer.snapshot_id
     return core.FetchResponse(
-        ErrorCode.of(answer.error_code),
-        leader.leader_id,
-        leader.leader_epoch,
+        *_header(answer.error_code, answer.current_leader),
         high_watermark=answer.high_watermark,
         log_start_offset=answer.log_start_offset,
         diverging=EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
@@ -486,39 +381,33 @@ def _decode_fetch_response(message: fetch.FetchResponse, listener_name: str) -> 
         if snapshot.end_offset >= 0 and snapshot.epoch >= 0
         else None,
         records=_received(answer.records),
-        leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
+        leader_endpoints=_leader(message, answer.current_leader.leader_id, listener_name),
     )
 
 
 def _encode_fetch_snapshot_request(
-    request: core.FetchSnapshotRequest, version: int, cluster_id: str
+    request: core.FetchSnapshotRequest, _version: int, cluster_id: str
 ) -> AnyRequest:
     partition = fetch_snapshot.PartitionSnapshot(
         partition=METADATA_PARTITION,
         current_leader_epoch=request.leader_epoch,
-        snapshot_id=fetch_snapshot.SnapshotId(
-            end_offset=request.snapshot_id.end_offset, epoch=request.snapshot_id.leader_epoch
-        ),
+        snapshot_id=_snapshot(request.snapshot_id, fetch_snapshot.SnapshotId),
         position=request.position,
+        replica_directory_id=request.replica.directory_id,
     )
-    if version >= 1:
-        partition.replica_directory_id = request.replica.directory_id
     return fetch_snapshot.FetchSnapshotRequest(
         cluster_id=cluster_id,
         replica_id=request.replica.node_id,
         max_bytes=request.max_bytes,
-        topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC, partitions=[partition])],
+        topics=[fetch_snapshot.TopicSnapshot(name=METADATA_TOPIC_NAME, partitions=[partition])],
     )
 
 
 def _decode_fetch_snapshot_request(
     message: fetch_snapshot.FetchSnapshotRequest, _version: int
 ) -> core.FetchSnapshotRequest:
-    topic = _single(message.topics)
-    partition = _single(topic.partitions) if topic is not None else None
-    if topic is None or partition is None:
-        raise _refused(fetch_snapshot.FetchSnapshotResponse)
-    if topic.name != METADATA_TOPIC or partition.partition != METADATA_PARTITION:
+    topic, partition = _asked(message.topics, fetch_snapshot.FetchSnapshotResponse)
+    if topic.name != METADATA_TOPIC_NAME or partition.partition != METADATA_PARTITION:
         answer = fetch_snapshot.PartitionSnapshotResponse(
             index=partition.partition,
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -544,19 +433,17 @@ def _encode_fetch_snapshot_response(
     answer = fetch_snapshot.PartitionSnapshotResponse(
         index=METADATA_PARTITION,
         error_code=response.error,
-        snapshot_id=fetch_snapshot.SnapshotId(
-            end_offset=response.snapshot_id.end_offset, epoch=response.snapshot_id.leader_epoch
-        ),
-        current_leader=fetch_snapshot.LeaderIdAndEpoch(
-            leader_id=response.leader_id, leader_epoch=response.leader_epoch
-        ),
+        snapshot_id=_snapshot(response.snapshot_id, fetch_snapshot.SnapshotId),
+        current_leader=_leader_of(response, fetch_snapshot.LeaderIdAndEpoch),
         size=response.size_bytes,
         position=response.position,
         unaligned_records=response.data,
     )
     return fetch_snapshot.FetchSnapshotResponse(
-        topics=[fetch_snapshot.TopicSnapshotResponse(name=METADATA_TOPIC, partitions=[answer])],
-        node_endpoints=_nodes(fetch_snapshot.NodeEndpoint, response, version >= 1, endpoint),
+        topics=[
+            fetch_snapshot.TopicSnapshotResponse(name=METADATA_TOPIC_NAME, partitions=[answer])
+        ],
+        node_endpoints=_nodes(response, version >= 1, endpoint, NodeEndpoint),
     )
 
 
@@ -565,16 +452,13 @@ def _decode_fetch_snapshot_response(
 ) -> core.FetchSnapshotResponse:
     _require_no_error(message.error_code)
     answer = _only(_only(message.topics).partitions)
-    leader = answer.current_leader
     return core.FetchSnapshotResponse(
-        ErrorCode.of(answer.error_code),
-        leader.leader_id,
-        leader.leader_epoch,
+        *_header(answer.error_code, answer.current_leader),
         snapshot_id=SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch),
         size_bytes=answer.size,
         position=answer.position,
         data=_received(answer.unaligned_records),
-        leader_endpoints=_leader(message.node_endpoints, leader.leader_id, listener_name),
+        leader_endpoints=_leader(message, answer.current_leader.leader_id, listener_name),
     )
 
 
@@ -586,8 +470,8 @@ def _encode_update_request(
         current_leader_epoch=request.leader_epoch,
         voter_id=request.voter.voter_id,
         voter_directory_id=request.voter.directory_id,
-        listeners=_encoded_listeners(request.voter.endpoints, update.Listener),
-        kraft_version_feature=update.KRaftVersionFeature(
+        listeners=_listeners(request.voter.endpoints, Endpoint),
+        kraft_version_feature=KRaftVersionFeature(
             min_supported_version=request.min_kraft_version,
             max_supported_version=request.max_kraft_version,
         ),
@@ -619,7 +503,7 @@ def _decode_update_request(
 def _encode_update_response(
     response: core.UpdateVoterResponse, _version: int, endpoint: VoterEndpoint | None
 ) -> Message:
-    leader = update.CurrentLeader(leader_id=response.leader_id, leader_epoch=response.leader_epoch)
+    leader = _leader_of(response, update.CurrentLeader)
     if endpoint is not None:
         leader.host, leader.port = endpoint.host, endpoint.port
     return update.UpdateRaftVoterResponse(error_code=response.error, current_leader=leader)
@@ -632,19 +516,15 @@ def _decode_update_response(
     endpoints: Endpoints = ()
     if leader.leader_id != NO_NODE and leader.host:
         endpoints = (VoterEndpoint(listener_name, leader.host, leader.port),)
-    return core.UpdateVoterResponse(
-        ErrorCode.of(message.error_code), leader.leader_id, leader.leader_epoch, endpoints
-    )
+    return core.UpdateVoterResponse(*_header(message.error_code, leader), endpoints)
 
 
 def _encode_kraft_version_request(
-    _request: core.KraftVersionRequest, version: int, _cluster_id: str
+    _request: core.KraftVersionRequest, _version: int, _cluster_id: str
 ) -> AnyRequest:
-    message = api_versions.ApiVersionsRequest()
-    if version >= 3:
-        message.client_software_name = "moldau"
-        message.client_software_version = "1"
-    return message
+    return api_versions.ApiVersionsRequest(
+        client_software_name="moldau", client_software_version="1"
+    )
 
 
 def _decode_kraft_version_response(
@@ -664,16 +544,20 @@ _ASKED: Final[
         tuple[type[AnyRequest], Callable[..., AnyRequest], Callable[..., core.PeerResponse]],
     ]
 ] = {
-    core.VoteRequest: (vote.VoteRequest, _encode_vote_request, _decode_vote_response),
+    core.VoteRequest: (
+        vote.VoteRequest,
+        _encode_vote_request,
+        partial(_decode_election_response, core.VoteResponse),
+    ),
     core.BeginQuorumEpochRequest: (
         begin.BeginQuorumEpochRequest,
         _encode_begin_request,
-        _decode_begin_response,
+        partial(_decode_election_response, core.BeginQuorumEpochResponse),
     ),
     core.EndQuorumEpochRequest: (
         end.EndQuorumEpochRequest,
         _encode_end_request,
-        _decode_end_response,
+        partial(_decode_election_response, core.EndQuorumEpochResponse),
     ),
     core.FetchRequest: (fetch.FetchRequest, _encode_fetch_request, _decode_fetch_response),
     core.FetchSnapshotRequest: (
@@ -708,9 +592,13 @@ _SERVED: Final[dict[type[AnyRequest], tuple[type[Message], Callable[..., core.Pe
 """For each request that is served: the response of its API, and how it is read."""
 
 _ANSWERS: Final[dict[type[core.PeerResponse], Callable[..., Message]]] = {
-    core.VoteResponse: _encode_vote_response,
-    core.BeginQuorumEpochResponse: _encode_begin_response,
-    core.EndQuorumEpochResponse: _encode_end_response,
+    core.VoteResponse: partial(_encode_election_response, vote, vote.VoteResponse),
+    core.BeginQuorumEpochResponse: partial(
+        _encode_election_response, end, begin.BeginQuorumEpochResponse
+    ),
+    core.EndQuorumEpochResponse: partial(
+        _encode_election_response, end, end.EndQuorumEpochResponse
+    ),
     core.FetchResponse: _encode_fetch_response,
     core.FetchSnapshotResponse: _encode_fetch_snapshot_response,
     core.UpdateVoterResponse: _encode_update_response,

@@ -259,7 +259,7 @@ def format_log_directory(
             to another cluster or node), or it cannot be written.
     """
     try:
-        _make_durably(filesystem, os.path.abspath(path))
+        make_durably(filesystem, os.path.abspath(path))
         existing = read_meta_properties(filesystem, path)
         if existing is not None:
             if not ignore_formatted:
@@ -277,7 +277,7 @@ def format_log_directory(
     return meta
 
 
-def _make_durably(filesystem: Filesystem, path: str) -> None:
+def make_durably(filesystem: Filesystem, path: str) -> None:
     """Make a directory with its parents; their names survive a power loss."""
     parents = []
     missing = path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moldau.protocol import ZERO_UUID, ApiKey, ErrorCode
+from moldau.protocol import ApiKey, ErrorCode
 from moldau.protocol.messages import p15_describe_groups as groups_15
 from moldau.protocol.messages import p16_list_groups as groups_16
 from moldau.protocol.messages import p32_describe_configs as configs_32
@@ -31,7 +31,7 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
-from moldau.protocol.types import topic_name_problem
+from moldau.protocol.types import ZERO_UUID, topic_name_problem
 from tests.fake_broker.context import Context, Handler
 
 _TOPIC = 2

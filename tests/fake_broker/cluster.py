@@ -15,8 +15,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from uuid import UUID
 
-from moldau.protocol import ApiKey, ErrorCode, TopicPartition
+from moldau.protocol import ApiKey, ErrorCode
 from moldau.protocol.records import Record
+from moldau.protocol.types import TopicPartition
 from tests.fake_broker.authentication import Security
 from tests.fake_broker.faults import Action, Fault, FaultScript
 from tests.fake_broker.groups import Groups

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from moldau.protocol import ZERO_UUID, ApiKey, ErrorCode
+from moldau.protocol import ApiKey, ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -22,6 +22,7 @@ from moldau.protocol.messages.p01_fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from moldau.protocol.types import ZERO_UUID
 from tests.fake_broker.cluster import FakePartition
 from tests.fake_broker.context import Context, Handler
 from tests.fake_broker.fetch_sessions import FetchSession, TopicKey, WantedPartition

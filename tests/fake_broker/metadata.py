@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from moldau.protocol import ZERO_UUID, ApiKey, ErrorCode
+from moldau.protocol import ApiKey, ErrorCode
 from moldau.protocol.messages import p75_describe_topic_partitions as topics_75
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
@@ -32,7 +32,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from moldau.protocol.types import topic_name_problem
+from moldau.protocol.types import ZERO_UUID, topic_name_problem
 from tests.fake_broker.cluster import CoordinatorKind, FakeTopic
 from tests.fake_broker.context import Context, Handler
 from tests.fake_broker.node import HOST

@@ -13,7 +13,8 @@ import struct
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from moldau.protocol import ApiKey, ErrorCode, ProtocolError, registry
+from moldau.protocol import ApiKey, ErrorCode, registry
+from moldau.protocol.errors import ProtocolError
 from moldau.protocol.headers import decode_request_header, encode_response
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
 from tests.fake_broker.authentication import Session

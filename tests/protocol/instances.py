@@ -22,7 +22,8 @@ from moldau.protocol.messages.quorum_records import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from moldau.protocol.metadata_records import frame, record_class
+from moldau.protocol.metadata_records import frame
+from moldau.protocol.metadata_records.frame import record_class
 from moldau.protocol.schema import ArrayType, FieldSpec, FieldType, Message, Struct, StructType
 
 PAYLOADS: tuple[type[Message], ...] = (
@@ -40,10 +41,9 @@ PAYLOADS: tuple[type[Message], ...] = (
 NOT_SPOKEN = frozenset(
     {
         *("GetTelemetrySubscriptions", "PushTelemetry"),
-        *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
+        *("ShareFetch", "ShareAcknowledge"),
         *("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState"),
         *("DeleteShareGroupState", "ReadShareGroupStateSummary"),
-        *("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
         *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
         # Control records' keys and markers are written by `records.control`, the quorum's state as
         # JSON by `raft.quorum_state`.
@@ -52,11 +52,14 @@ NOT_SPOKEN = frozenset(
 )
 """Apache Kafka's APIs and payloads without a class here: nothing in Moldau speaks them."""
 
+NOT_SERVED = ("ShareGroup", "StreamsGroup")
+"""How the names of the APIs and records begin that belong to groups which are not served."""
+
 
 def is_spoken(message_name: str) -> bool:
     """Whether a message of Apache Kafka has a class here, by its name or its field's path."""
     name = message_name.partition(".")[0].removesuffix("Request").removesuffix("Response")
-    return name not in NOT_SPOKEN
+    return name not in NOT_SPOKEN and not name.startswith(NOT_SERVED)
 
 
 _ALPHABET = "abz019._- äß€漢字\U0001f980"

@@ -10,7 +10,8 @@ import pytest
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.messages.quorum_records import KRaftVersionRecord
-from moldau.protocol.metadata_records import NoOpRecord, TopicRecord, decode_record, encode_record
+from moldau.protocol.metadata_records import NoOpRecord, TopicRecord, decode_record
+from moldau.protocol.metadata_records.frame import encode_record
 from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 from tests.protocol import interpreter
 from tests.protocol.golden_files import build, load

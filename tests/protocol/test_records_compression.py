@@ -14,14 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.protocol.records import (
-    LEVEL_RANGES,
     Codec,
     InvalidBatch,
     InvalidBatchReason,
-    compress,
-    decompress,
     encode_batch,
 )
+from moldau.protocol.records.compression import LEVEL_RANGES, compress, decompress
 
 COMPRESSED = [codec for codec in Codec if codec]
 TEXT = b"the quick brown fox jumps over the lazy dog; " * 4_000
@@ -165,7 +163,7 @@ def test_random_bytes_raise_only_invalid_batch(codec: Codec, data: bytes, framed
 
 
 def test_a_snappy_preamble_that_lies_allocates_nothing() -> None:
-    from moldau.protocol.records import DEFAULT_MAX_DECOMPRESSED_BYTES
+    from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 
     lie = b"\xff\xff\xff\x3f" + b"\x00" * 10  # 128 MB minus one from ten bytes
     with pytest.raises(InvalidBatch) as caught:
@@ -182,7 +180,8 @@ def test_a_zstd_window_beyond_the_decoders_limit_is_refused() -> None:
 _BOMB = textwrap.dedent(
     """
     import sys
-    from moldau.protocol.records import Codec, InvalidBatch, decompress, decode_records
+    from moldau.protocol.records import Codec, InvalidBatch, decode_records
+    from moldau.protocol.records.compression import decompress
 
     def peak_kib():
         try:

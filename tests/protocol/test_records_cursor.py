@@ -15,7 +15,6 @@ from moldau.protocol.records import (
     Record,
     RecordHeaders,
     _implementation,
-    append_time_ms,
     cursor_pure,
     decode_records,
     encode_batch,
@@ -24,6 +23,7 @@ from moldau.protocol.records import (
     records_section,
     take_columns,
 )
+from moldau.protocol.records.batch import append_time_ms
 
 from .records_strategies import native_module, record_lists, sample_records
 from .test_records_codec import mutate

@@ -19,7 +19,6 @@ from moldau.protocol.records import (
     decode_records,
     encode_batch,
     encode_control_batch,
-    encode_control_key,
     encode_end_txn_batch,
     patch_log_append_time,
     read_batch_header,
@@ -27,6 +26,7 @@ from moldau.protocol.records import (
     validate_records,
     verify_crc,
 )
+from moldau.protocol.records.control import encode_control_key
 
 from .records_strategies import native_module, sample_records, use_implementation
 

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.protocol import (
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.types import (
+    METADATA_TOPIC_ID,
+    RESERVED_TOPIC_IDS,
     ZERO_UUID,
-    RemoteProtocolError,
     TopicPartition,
     random_topic_id,
     uuid_from_base64,
     uuid_to_base64,
 )
-from moldau.protocol.types import METADATA_TOPIC_ID, RESERVED_TOPIC_IDS
 from moldau.protocol.varint import (
     read_unsigned_varint,
     unsigned_varint,

@@ -29,8 +29,6 @@ class OffsetCommitKey(Message):
 
 @coordinator_record(1, versions="0-4", flexible="4+")
 class OffsetCommitValue(Message):
-    """A stored offset of a group."""
-
     offset: Int64 = 0
     leader_epoch: Int32 = field(-1, since=3, ignorable=True)
     metadata: String = ""

@@ -11,8 +11,6 @@ class ConsumerGroupMetadataKey(Message):
 
 @coordinator_record(3, versions="0", flexible="0+")
 class ConsumerGroupMetadataValue(Message):
-    """The epoch of a consumer group."""
-
     epoch: Int32 = 0
     metadata_hash: Int64 = field(0, tag=0)
 
@@ -83,8 +81,6 @@ class ConsumerGroupTargetAssignmentMetadataKey(Message):
 
 @coordinator_record(6, versions="0", flexible="0+")
 class ConsumerGroupTargetAssignmentMetadataValue(Message):
-    """The epoch of a consumer group's target assignment."""
-
     assignment_epoch: Int32 = 0
     assignment_timestamp: Int64 = field(0, tag=0)
 

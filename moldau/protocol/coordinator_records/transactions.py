@@ -17,8 +17,6 @@ class PartitionsSchema(Struct):
 
 @coordinator_record(0, versions="0-1", flexible="1+")
 class TransactionLogValue(Message):
-    """A transactional id and the state of its transaction."""
-
     producer_id: Int64 = 0
     previous_producer_id: Int64 = field(-1, since=1, tag=0)
     next_producer_id: Int64 = field(-1, since=1, tag=1)

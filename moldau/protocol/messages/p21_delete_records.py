@@ -1,7 +1,4 @@
-"""DeleteRecords (21) v0-v2: move the log start offset of partitions forward.
-
-Versions: 2 is flexible.
-"""
+"""DeleteRecords (21) v0-v2: move the log start offset of partitions forward."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

@@ -1,7 +1,4 @@
-"""AddOffsetsToTxn (25) v0-v4: add a consumer group's offsets to a transaction.
-
-Versions: 3 is flexible.
-"""
+"""AddOffsetsToTxn (25) v0-v4: add a consumer group's offsets to a transaction."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, request, response

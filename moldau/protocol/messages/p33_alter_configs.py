@@ -1,7 +1,4 @@
-"""AlterConfigs (33) v0-v2: replace the whole configuration of resources.
-
-Versions: 1 is like 0. 2 is flexible.
-"""
+"""AlterConfigs (33) v0-v2: replace the whole configuration of resources."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

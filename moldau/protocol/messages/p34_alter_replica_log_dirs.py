@@ -1,7 +1,4 @@
-"""AlterReplicaLogDirs (34) v1-v2: move replicas between log directories of one broker.
-
-Versions: 2 is flexible.
-"""
+"""AlterReplicaLogDirs (34) v1-v2: move replicas between log directories of one broker."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

@@ -1,7 +1,4 @@
-"""RenewDelegationToken (39) v1-v2: renew a delegation token.
-
-Versions: 2 is flexible.
-"""
+"""RenewDelegationToken (39) v1-v2: renew a delegation token."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, request, response

@@ -1,7 +1,4 @@
-"""ExpireDelegationToken (40) v1-v2: end a delegation token early.
-
-Versions: 2 is flexible.
-"""
+"""ExpireDelegationToken (40) v1-v2: end a delegation token early."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, request, response

@@ -1,7 +1,4 @@
-"""DeleteGroups (42) v0-v2: delete groups.
-
-Versions: 2 is flexible.
-"""
+"""DeleteGroups (42) v0-v2: delete groups."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

@@ -1,7 +1,4 @@
-"""IncrementalAlterConfigs (44) v0-v1: change single configuration values of resources.
-
-Versions: 1 is flexible.
-"""
+"""IncrementalAlterConfigs (44) v0-v1: change single configuration values of resources."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

@@ -1,7 +1,4 @@
-"""DescribeClientQuotas (48) v0-v1: describe client quotas.
-
-Versions: 1 is flexible.
-"""
+"""DescribeClientQuotas (48) v0-v1: describe client quotas."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

@@ -1,7 +1,4 @@
-"""AlterClientQuotas (49) v0-v1: change client quotas.
-
-Versions: 1 is flexible.
-"""
+"""AlterClientQuotas (49) v0-v1: change client quotas."""
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct

@@ -4,8 +4,9 @@ Versions: 1 names voters by directory too, 2 adds the pre-vote.
 """
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.quorum_records import NodeEndpoint
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uint16, Uuid
+from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid
 
 
 @struct
@@ -46,13 +47,6 @@ class PartitionDataResponse(Struct):
 class TopicDataResponse(Struct):
     topic_name: String = ""
     partitions: list[PartitionDataResponse] = field()
-
-
-@struct
-class NodeEndpoint(Struct):
-    node_id: Int32 = field(0, since=1)
-    host: String = field("", since=1)
-    port: Uint16 = field(0, since=1)
 
 
 @response(ApiKey.VOTE, versions="0-2", flexible="0+")

@@ -4,8 +4,10 @@ Versions: 1 names voters by directory and carries endpoints.
 """
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.p54_end_quorum_epoch import LeaderEndpoint, TopicDataResponse
+from moldau.protocol.messages.quorum_records import NodeEndpoint
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
 @struct
@@ -22,40 +24,12 @@ class TopicData(Struct):
     partitions: list[PartitionData] = field()
 
 
-@struct
-class LeaderEndpoint(Struct):
-    name: String = field("", since=1)
-    host: String = field("", since=1)
-    port: Uint16 = field(0, since=1)
-
-
 @request(ApiKey.BEGIN_QUORUM_EPOCH, versions="0-1", flexible="1+")
 class BeginQuorumEpochRequest(Request["BeginQuorumEpochResponse"]):
     cluster_id: String | None = field(None, nullable="0+")
     voter_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[TopicData] = field()
     leader_endpoints: list[LeaderEndpoint] = field(since=1, ignorable=True)
-
-
-@struct
-class PartitionDataResponse(Struct):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
-    leader_id: Int32 = 0
-    leader_epoch: Int32 = 0
-
-
-@struct
-class TopicDataResponse(Struct):
-    topic_name: String = ""
-    partitions: list[PartitionDataResponse] = field()
-
-
-@struct
-class NodeEndpoint(Struct):
-    node_id: Int32 = field(0, since=1)
-    host: String = field("", since=1)
-    port: Uint16 = field(0, since=1)
 
 
 @response(ApiKey.BEGIN_QUORUM_EPOCH, versions="0-1", flexible="1+")

@@ -4,6 +4,7 @@ Versions: 1 names candidates by directory and carries endpoints.
 """
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.quorum_records import NodeEndpoint
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
 
@@ -55,13 +56,6 @@ class PartitionDataResponse(Struct):
 class TopicDataResponse(Struct):
     topic_name: String = ""
     partitions: list[PartitionDataResponse] = field()
-
-
-@struct
-class NodeEndpoint(Struct):
-    node_id: Int32 = field(0, since=1)
-    host: String = field("", since=1)
-    port: Uint16 = field(0, since=1)
 
 
 @response(ApiKey.END_QUORUM_EPOCH, versions="0-1", flexible="1+")

@@ -5,8 +5,9 @@ Versions: 1 carries the replica's directory id and endpoints.
 
 from moldau.constants import MAX_INT32
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.quorum_records import NodeEndpoint
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uint16, Uuid
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, Records, String, Uuid
 
 
 @struct
@@ -59,13 +60,6 @@ class PartitionSnapshotResponse(Struct):
 class TopicSnapshotResponse(Struct):
     name: String = ""
     partitions: list[PartitionSnapshotResponse] = field()
-
-
-@struct
-class NodeEndpoint(Struct):
-    node_id: Int32 = field(0, since=1)
-    host: String = field("", since=1)
-    port: Uint16 = field(0, since=1)
 
 
 @response(ApiKey.FETCH_SNAPSHOT, versions="0-1", flexible="0+")

@@ -1,21 +1,9 @@
 """UpdateRaftVoter (82) v0: a voter tells the leader its endpoints and versions."""
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.quorum_records import Endpoint, KRaftVersionFeature
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
-
-
-@struct
-class Listener(Struct):
-    name: String = ""
-    host: String = ""
-    port: Uint16 = 0
-
-
-@struct
-class KRaftVersionFeature(Struct):
-    min_supported_version: Int16 = 0
-    max_supported_version: Int16 = 0
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
 @request(ApiKey.UPDATE_RAFT_VOTER, versions="0", flexible="0+")
@@ -24,7 +12,7 @@ class UpdateRaftVoterRequest(Request["UpdateRaftVoterResponse"]):
     current_leader_epoch: Int32 = 0
     voter_id: Int32 = 0
     voter_directory_id: Uuid = ZERO_UUID
-    listeners: list[Listener] = field()
+    listeners: list[Endpoint] = field()
     kraft_version_feature: KRaftVersionFeature = field()
 
 

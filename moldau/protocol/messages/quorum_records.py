@@ -1,4 +1,6 @@
-"""The values of the quorum's control records (KIP-595, KIP-630, KIP-853)."""
+"""The values of the quorum's control records (KIP-595, KIP-630, KIP-853), and what the quorum's
+requests have in common.
+"""
 
 from moldau.protocol.schema import Message, Struct, data, field, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uint16, Uuid
@@ -22,23 +24,17 @@ class LeaderChangeMessage(Message):
 
 @data(versions="0", flexible="0+")
 class SnapshotHeaderRecord(Message):
-    """Opens a snapshot."""
-
     version: Int16 = 0
     last_contained_log_timestamp: Int64 = 0
 
 
 @data(versions="0", flexible="0+")
 class SnapshotFooterRecord(Message):
-    """Closes a snapshot."""
-
     version: Int16 = 0
 
 
 @data(versions="0", flexible="0+")
 class KRaftVersionRecord(Message):
-    """Sets the level of `kraft.version`."""
-
     version: Int16 = 0
     kraft_version: Int16 = 0
 
@@ -66,7 +62,14 @@ class Voter(Struct):
 
 @data(versions="0", flexible="0+")
 class VotersRecord(Message):
-    """Lists the quorum's voters."""
-
     version: Int16 = 0
     voters: list[Voter] = field()
+
+
+@struct
+class NodeEndpoint(Struct):
+    """Where a response's leader listens."""
+
+    node_id: Int32 = 0
+    host: String = ""
+    port: Uint16 = 0

@@ -11,7 +11,7 @@ from moldau.protocol.metadata_records.cluster import (
     ProducerIdsRecord,
     ZkMigrationStateRecord,
 )
-from moldau.protocol.metadata_records.frame import decode_record, encode_record, record_class
+from moldau.protocol.metadata_records.frame import decode_record
 from moldau.protocol.metadata_records.nodes import (
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
@@ -64,6 +64,4 @@ __all__ = [
     "UserScramCredentialRecord",
     "ZkMigrationStateRecord",
     "decode_record",
-    "encode_record",
-    "record_class",
 ]

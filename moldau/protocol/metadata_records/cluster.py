@@ -32,8 +32,6 @@ class ClientQuotaRecord(Message):
 
 @metadata_record(12, versions="0", flexible="0+")
 class FeatureLevelRecord(Message):
-    """The finalized level of a feature."""
-
     name: String = ""
     feature_level: Int16 = 0
 

@@ -21,8 +21,6 @@ class BrokerFeature(Struct):
 
 @metadata_record(0, versions="0-4", flexible="0+")
 class RegisterBrokerRecord(Message):
-    """A broker registers."""
-
     broker_id: Int32 = 0
     is_migrating_zk_broker: Bool = field(False, since=2)
     incarnation_id: Uuid = ZERO_UUID
@@ -38,8 +36,6 @@ class RegisterBrokerRecord(Message):
 
 @metadata_record(1, versions="0", flexible="0+")
 class UnregisterBrokerRecord(Message):
-    """A broker is forgotten."""
-
     broker_id: Int32 = 0
     broker_epoch: Int64 = 0
 
@@ -89,8 +85,6 @@ class ControllerFeature(Struct):
 
 @metadata_record(27, versions="0", flexible="0+")
 class RegisterControllerRecord(Message):
-    """A controller registers."""
-
     controller_id: Int32 = 0
     incarnation_id: Uuid = ZERO_UUID
     zk_migration_ready: Bool = False

@@ -6,8 +6,6 @@ from moldau.protocol.types import ZERO_UUID, Bytes, Int8, Int32, Int64, String, 
 
 @metadata_record(18, versions="0", flexible="0+")
 class AccessControlEntryRecord(Message):
-    """An access control entry."""
-
     id: Uuid = ZERO_UUID
     resource_type: Int8 = 0
     resource_name: String = ""
@@ -20,15 +18,11 @@ class AccessControlEntryRecord(Message):
 
 @metadata_record(19, versions="0", flexible="0+")
 class RemoveAccessControlEntryRecord(Message):
-    """An access control entry is removed."""
-
     id: Uuid = ZERO_UUID
 
 
 @metadata_record(10, versions="0", flexible="0+")
 class DelegationTokenRecord(Message):
-    """A delegation token."""
-
     owner: String = ""
     requester: String = ""
     renewers: list[String] = field()
@@ -40,15 +34,11 @@ class DelegationTokenRecord(Message):
 
 @metadata_record(26, versions="0", flexible="0+")
 class RemoveDelegationTokenRecord(Message):
-    """A delegation token is removed."""
-
     token_id: String = ""
 
 
 @metadata_record(11, versions="0", flexible="0+")
 class UserScramCredentialRecord(Message):
-    """A SCRAM credential."""
-
     name: String = ""
     mechanism: Int8 = 0
     salt: Bytes = b""
@@ -59,7 +49,5 @@ class UserScramCredentialRecord(Message):
 
 @metadata_record(22, versions="0", flexible="0+")
 class RemoveUserScramCredentialRecord(Message):
-    """A SCRAM credential is removed."""
-
     name: String = ""
     mechanism: Int8 = 0

@@ -6,23 +6,17 @@ from moldau.protocol.types import ZERO_UUID, Int8, Int32, String, Uuid
 
 @metadata_record(2, versions="0", flexible="0+")
 class TopicRecord(Message):
-    """A topic is created."""
-
     name: String = ""
     topic_id: Uuid = ZERO_UUID
 
 
 @metadata_record(9, versions="0", flexible="0+")
 class RemoveTopicRecord(Message):
-    """A topic is deleted."""
-
     topic_id: Uuid = ZERO_UUID
 
 
 @metadata_record(3, versions="0-2", flexible="0+")
 class PartitionRecord(Message):
-    """A partition as a whole."""
-
     partition_id: Int32 = -1
     topic_id: Uuid = ZERO_UUID
     replicas: list[Int32] = field()

@@ -1,6 +1,6 @@
 """Record batches (magic 2): headers, records, compression, control records, columns.
 
-Everything public is named here. Codec libraries load on first compressed use only.
+What other rooms use is named here. Codec libraries load on first compressed use only.
 """
 
 from moldau.protocol.records._implementation import (
@@ -9,13 +9,11 @@ from moldau.protocol.records._implementation import (
     RecordCursor,
     RecordMaker,
     group_rows,
-    murmur2,
     murmur2_partition,
     partition_rows,
     scaled_int64s,
 )
 from moldau.protocol.records.batch import (
-    append_time_ms,
     compress_batch,
     decode_records,
     encode_batch,
@@ -28,15 +26,8 @@ from moldau.protocol.records.columns import (
     ColumnEncoder,
     RecordColumns,
     decode_columns,
-    encode_columns,
     string_buffers,
     take_columns,
-)
-from moldau.protocol.records.compression import (
-    DEFAULT_MAX_DECOMPRESSED_BYTES,
-    LEVEL_RANGES,
-    compress,
-    decompress,
 )
 from moldau.protocol.records.control import (
     ControlRecordType,
@@ -44,7 +35,6 @@ from moldau.protocol.records.control import (
     decode_control_key,
     decode_end_txn_marker,
     encode_control_batch,
-    encode_control_key,
     encode_end_txn_batch,
 )
 from moldau.protocol.records.header import (
@@ -67,9 +57,7 @@ from moldau.protocol.records.validation import scan_keys, validate_header, valid
 
 __all__ = [
     "BATCH_HEADER_SIZE",
-    "DEFAULT_MAX_DECOMPRESSED_BYTES",
     "IMPLEMENTATION",
-    "LEVEL_RANGES",
     "LOG_OVERHEAD",
     "BatchHeader",
     "BytesColumn",
@@ -86,23 +74,17 @@ __all__ = [
     "RecordHeaders",
     "RecordMaker",
     "TimestampType",
-    "append_time_ms",
-    "compress",
     "compress_batch",
     "decode_columns",
     "decode_control_key",
     "decode_end_txn_marker",
     "decode_records",
-    "decompress",
     "encode_batch",
-    "encode_columns",
     "encode_control_batch",
-    "encode_control_key",
     "encode_end_txn_batch",
     "group_rows",
     "increment_sequence",
     "iter_batches",
-    "murmur2",
     "murmur2_partition",
     "partition_rows",
     "patch_batch",

@@ -16,7 +16,6 @@ from moldau.protocol.records.header import (
     BATCH_HEADER_SIZE,
     CODEC_MASK,
     CONTROL_BIT,
-    CURRENT_MAGIC,
     MAX_BASE_OFFSET,
     NO_PARTITION_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -133,10 +132,7 @@ def encode_batch(
     attributes |= CONTROL_BIT if is_control else 0
     header = BatchHeader(
         base_offset=base_offset,
-        batch_length=0,
         partition_leader_epoch=partition_leader_epoch,
-        magic=CURRENT_MAGIC,
-        crc=0,
         attributes=attributes,
         last_offset_delta=last_offset_delta,
         base_timestamp_ms=base_timestamp_ms,

@@ -19,19 +19,11 @@ from moldau.protocol.records.columns_pure import DecodedColumns, RowBuffers, Str
 from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from moldau.protocol.records.header import (
     BATCH_HEADER_SIZE,
-    CURRENT_MAGIC,
-    NO_PARTITION_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
     NO_TIMESTAMP,
-    TRANSACTIONAL_BIT,
     BatchHeader,
     Codec,
-    increment_sequence,
     iter_batches,
     read_batch_header,
-    write_header,
 )
 from moldau.protocol.types import Buffer
 
@@ -149,57 +141,6 @@ def _bytes_column(offsets: bytearray, validity: bytearray | None, data: bytearra
     )
 
 
-def encode_columns(
-    columns: RecordColumns,
-    *,
-    start: int = 0,
-    row_count: int | None = None,
-    max_batch_bytes: int = MAX_INT32,
-    timestamp_ms: int = NO_TIMESTAMP,
-    base_offset: int = 0,
-    codec: Codec = Codec.NONE,
-    compression_level: int | None = None,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-    is_transactional: bool = False,
-    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
-) -> list[bytearray]:
-    """Encode rows `start` to `start + row_count` into batches of at most `max_batch_bytes` each.
-
-    The limit counts uncompressed bytes; a single row that exceeds it gets a batch of its own.
-    Offsets and sequences go on from batch to batch. `timestamp_ms` is for all rows when there is
-    no timestamp column. Raises ValueError when the buffers are shorter than the offsets say,
-    OverflowError when a batch would exceed 2 GB.
-    """
-    stop = columns.row_count if row_count is None else start + row_count
-    if not 0 <= start <= stop <= columns.row_count:
-        raise ValueError(f"rows {start}..{stop} of {columns.row_count}")
-    encoder = ColumnEncoder(columns)
-    batches = []
-    while start < stop:
-        out, header, start = encoder.next_batch(
-            start,
-            stop,
-            max_batch_bytes=max_batch_bytes,
-            timestamp_ms=timestamp_ms,
-            codec=codec,
-            compression_level=compression_level,
-        )
-        header.base_offset = base_offset
-        header.partition_leader_epoch = partition_leader_epoch
-        header.attributes |= TRANSACTIONAL_BIT if is_transactional else 0
-        header.producer_id = producer_id
-        header.producer_epoch = producer_epoch
-        header.base_sequence = base_sequence
-        write_header(out, header)
-        batches.append(out)
-        base_offset += header.record_count
-        if base_sequence != NO_SEQUENCE:
-            base_sequence = increment_sequence(base_sequence, header.record_count)
-    return batches
-
-
 class ColumnEncoder:
     """Batches from columns one by one, for callers that wait between them or stamp them later.
 
@@ -227,7 +168,15 @@ class ColumnEncoder:
 
         Returns (space for the header and the compressed records, the header that belongs there,
         where the next batch starts). The header names no producer and has no offset; the caller
-        fills these in and calls `write_header`. Raises as `encode_columns`.
+        fills these in and calls `write_header`.
+
+        Args:
+            max_batch_bytes: uncompressed; a single row that exceeds it gets a batch of its own.
+            timestamp_ms: of all rows when there is no timestamp column.
+
+        Raises:
+            ValueError: the buffers are shorter than the offsets say.
+            OverflowError: the batch would exceed 2 GB.
         """
         out, next_row, base_ms, max_ms = _implementation.encode_rows(
             self._buffers,
@@ -240,18 +189,10 @@ class ColumnEncoder:
         )
         count = next_row - start
         header = BatchHeader(
-            base_offset=0,
-            batch_length=0,
-            partition_leader_epoch=NO_PARTITION_LEADER_EPOCH,
-            magic=CURRENT_MAGIC,
-            crc=0,
             attributes=int(codec),
             last_offset_delta=count - 1,
             base_timestamp_ms=base_ms,
             max_timestamp_ms=max_ms,
-            producer_id=NO_PRODUCER_ID,
-            producer_epoch=NO_PRODUCER_EPOCH,
-            base_sequence=NO_SEQUENCE,
             record_count=count,
         )
         compress_batch(out, header, compression_level)

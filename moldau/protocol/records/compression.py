@@ -72,7 +72,9 @@ def compress(data: Buffer, codec: Codec, level: int | None = None) -> Buffer:
         return _compress_snappy(memoryview(data))
     if codec is Codec.LZ4:
         return _compress_lz4(data, level)
-    return _compress_zstd(data, level)
+    from cramjam import zstd
+
+    return memoryview(zstd.compress(data, level))
 
 
 def decompress(
@@ -199,22 +201,18 @@ def _compress_lz4(data: Buffer, level: int | None) -> Buffer:
     """An lz4 frame as Kafka's reader wants it: independent blocks, 64 KB, no content size."""
     from lz4 import frame
 
+    # As Kafka reads its levels: the default means the fast compressor, every other one high
+    # compression. The library's scale ends at 12, so it would clamp 13-17 anyway.
+    assert level is not None
     compressed: bytes = frame.compress(
         data,
-        compression_level=_lz4_library_level(level),
+        compression_level=0 if level == DEFAULT_LEVELS[Codec.LZ4] else min(level, 12),
         block_size=frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,
         store_size=False,
     )
     return compressed
-
-
-def _lz4_library_level(level: int | None) -> int:
-    # As Kafka reads its levels: the default means the fast compressor, every other one high
-    # compression. The library's scale ends at 12, so it would clamp 13-17 anyway.
-    assert level is not None
-    return 0 if level == DEFAULT_LEVELS[Codec.LZ4] else min(level, 12)
 
 
 def _decompress_lz4(view: memoryview, max_bytes: int) -> Buffer:
@@ -240,12 +238,6 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> Buffer:
     if decompressor.unused_data:
         raise _corrupt(Codec.LZ4, "bytes after the frame")
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _compress_zstd(data: Buffer, level: int | None) -> Buffer:
-    from cramjam import zstd
-
-    return memoryview(zstd.compress(data, level))
 
 
 def _decompress_zstd(view: memoryview, max_bytes: int) -> Buffer:

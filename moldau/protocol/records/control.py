@@ -14,7 +14,6 @@ from enum import IntEnum
 from typing import Final
 
 from moldau.protocol.records.batch import encode_batch
-from moldau.protocol.records.header import NO_SEQUENCE
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record
 
@@ -109,7 +108,6 @@ def encode_end_txn_batch(
         base_offset=base_offset,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
-        base_sequence=NO_SEQUENCE,
         is_transactional=True,
         is_control=True,
         partition_leader_epoch=partition_leader_epoch,

@@ -86,8 +86,8 @@ class RecordCursor:
         "_count",
         "_data",
         "_index",
-        "_next_offset",
         "_position",
+        "next_offset",
     )
 
     def __init__(
@@ -101,7 +101,9 @@ class RecordCursor:
         check_plausible_count(len(section), record_count)
         self._data = bytes(section)
         self._count = record_count
-        self._base_offset = self._next_offset = base_offset
+        self._base_offset = base_offset
+        self.next_offset: int = base_offset
+        """After the last record taken or skipped."""
         self._base_timestamp_ms = base_timestamp_ms
         self._append_time_ms = append_time_ms
         self._index = self._position = 0
@@ -116,22 +118,17 @@ class RecordCursor:
         """Whether all is read and nothing lies behind the last record."""
         return self._index == self._count and self._position == len(self._data)
 
-    @property
-    def next_offset(self) -> int:
-        """Offset after the last record taken or skipped; the batch's base offset at first."""
-        return self._next_offset
-
     def skip_before(self, first_offset: int) -> None:
         """Pass over records with smaller offsets. Raises InvalidBatch."""
         while self._index < self._count:
-            position, next_offset = self._position, self._next_offset
+            position, next_offset = self._position, self.next_offset
             records, fault = self.read(1)
             if not records:
                 assert fault is not None, "one record is left"
                 raise fault
             if records[0].offset >= first_offset:
                 self._index -= 1
-                self._position, self._next_offset = position, next_offset
+                self._position, self.next_offset = position, next_offset
                 return
         fault = self.read(0)[1]
         if fault is not None:
@@ -172,7 +169,7 @@ class RecordCursor:
             except InvalidBatch as error:
                 fault = error
         if records:
-            self._next_offset = records[-1].offset + 1
+            self.next_offset = records[-1].offset + 1
         if self._append_time_ms is not None:
             for record in records:
                 record.timestamp_ms = self._append_time_ms

@@ -102,19 +102,19 @@ class BatchHeader:
     `batch_length` counts the bytes after itself; `size_bytes` is the whole batch.
     """
 
-    base_offset: int
-    batch_length: int
-    partition_leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp_ms: int
-    max_timestamp_ms: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
+    base_offset: int = 0
+    batch_length: int = 0
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH
+    magic: int = CURRENT_MAGIC
+    crc: int = 0
+    attributes: int = 0
+    last_offset_delta: int = 0
+    base_timestamp_ms: int = NO_TIMESTAMP
+    max_timestamp_ms: int = NO_TIMESTAMP
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+    record_count: int = 0
 
     @property
     def size_bytes(self) -> int:

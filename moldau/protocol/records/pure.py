@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
-from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT32, MAX_UINT64, MIN_INT64
+from moldau.constants import MAX_INT32, MAX_INT64, MAX_UINT64, MIN_INT64
 from moldau.protocol.records.header import BATCH_HEADER_SIZE, NO_TIMESTAMP
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.records.record import Record
@@ -60,32 +60,27 @@ class _VarintTable(dict[int, bytes]):
 _VARINTS: Final = _VarintTable()
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """(value, next position) of a zigzag varint of at most 5 bytes and 32 bits."""
-    value = 0
-    for shift in (0, 7, 14, 21, 28):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > MAX_UINT32:
-                break
-            return (value >> 1) ^ -(value & 1), position
-    raise MalformedRecord("a varint exceeds 32 bits")
+def _varint_reader(bits: int) -> Callable[[bytes, int], tuple[int, int]]:
+    """Makes (data, position) -> (value, next position) for zigzag varints of so many bits."""
+    shifts, largest = range(0, bits, 7), (1 << bits) - 1
+
+    def read(data: bytes, position: int) -> tuple[int, int]:
+        value = 0
+        for shift in shifts:
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value > largest:
+                    break
+                return (value >> 1) ^ -(value & 1), position
+        raise MalformedRecord(f"a varint exceeds {bits} bits")
+
+    return read
 
 
-def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """(value, next position) of a zigzag varint of at most 10 bytes and 64 bits."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > MAX_UINT64:
-                break
-            return (value >> 1) ^ -(value & 1), position
-    raise MalformedRecord("a varint exceeds 64 bits")
+read_varint: Final = _varint_reader(32)
+read_varlong: Final = _varint_reader(64)
 
 
 def header_key_text(raw: bytes) -> str:
@@ -362,35 +357,27 @@ class RecordBuffer:
     batch header's included, and may be changed at any time; the first record is taken whatever its
     size. States: open → taken (refuses further records, cannot be taken again). Partitions,
     compression and time are its owner's.
+
+    `size_bytes` is that of the batch if it were not compressed, its header included; the timestamps
+    are those of the first record and the largest so far, -1 without records.
     """
 
-    __slots__ = ("_base_ms", "_count", "_highest_ms", "_out", "_size_bytes", "limit_bytes")
+    __slots__ = (
+        "_out",
+        "base_timestamp_ms",
+        "limit_bytes",
+        "max_timestamp_ms",
+        "record_count",
+        "size_bytes",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         self._out: bytearray | None = bytearray(BATCH_HEADER_SIZE)
         self.limit_bytes: int = limit_bytes
-        self._size_bytes = BATCH_HEADER_SIZE
-        self._count = 0
-        self._base_ms = self._highest_ms = NO_TIMESTAMP
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the batch if it were not compressed, its header included."""
-        return self._size_bytes
-
-    @property
-    def record_count(self) -> int:
-        return self._count
-
-    @property
-    def base_timestamp_ms(self) -> int:
-        """Timestamp of the first record, -1 without records."""
-        return self._base_ms
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """Largest timestamp so far, -1 without records."""
-        return self._highest_ms
+        self.size_bytes: int = BATCH_HEADER_SIZE
+        self.record_count: int = 0
+        self.base_timestamp_ms: int = NO_TIMESTAMP
+        self.max_timestamp_ms: int = NO_TIMESTAMP
 
     def append(
         self,
@@ -409,23 +396,23 @@ class RecordBuffer:
         out = self._out
         if out is None:
             return -1
-        base_ms = self._base_ms if self._count else timestamp_ms
+        base_ms = self.base_timestamp_ms if self.record_count else timestamp_ms
         if not MIN_INT64 <= timestamp_ms - base_ms <= MAX_INT64:
             raise OverflowError("timestamps too far apart for one batch")
-        encoded = encode_record(self._count, timestamp_ms - base_ms, key, value, headers)
+        encoded = encode_record(self.record_count, timestamp_ms - base_ms, key, value, headers)
         need = len(out) + len(encoded)
-        if self._count and need > self.limit_bytes:
+        if self.record_count and need > self.limit_bytes:
             return -1
         if need > MAX_INT32:
             raise OverflowError(f"a batch of {need} bytes")
         out += encoded
-        self._size_bytes = need
-        if not self._count:
-            self._base_ms = self._highest_ms = timestamp_ms
-        elif timestamp_ms > self._highest_ms:
-            self._highest_ms = timestamp_ms
-        self._count += 1
-        return self._count - 1
+        self.size_bytes = need
+        if not self.record_count:
+            self.base_timestamp_ms = self.max_timestamp_ms = timestamp_ms
+        elif timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = timestamp_ms
+        self.record_count += 1
+        return self.record_count - 1
 
     def take(self) -> bytearray:
         """The encoded records behind the space for the header, exactly as long as they are.

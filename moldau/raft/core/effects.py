@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import Buffer
-from moldau.raft.core.messages import PeerRequest, PeerResponse
+from moldau.raft.core.messages import (
+    FetchResponse,
+    FetchSnapshotResponse,
+    PeerRequest,
+    PeerResponse,
+)
 from moldau.raft.core.values import Destination, ElectionState, Leadership, SnapshotId
 from moldau.raft.core.voters import VoterSet
 
@@ -112,7 +117,7 @@ class ReadRecords:
     start_offset: int
     end_offset: int
     max_bytes: int
-    response: PeerResponse
+    response: FetchResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ class ReadSnapshot:
     snapshot_id: SnapshotId
     position: int
     max_bytes: int
-    response: PeerResponse
+    response: FetchSnapshotResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,23 +214,10 @@ class Replication:
             ReadSnapshot(token, request.snapshot_id, request.position, request.max_bytes, response)
         )
 
-    def _reply(
-        self,
-        token: object,
-        error: ErrorCode,
-        *,
-        diverging: EpochEnd | None = None,
-        snapshot_id: SnapshotId | None = None,
-    ) -> None:
-        response = self._response(error, diverging, snapshot_id)
-        self._state.effects.append(Reply(token, response))
+    def _reply(self, token: object, error: ErrorCode, **fields: object) -> None:
+        self._state.effects.append(Reply(token, self._response(error, **fields)))
 
-    def _response(
-        self,
-        error: ErrorCode,
-        diverging: EpochEnd | None = None,
-        snapshot_id: SnapshotId | None = None,
-    ) -> FetchResponse:
+    def _response(self, error: ErrorCode, **fields: object) -> FetchResponse:
         state = self._state
         is_leader = state.role is Role.LEADER
         return state.answer(
@@ -238,8 +225,7 @@ class Replication:
             error,
             high_watermark=state.high_watermark if is_leader else UNKNOWN_OFFSET,
             log_start_offset=state.log.log_start_offset if is_leader else UNKNOWN_OFFSET,
-            diverging=diverging,
-            snapshot_id=snapshot_id,
+            **fields,
         )
 
     def _progress(self, replica: ReplicaKey) -> Progress | None:

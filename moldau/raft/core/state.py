@@ -337,7 +337,9 @@ class QuorumState:
             self.persist(ElectionState(self.log.last_leader_epoch))
         election, latest = self.election, self.voters.latest
         if self.may_stand and self.is_sole_voter:
-            self.become_prospective_alone()
+            # The sole voter campaigns at once.
+            self.persist(ElectionState(self.leader_epoch, NO_NODE, election.voted))
+            self.become_prospective()
         elif election.leader_id == self.local.node_id:
             others = (key_of(each) for each in latest.voters if each.voter_id != election.leader_id)
             self.role = Role.RESIGNED
@@ -347,11 +349,6 @@ class QuorumState:
             self.become_follower(election.leader_epoch, election.leader_id, ())
         elif self.may_stand:
             self.deadline_ms = self.now_ms + self.election_timeout_ms()
-
-    def become_prospective_alone(self) -> None:
-        """The sole voter campaigns at once."""
-        self.persist(ElectionState(self.leader_epoch, NO_NODE, self.election.voted))
-        self.become_prospective()
 
     def _enter(
         self,

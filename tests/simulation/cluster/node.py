@@ -33,13 +33,13 @@ from moldau.protocol.schema import Message
 from moldau.raft import (
     MetadataLogError,
     QuorumLog,
-    QuorumStopped,
     VoterDescription,
     VoterSet,
     read_bootstrap,
     write_bootstrap,
 )
 from moldau.raft.request_handler import RaftRequestHandler
+from moldau.raft.values import QuorumStopped
 from moldau.runtime.leader_link import LeaderLink
 from moldau.server.server import ListenerSpec
 from moldau.storage.faults import DiskFull, LogOffline

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.config import ConfigError, Endpoint, HostPort, NodeConfig, Password, SecurityProtocol
+from moldau.config import ConfigError, Endpoint, NodeConfig
+from moldau.config.definition import Password
+from moldau.config.listeners import HostPort, SecurityProtocol
 from tests.unit.config.samples import MINIMAL, node, node_with
 
 PLAINTEXT = SecurityProtocol.PLAINTEXT

@@ -15,11 +15,9 @@ from moldau.config import (
     GROUP_KEYS,
     TOPIC_KEYS,
     ConfigError,
-    Importance,
-    Scope,
     Status,
 )
-from moldau.config.definition import REQUIRED, ConfigKey
+from moldau.config.definition import REQUIRED, ConfigKey, Importance, Scope
 from moldau.config.keys import GROUP_AREA, NODE_AREAS, SERVED_KEYS, TOPIC_AREA
 from moldau.config.table import REMOVED_KEYS, REMOVED_TOPIC_KEYS, keys_of_area
 from moldau.config.values import format_value, parse_value

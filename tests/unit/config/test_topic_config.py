@@ -10,9 +10,9 @@ from moldau.config import (
     TOPIC_KEYS,
     ConfigError,
     effective_topic_config,
-    topic_config_defaults,
     validate_topic_config,
 )
+from moldau.config.topic_config import topic_config_defaults
 from tests.unit.config.samples import node_with
 
 HOUR_MS = 3_600_000

@@ -10,7 +10,6 @@ from moldau.raft.core.voters import VoterSet
 from moldau.raft.log_files import LogFiles, open_log_files
 from moldau.raft.snapshot_files import (
     SnapshotWriter,
-    header_batch,
     install_snapshot,
     snapshot_batches,
     snapshot_path,
@@ -177,6 +176,7 @@ def test_an_installed_snapshot_leaves_no_epochs_of_the_log_it_replaced() -> None
     check(again)
     assert again.voters.latest == VOTERS
     again.log.abandon()
-    assert header_batch(
-        leader_epoch=5, last_contained_log_time_ms=5, voters=VOTERS, timestamp_ms=5
-    ) in filesystem.read_bytes(snapshot_path(LOG_DIRECTORY, snapshot_id))
+    opening, *_ = snapshot_batches(
+        (), leader_epoch=5, last_contained_log_time_ms=5, voters=VOTERS, timestamp_ms=5
+    )
+    assert opening in filesystem.read_bytes(snapshot_path(LOG_DIRECTORY, snapshot_id))

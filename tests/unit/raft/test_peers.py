@@ -21,7 +21,6 @@ from moldau.protocol.messages.p18_api_versions import (
 from moldau.protocol.metadata_records import TopicRecord
 from moldau.protocol.registry import request_class
 from moldau.raft import (
-    ConnectionPeers,
     MetadataLogSettings,
     QuorumLog,
     RaftRequestHandler,
@@ -39,6 +38,7 @@ from moldau.raft.core.messages import (
     VoteResponse,
 )
 from moldau.raft.core.values import Destination, ReplicaKey
+from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.request import Request

@@ -15,7 +15,7 @@ from moldau.broker.coordinator.core.result import (
     Reply,
     SetTimer,
 )
-from moldau.protocol.coordinator_records import OffsetCommitKey, OffsetCommitValue
+from moldau.protocol.coordinator_records.classic_groups import OffsetCommitKey, OffsetCommitValue
 from moldau.protocol.errors import ErrorCode
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from moldau.client import Consumer, KafkaError, OffsetAndMetadata
 from moldau.client.errors import AuthorizationFailed, NoOffsetForPartition, OffsetOutOfRange
-from moldau.protocol import ApiKey, ErrorCode, TopicPartition
+from moldau.protocol import ApiKey, ErrorCode
 from moldau.protocol.messages.p01_fetch import FetchRequest
 from moldau.protocol.records import Record, encode_batch
+from moldau.protocol.types import TopicPartition
 from tests.fake_broker import (
     AnswerError,
     CutRequest,

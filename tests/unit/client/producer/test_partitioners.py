@@ -16,7 +16,8 @@ from moldau.client.producer.partitioners import (
     partitioner_of,
 )
 from moldau.protocol.records import columns_pure as pure
-from moldau.protocol.records import murmur2, murmur2_partition
+from moldau.protocol.records import murmur2_partition
+from moldau.protocol.records._implementation import murmur2
 
 VECTORS = Path(__file__).with_name("murmur2_vectors.txt")
 COUNTS = (1, 2, 3, 7, 12, 50, 1000, 2**31 - 1)

@@ -37,7 +37,7 @@ from moldau.broker.coordinator.group.core.context import (
 from moldau.broker.coordinator.group.core.metadata_hash import TopicHashes
 from moldau.broker.coordinator.group.core.offset_store import OffsetStore
 from moldau.metadata.image import MetadataImage
-from moldau.protocol import coordinator_records as kinds
+from moldau.protocol.coordinator_records import consumer_groups as kinds
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID
 

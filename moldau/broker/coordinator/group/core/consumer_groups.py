@@ -65,7 +65,7 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
     resolution_records,
 )
 from moldau.metadata.image import MetadataDelta, MetadataImage
-from moldau.protocol.coordinator_records import ConsumerGroupMetadataKey
+from moldau.protocol.coordinator_records.consumer_groups import ConsumerGroupMetadataKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     Assignment,

@@ -53,7 +53,7 @@ from moldau.broker.coordinator.group.core.regular_expressions import (
     ResolveRegularExpressions,
 )
 from moldau.metadata.image import MetadataImage
-from moldau.protocol.coordinator_records import ConsumerGroupPartitionMetadataKey
+from moldau.protocol.coordinator_records.consumer_groups import ConsumerGroupPartitionMetadataKey
 from moldau.protocol.errors import ErrorCode
 
 
