@@ -41,9 +41,10 @@ PAYLOADS: tuple[type[Message], ...] = (
 NOT_SPOKEN = frozenset(
     {
         *("GetTelemetrySubscriptions", "PushTelemetry"),
-        *("ShareFetch", "ShareAcknowledge"),
+        *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
         *("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState"),
         *("DeleteShareGroupState", "ReadShareGroupStateSummary"),
+        *("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
         *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
         # Control records' keys and markers are written by `records.control`, the quorum's state as
         # JSON by `raft.quorum_state`.
@@ -52,14 +53,11 @@ NOT_SPOKEN = frozenset(
 )
 """Apache Kafka's APIs and payloads without a class here: nothing in Moldau speaks them."""
 
-NOT_SERVED = ("ShareGroup", "StreamsGroup")
-"""How the names of the APIs and records begin that belong to groups which are not served."""
-
 
 def is_spoken(message_name: str) -> bool:
     """Whether a message of Apache Kafka has a class here, by its name or its field's path."""
     name = message_name.partition(".")[0].removesuffix("Request").removesuffix("Response")
-    return name not in NOT_SPOKEN and not name.startswith(NOT_SERVED)
+    return name not in NOT_SPOKEN
 
 
 _ALPHABET = "abz019._- äß€漢字\U0001f980"

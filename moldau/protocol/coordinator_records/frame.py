@@ -10,7 +10,13 @@ from struct import Struct as PackedStruct
 from types import ModuleType
 from typing import Final
 
-from moldau.protocol.coordinator_records import classic_groups, consumer_groups, transactions
+from moldau.protocol.coordinator_records import (
+    classic_groups,
+    consumer_groups,
+    share_groups,
+    streams_groups,
+    transactions,
+)
 from moldau.protocol.errors import LocalProtocolError, RemoteProtocolError
 from moldau.protocol.schema import Message, messages_of
 from moldau.protocol.types import Buffer
@@ -104,8 +110,10 @@ class CoordinatorLog:
         return value, version
 
 
-CONSUMER_OFFSETS = CoordinatorLog("__consumer_offsets", classic_groups, consumer_groups)
-"""What group coordinators write; the records of share and streams groups are unknown types here."""
+CONSUMER_OFFSETS = CoordinatorLog(
+    "__consumer_offsets", classic_groups, consumer_groups, share_groups, streams_groups
+)
+"""What group coordinators write."""
 
 TRANSACTION_STATE = CoordinatorLog("__transaction_state", transactions)
 """What transaction coordinators write."""
