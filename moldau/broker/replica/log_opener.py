@@ -23,7 +23,8 @@ from moldau.storage.log_manager import InconsistentTopicId
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.replica.partition import Partition, StartWork
+    from moldau.broker.replica.deferred_appends import StartWork
+    from moldau.broker.replica.partition import Partition
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.timers import TimerWheel
     from moldau.storage.log import Log

@@ -343,6 +343,7 @@ class ReplicaManager:
             stats=self.topic_stats.of(topic_partition.topic),
             start_work=self.start,
             flush=self._log_manager.flush,
+            submit_isr_change=self.replication.isr_changes.submit,
             context=self.replication.context,
         )
         self._partitions[topic_partition] = partition

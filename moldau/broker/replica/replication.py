@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.lifecycle.controller_channel import ControllerChannel
-    from moldau.broker.replica.partition import Partition, StartWork
+    from moldau.broker.replica.deferred_appends import StartWork
+    from moldau.broker.replica.partition import Partition
     from moldau.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
@@ -106,7 +107,6 @@ class Replication:
             clock=clock,
             broker_epoch=ports.broker_epoch,
             image=image,
-            submit_isr_change=self.isr_changes.submit,
             registry=registry,
         )
         self.bytes_out = registry.meter(TOPIC_METRIC_PREFIX + "ReplicationBytesOutPerSec")
