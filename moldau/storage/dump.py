@@ -17,6 +17,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -31,6 +32,7 @@ from moldau.protocol.records import (
     BatchHeader,
     ControlRecordType,
     InvalidBatch,
+    InvalidBatchReason,
     Record,
     TimestampType,
     decode_control_key,
@@ -198,24 +200,16 @@ def batch_rows(file: File, topic: str, options: DumpOptions) -> Iterator[Row]:
     end = file.size_bytes
     limit = end if options.max_bytes is None else min(end, options.max_bytes)
     while position < limit:
-        head = file.pread(min(BATCH_HEADER_SIZE, end - position), position)
-        if not any(head) and _is_zero(file, position, end):
-            yield {
-                "row": "note",
-                "position": position,
-                "reason": f"{end - position} preallocated zero bytes follow",
-            }
-            return
         try:
-            header = read_batch_header(head)
+            header = read_framed_header(file, position, end)
         except InvalidBatch as error:
-            yield _error(position, error.message)
+            if _is_zero(file, position, end):
+                reason = f"{end - position} preallocated zero bytes follow"
+                yield {"row": "note", "position": position, "reason": reason}
+            else:
+                yield _error(position, error.message)
             return
         size_bytes = header.size_bytes
-        if position + size_bytes > end:
-            left = end - position
-            yield _error(position, f"a batch of {size_bytes} bytes where {left} are left")
-            return
         is_valid = batch_crc(file, position, header) == header.crc
         yield batch_row(header, position, is_valid)
         if options.wants_records:
@@ -235,6 +229,18 @@ def _is_zero(file: File, position: int, end: int) -> bool:
             return False
         position += len(data)
     return True
+
+
+def read_framed_header(file: File, position: int, end: int) -> BatchHeader:
+    """The header of the batch at `position`, which is whole. Raises: InvalidBatch, OSError."""
+    try:
+        header = read_batch_header(file.pread(min(BATCH_HEADER_SIZE, end - position), position))
+    except InvalidBatch as error:
+        raise error.at(position) from None
+    if position + header.size_bytes > end:
+        text = f"a batch of {header.size_bytes} bytes where {end - position} are left"
+        raise InvalidBatch(InvalidBatchReason.TRUNCATED, text, position=position)
+    return header
 
 
 def batch_crc(file: File, position: int, header: BatchHeader) -> int:
@@ -402,11 +408,8 @@ def _log_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterat
             "endOffset": int(match[1]),
             "leaderEpoch": int(match[2][1:]),
         }
-    file = filesystem.open(path, write=False)
-    try:
+    with closing(filesystem.open(path, write=False)) as file:
         yield from batch_rows(file, topic, options)
-    finally:
-        file.close()
 
 
 def _index_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:

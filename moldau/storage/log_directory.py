@@ -243,52 +243,6 @@ def _check_identities(
                 )
 
 
-def format_log_directory(
-    filesystem: Filesystem,
-    path: str,
-    *,
-    cluster_id: str,
-    node_id: int,
-    random: random_module.Random,
-    ignore_formatted: bool = False,
-) -> MetaProperties:
-    """Make a directory and give it an identity; one that has an identity keeps it.
-
-    Raises:
-        LogDirectoryError: it is formatted already (and `ignore_formatted` is False, or it belongs
-            to another cluster or node), or it cannot be written.
-    """
-    try:
-        _make_durably(filesystem, os.path.abspath(path))
-        existing = read_meta_properties(filesystem, path)
-        if existing is not None:
-            if not ignore_formatted:
-                raise LogDirectoryError(f"log directory {path} is already formatted")
-            _check_identities([(path, existing)], cluster_id, node_id)
-            return existing
-        meta = MetaProperties(cluster_id, node_id, UUID(int=random_topic_id(random).int))
-        write_meta_properties(filesystem, path, meta)
-    except OSError as error:
-        raise LogDirectoryError(
-            f"log directory {path} cannot be formatted: {describe(error)}"
-        ) from None
-    except CorruptFile as error:
-        raise LogDirectoryError(str(error)) from None
-    return meta
-
-
-def _make_durably(filesystem: Filesystem, path: str) -> None:
-    """Make a directory with its parents; their names survive a power loss."""
-    parents = []
-    missing = path
-    while not filesystem.exists(missing):
-        missing = os.path.dirname(missing)
-        parents.append(missing)
-    filesystem.mkdirs(path)
-    for parent in parents:
-        filesystem.fsync_directory(parent)
-
-
 def parse_partition_directory(name: str) -> TopicPartition | None:
     """The partition whose directory has this plain name (`topic-partition`), or None."""
     topic, separator, digits = name.rpartition("-")

@@ -234,9 +234,7 @@ class ProducerState:
 
     def on_log_start_offset(self, log_start_offset: int) -> None:
         """Forget completed transactions whose marker lies below the new start of the log."""
-        self._unreplicated = [
-            each for each in self._unreplicated if each.last_offset >= log_start_offset
-        ]
+        self.on_high_watermark(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
 
     @property

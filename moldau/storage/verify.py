@@ -20,12 +20,10 @@ from enum import Enum
 from struct import Struct
 
 from moldau.protocol.records import (
-    BATCH_HEADER_SIZE,
     BatchHeader,
     InvalidBatch,
     InvalidBatchReason,
     decode_records,
-    read_batch_header,
     validate_records,
 )
 from moldau.protocol.types import TopicPartition
@@ -41,7 +39,7 @@ from moldau.storage.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc
+from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc, read_framed_header
 from moldau.storage.faults import CorruptFile, describe
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import (
@@ -190,16 +188,14 @@ class SegmentVerifier:
         next_offset = facts.next_offset
         left = file.size_bytes - error.position
         text = f"{error.message}; {left} bytes from offset {next_offset} on cannot be read"
-        if self.recovery_point is None:
-            return self._finding(Severity.DAMAGE, error.position, text)
-        if next_offset < self.recovery_point:
-            reason = f"{text}, below the recovery point {self.recovery_point}"
-            return self._finding(Severity.DAMAGE, error.position, reason)
-        if self.is_last:
-            reason = f"{text}, not flushed: recovery cuts the log here"
-            return self._finding(Severity.NOTE, error.position, reason)
-        reason = f"{text}, not flushed: recovery cuts the log here and drops later segments"
-        return self._finding(Severity.WARNING, error.position, reason)
+        severity = Severity.DAMAGE
+        if self.recovery_point is not None and next_offset < self.recovery_point:
+            text += f", below the recovery point {self.recovery_point}"
+        elif self.recovery_point is not None:
+            severity = Severity.NOTE if self.is_last else Severity.WARNING
+            text += ", not flushed: recovery cuts the log here"
+            text += "" if self.is_last else " and drops later segments"
+        return self._finding(severity, error.position, text)
 
     def _finding(self, severity: Severity, position: int | None, reason: str) -> Finding:
         return Finding(severity, self.log_path, position, reason)
@@ -207,14 +203,7 @@ class SegmentVerifier:
 
 def _framed(file: File, position: int, end: int, next_offset: int, is_first: bool) -> BatchHeader:
     """The header of a batch whose frame, CRC and base offset are good. Raises: InvalidBatch."""
-    head = file.pread(min(BATCH_HEADER_SIZE, end - position), position)
-    try:
-        header = read_batch_header(head)
-    except InvalidBatch as error:
-        raise error.at(position) from None
-    if position + header.size_bytes > end:
-        text = f"a batch of {header.size_bytes} bytes where {end - position} are left"
-        raise InvalidBatch(InvalidBatchReason.TRUNCATED, text, position=position)
+    header = read_framed_header(file, position, end)
     if batch_crc(file, position, header) != header.crc:
         raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position)
     straddles = is_first and header.last_offset >= next_offset
