@@ -36,11 +36,7 @@ _MANAGER_KEYS: Final = {
 
 _CODEC_BY_NAME = {
     "uncompressed": Codec.NONE,
-    "none": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
+    **{codec.name.lower(): codec for codec in Codec},
 }
 
 

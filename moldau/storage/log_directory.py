@@ -125,19 +125,17 @@ def open_log_directories(
     """
     assert paths, "a node has at least one log directory"
     offline: dict[str, str] = {}
-    locked: list[tuple[str, DirectoryLock]] = []
+    found: list[tuple[str, DirectoryLock, MetaProperties]] = []
     try:
-        found: list[tuple[str, DirectoryLock, MetaProperties]] = []
         for path in _distinct(paths):
             opened = _lock_and_read(filesystem, path, offline)
             if opened is not None:
-                locked.append((path, opened[0]))
                 found.append((path, *opened))
         if not found:
             raise LogDirectoryError("; ".join(offline.values()))
         _check_identities([(path, meta) for path, _, meta in found], cluster_id, node_id)
     except LogDirectoryError:
-        for _, lock in locked:
+        for _, lock, _ in found:
             lock.release()
         raise
     return _claim(filesystem, found, offline, random)

@@ -18,6 +18,7 @@ import logging
 import math
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -274,11 +275,9 @@ class BrokerLifecycle:
                     " of its last answer" if is_silent else "",
                 )
                 return False
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout_at(until_s):
                     await self._may_stop.wait()
-            except TimeoutError:
-                continue
         return True
 
     def beat_soon(self) -> None:
@@ -400,13 +399,10 @@ class BrokerLifecycle:
             logger.warning("%s", problem)
 
     async def _pause(self, pause_ms: float) -> None:
-        if self._may_stop.is_set():
-            return
-        try:
-            async with asyncio.timeout(pause_ms / 1000):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        if not self._may_stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._wake.wait()
 
 
 class RegistrationTracker:

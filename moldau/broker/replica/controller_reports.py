@@ -181,9 +181,7 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
     ) -> p56.AlterPartitionRequest:
         topics: dict[UUID, p56.TopicData] = {}
         for (topic_id, partition_index), (_, change) in batch.items():
-            topic = topics.get(topic_id)
-            if topic is None:
-                topic = topics[topic_id] = p56.TopicData(topic_id=topic_id)
+            topic = topics.setdefault(topic_id, p56.TopicData(topic_id=topic_id))
             topic.partitions.append(
                 p56.PartitionData(
                     partition_index=partition_index,
@@ -364,9 +362,8 @@ class DirectoryAssignments(_Sender[UUID]):
         directories: dict[UUID, dict[UUID, p73.TopicData]] = {}
         for (topic_id, partition_index), directory_id in batch.items():
             topics = directories.setdefault(directory_id, {})
-            if topic_id not in topics:
-                topics[topic_id] = p73.TopicData(topic_id=topic_id)
-            topics[topic_id].partitions.append(p73.PartitionData(partition_index=partition_index))
+            topic = topics.setdefault(topic_id, p73.TopicData(topic_id=topic_id))
+            topic.partitions.append(p73.PartitionData(partition_index=partition_index))
         return p73.AssignReplicasToDirsRequest(
             broker_id=self.broker_id,
             broker_epoch=self.broker_epoch(),

@@ -70,9 +70,17 @@ class VerificationGuards:
         """Count a request as waiting, until `end_waiting`, under the current guard of its producer;
         the guard is made if there is none.
         """
-        guard = self._obtain(producer, supports_epoch_bump=supports_epoch_bump)
-        key = (guard.producer_id, guard.producer_epoch)
+        key = (producer.producer_id, producer.producer_epoch)
         self._waiting[key] = self._waiting.get(key, 0) + 1
+        guard = self._guards.get(producer.producer_id, {}).get(producer.producer_epoch)
+        if guard is not None:
+            guard.lowest_sequence = min(guard.lowest_sequence, producer.base_sequence)
+            return guard
+        if self._count >= MAX_GUARDS:
+            self._drop(next(iter(next(iter(self._guards.values())).values())))
+        guard = VerificationGuard(*key, producer.base_sequence, supports_epoch_bump)
+        self._guards.setdefault(producer.producer_id, {})[producer.producer_epoch] = guard
+        self._count += 1
         return guard
 
     def end_waiting(self, guard: VerificationGuard, error: ErrorCode) -> None:
@@ -87,24 +95,6 @@ class VerificationGuards:
             is_refused = error is not ErrorCode.NONE and not error.retriable
             if is_refused and guard.is_current:
                 self._drop(guard)
-
-    def _obtain(self, producer: BatchProducer, *, supports_epoch_bump: bool) -> VerificationGuard:
-        guards = self._guards.get(producer.producer_id)
-        guard = None if guards is None else guards.get(producer.producer_epoch)
-        if guard is not None:
-            guard.lowest_sequence = min(guard.lowest_sequence, producer.base_sequence)
-            return guard
-        if self._count >= MAX_GUARDS:
-            self._drop(next(iter(next(iter(self._guards.values())).values())))
-        guard = VerificationGuard(
-            producer.producer_id,
-            producer.producer_epoch,
-            producer.base_sequence,
-            supports_epoch_bump=supports_epoch_bump,
-        )
-        self._guards.setdefault(producer.producer_id, {})[producer.producer_epoch] = guard
-        self._count += 1
-        return guard
 
     def drop_up_to(self, producer_id: int, producer_epoch: int) -> None:
         guards = self._guards.get(producer_id)
