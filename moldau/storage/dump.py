@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from crc32c import crc32c
-
 from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
 from moldau.protocol.errors import RemoteProtocolError
@@ -40,9 +38,11 @@ from moldau.protocol.records import (
     decode_records,
     read_batch_header,
 )
+from moldau.protocol.records.header import CRC_COVERED_FROM
 from moldau.protocol.schema import Message, Struct
 from moldau.protocol.types import uuid_to_base64
 from moldau.runtime.filesystem import File, Filesystem
+from moldau.storage.batch_scan import crc32c_from
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
@@ -170,7 +170,6 @@ Row = dict[str, Any]
 
 MAX_DECODED_BYTES = 256 * 1024 * 1024
 _PIECE_BYTES = 4 * 1024 * 1024
-_CRC_COVERED_FROM = 21
 _CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
 
@@ -245,14 +244,14 @@ def read_framed_header(file: File, position: int, end: int) -> BatchHeader:
 
 def batch_crc(file: File, position: int, header: BatchHeader) -> int:
     """CRC-32C over what a batch's header says it covers. Raises: OSError."""
-    at = position + _CRC_COVERED_FROM
+    at = position + CRC_COVERED_FROM
     end = position + header.size_bytes
     crc = 0
     while at < end:
         data = file.pread(min(_PIECE_BYTES, end - at), at)
         if not data:
             break
-        crc = crc32c(data, crc)
+        crc = crc32c_from(data, crc)
         at += len(data)
     return crc
 

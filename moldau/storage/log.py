@@ -107,12 +107,11 @@ class Log:
         clean_shutdown: bool = False,
         first_dirty_offset: int | None = None,
         producer_expiration_ms: int = 24 * 3600 * 1000,
-        open_segments: OpenSegments | None = None,
     ) -> Log:
         """Open, recover or create the log in `directory`. Blocks on the disk; any one thread.
 
         Damage below the recovery point, or a failing disk, gives a log that is offline.
-        `open_segments` is shared by all logs of a loop. Raises: DiskFull.
+        Raises: DiskFull.
         """
         producers = ProducerState(filesystem, directory, producer_expiration_ms)
         segments = LogSegments(filesystem, clock, directory, producers, OpenSegments(limit=4))
@@ -138,7 +137,7 @@ class Log:
             if isinstance(error, OSError) and is_out_of_room(error):
                 raise DiskFull(f"{log.name}: no room to open it: {error}") from None
             log.take_offline(f"cannot be opened: {error}")
-        segments.share_open_segments(OpenSegments() if open_segments is None else open_segments)
+        segments.share_open_segments(OpenSegments())
         return log
 
     def __repr__(self) -> str:

@@ -27,7 +27,6 @@ from moldau.protocol.schema import Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
-from moldau.runtime.network import Network
 from moldau.server.outgoing import Offload, run_inline
 
 MAX_WAITING_REQUESTS: Final = 1_000
@@ -158,7 +157,7 @@ class NetworkControllerChannel:
         own: this process's controller, asked directly while it is the active one; None without one.
         request_timeout_ms: `controller.socket.timeout.ms`; the connection to a controller that owes
             an answer for so long is closed.
-        network, clock: the simulation's, or None for the machine's.
+        clock: the simulation's, or None for the machine's.
         offload: runs the coding of clients' requests beside the loop: they may be large.
     """
 
@@ -168,7 +167,6 @@ class NetworkControllerChannel:
         *,
         own: OwnController | None = None,
         client_id: str = "moldau-broker",
-        network: Network | None = None,
         clock: Clock | None = None,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
@@ -181,20 +179,15 @@ class NetworkControllerChannel:
         self._links = {
             lane: LeaderLink(
                 client_id=f"{client_id}-{lane}",
-                network=network,
                 clock=clock,
                 request_timeout_ms=request_timeout_ms,
             )
             for lane in (*dict.fromkeys(_LANES.values()), _CLIENTS_LANE)
         }
         self._correlation_ids = itertools.cycle(range(2**31))
-        self._waiting_count = 0
+        self.waiting_count = 0
         self._leader_changed = asyncio.Event()
         self._is_closed = False
-
-    @property
-    def waiting_count(self) -> int:
-        return self._waiting_count
 
     def leader_changed(self) -> None:
         """The quorum has another leader, or none: stop waiting for answers of the old one."""
@@ -230,13 +223,13 @@ class NetworkControllerChannel:
         return await self._send(_Asked(request, principal, client), timeout_ms)
 
     async def _send(self, asked: _Asked[Response], timeout_ms: int) -> ControllerAnswer[Response]:
-        if self._waiting_count >= MAX_WAITING_REQUESTS:
+        if self.waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
-        self._waiting_count += 1
+        self.waiting_count += 1
         try:
             return await self._try(asked, timeout_ms)
         finally:
-            self._waiting_count -= 1
+            self.waiting_count -= 1
 
     async def _try(self, asked: _Asked[Response], timeout_ms: int) -> ControllerAnswer[Response]:
         loop = asyncio.get_running_loop()

@@ -28,7 +28,6 @@ INVALID_SESSION_ID: Final = 0
 INITIAL_SESSION_EPOCH: Final = 0
 FINAL_SESSION_EPOCH: Final = -1
 MAX_SESSION_EPOCH: Final = 2**31 - 1
-DEFAULT_MAX_SESSIONS: Final = 1_000
 MIN_EVICTION_MS: Final = 120_000
 """A session used or founded within this time is protected from eviction, see `_make_room`."""
 
@@ -135,9 +134,7 @@ class FetchSessionCache:
     the session they name; an incremental fetch must carry the epoch that follows the last one.
     """
 
-    def __init__(
-        self, clock: Clock, random: Random, *, max_sessions: int = DEFAULT_MAX_SESSIONS
-    ) -> None:
+    def __init__(self, clock: Clock, random: Random, *, max_sessions: int) -> None:
         self._clock = clock
         self._random = random
         self._max_sessions = max_sessions

@@ -445,9 +445,6 @@ def _apply_offsets(
     return FollowerStep.BACK_OFF if step is FollowerStep.ASK_OFFSETS else step
 
 
-FetcherKey = tuple[int, int]
-
-
 @dataclass(slots=True)
 class _Assignment:
     partition: Partition
@@ -475,7 +472,8 @@ class FetcherManager:
         self._registry = registry
         self._on_fault = on_fault
         self._assignments: dict[TopicPartition, _Assignment] = {}
-        self._fetchers: dict[FetcherKey, ReplicaFetcher] = {}
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        """By leader and number."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._dead_count = 0
         self._sweeps = False
