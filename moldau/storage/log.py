@@ -224,10 +224,8 @@ class Log:
 
         A batch that an idempotent producer sends again is not written; the result names its first
         offsets. Never raises for bad input or a bad disk: the result carries the error.
-
-        Args:
-            verification: for a client's batch that begins a transaction (KIP-890).
-            transaction_version: for a marker: of the transaction that it ends.
+        `verification` is for a client's batch that begins a transaction (KIP-890),
+        `transaction_version` for a marker: of the transaction that it ends.
         """
         if self.offline:
             return self._storage_error(self.offline_reason)

@@ -124,7 +124,7 @@ class LogJobs:
             settings.retention_check_interval_ms,
             partial(self._visit, "retention", self.retain),
         )
-        self.flush_check = self._job("flush", settings.flush_check_interval_ms, self._flush_due)
+        self._job("flush", settings.flush_check_interval_ms, self._flush_due)
         self.recovery_points = self._job(
             "recovery points",
             settings.recovery_point_checkpoint_interval_ms,
@@ -140,7 +140,7 @@ class LogJobs:
             settings.high_watermark_checkpoint_interval_ms,
             partial(self._checkpoint, HIGH_WATERMARK_CHECKPOINT),
         )
-        self.producer_expiry = self._job(
+        self._job(
             "producer expiry",
             settings.producer_expiration_check_interval_ms,
             partial(self._visit, "expiry", Log.expire_producers),

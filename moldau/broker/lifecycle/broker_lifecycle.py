@@ -251,11 +251,8 @@ class BrokerLifecycle:
         timeout_ms: int = CONTROLLED_SHUTDOWN_TIMEOUT_MS,
         silence_ms: int = CONTROLLER_SILENCE_MS,
     ) -> bool:
-        """Ask the controller to move leadership away; True when that is done and committed.
-
-        Args:
-            timeout_ms: how long to wait at most.
-            silence_ms: how long without any answer of a controller.
+        """Ask the controller to move leadership away; True when that is done and committed. Waits
+        `timeout_ms` at most, and `silence_ms` without any answer of a controller.
         """
         if self._heartbeats is None:
             return False
@@ -406,12 +403,9 @@ class BrokerLifecycle:
 
 
 class RegistrationTracker:
-    """A metadata publisher that has the registration sent again when it lacks log directories: the
-    cluster's `metadata.version` did not know them when this broker registered, and does now
-    (KIP-858).
-
-    Args:
-        refresh: sends the registration again, under the same incarnation id.
+    """A metadata publisher that has the registration sent again, under the same incarnation id,
+    when it lacks log directories: the cluster's `metadata.version` did not know them when this
+    broker registered, and does now (KIP-858).
     """
 
     def __init__(self, broker_id: int, refresh: Callable[[], None]) -> None:

@@ -75,10 +75,7 @@ class ControllerChannel(Protocol):
     async def send(
         self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Response:
-        """Answer with the controller's response to a request of the broker's own.
-
-        Args:
-            principal: on whose behalf.
+        """The controller's response to a request of the broker's own, on behalf of `principal`.
 
         Raises:
             ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.

@@ -347,15 +347,11 @@ class Partition:
     def isr_change_answered(
         self, change: IsrChange, error: ErrorCode, state: PartitionState | None
     ) -> IsrChange | None:
-        """Take over the controller's answer to a proposal.
+        """Take over the controller's answer to a proposal: an error, or NONE and the state in which
+        the partition is now. An error that does not answer this proposal, of a lost connection for
+        instance, means that it has to be sent again.
 
-        Args:
-            error: of the answer; any that does not answer this proposal, a lost connection for
-                instance, means that the proposal has to be sent again.
-            state: with NONE, what the partition is now; its replicas may be left out.
-
-        Returns:
-            What to send next: the same proposal again, or one that is due now.
+        Returns what to send next: the same proposal again, or one that is due now.
         """
         core = self.core
         before = core.isr
@@ -529,14 +525,11 @@ class Partition:
         self, producer: BatchProducer, *, supports_epoch_bump: bool
     ) -> VerificationGuard | ErrorCode | None:
         """Begin the verification of a batch, before its coordinator is asked.
+        `supports_epoch_bump`: the request is of a version that gives each transaction an epoch.
 
-        Args:
-            supports_epoch_bump: the request is of a version that gives each transaction an epoch.
-
-        Returns:
-            A guard; None when no question is needed, because the log holds the transaction's
-            beginning already, and no earlier batch waits for an answer, so that none is overtaken;
-            or the error for which this broker cannot append at all.
+        Returns a guard; None when no question is needed, because the log holds the transaction's
+        beginning already, and no earlier batch waits for an answer, so that none is overtaken; or
+        the error for which this broker cannot append at all.
         """
         if not self.core.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -58,12 +58,8 @@ def _caught_up_order(replica: ReplicaFigures) -> tuple[int, float, int]:
 class ReadReplicas:
     """Chooses by what the leader and the newest metadata know.
 
-    Args:
-        selector_class: `replica.selector.class`; None when all consumers read from leaders.
-        image: the newest metadata.
-
-    Raises:
-        ValueError: a class that is not served; configuration has refused it before.
+    `selector_class` is `replica.selector.class`, None when all consumers read from leaders. Raises:
+    ValueError for a class that is not served; configuration has refused it before.
     """
 
     def __init__(self, selector_class: str | None, image: Callable[[], MetadataImage]) -> None:
@@ -82,10 +78,8 @@ class ReadReplicas:
     def preferred(
         self, partition: Partition, client_rack_id: str, fetch_offset: int, listener_name: str
     ) -> int:
-        """The follower that a consumer of a partition led here should read from, -1 for none.
-
-        Args:
-            listener_name: the consumer's; a replica that it cannot reach by it is of no use.
+        """The follower that a consumer of a partition led here should read from, -1 for none. A
+        replica that it cannot reach by its listener is of no use.
         """
         if not self.is_enabled:
             return NO_PREFERRED_READ_REPLICA

@@ -38,7 +38,6 @@ class CleaningJob:
     cleaning has seen what lies at or after `first_dirty_offset`.
     """
 
-    name: str
     directory: str
     segments: tuple[SourceSegment, ...]
     first_dirty_offset: int
