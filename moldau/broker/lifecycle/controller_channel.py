@@ -27,6 +27,7 @@ from moldau.protocol.schema import Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+from moldau.runtime.network import Network
 from moldau.server.outgoing import Offload, run_inline
 
 MAX_WAITING_REQUESTS: Final = 1_000
@@ -154,7 +155,7 @@ class NetworkControllerChannel:
         own: this process's controller, asked directly while it is the active one; None without one.
         request_timeout_ms: `controller.socket.timeout.ms`; the connection to a controller that owes
             an answer for so long is closed.
-        clock: the simulation's, or None for the machine's.
+        network, clock: the simulation's, or None for the machine's.
         offload: runs the coding of clients' requests beside the loop: they may be large.
     """
 
@@ -164,6 +165,7 @@ class NetworkControllerChannel:
         *,
         own: OwnController | None = None,
         client_id: str = "moldau-broker",
+        network: Network | None = None,
         clock: Clock | None = None,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
@@ -176,6 +178,7 @@ class NetworkControllerChannel:
         self._links = {
             lane: LeaderLink(
                 client_id=f"{client_id}-{lane}",
+                network=network,
                 clock=clock,
                 request_timeout_ms=request_timeout_ms,
             )
