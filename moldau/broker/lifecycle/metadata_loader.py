@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final, Protocol
 
-from moldau.broker.lifecycle.cluster_view import alive_brokers
 from moldau.broker.lifecycle.controller_channel import (
     DEFAULT_TIMEOUT_MS,
     INTERNAL_PRINCIPAL,
@@ -95,8 +94,14 @@ class MetadataLoader:
 
     def controller_id_for_clients(self) -> int:
         """The controller as clients see it: a broker, which forwards their requests (KIP-590)."""
-        alive = alive_brokers(self.image)
-        return self._broker_id if self._broker_id in alive else next(iter(alive), -1)
+        alive = [
+            broker_id
+            for broker_id, registration in self.image.cluster.brokers.items()
+            if not registration.fenced
+        ]
+        if self._broker_id in alive:
+            return self._broker_id
+        return min(alive, default=-1)
 
     async def wait_until(self, condition: Callable[[MetadataImage], bool]) -> None:
         """Return when an image satisfies `condition`; callers bring their own time limit.
