@@ -28,6 +28,7 @@ from moldau.protocol.records import (
     validate_header,
     verify_crc,
 )
+from moldau.protocol.records.header import CODEC_MASK, TRANSACTIONAL_BIT
 from moldau.storage.faults import AppendRejected
 from moldau.storage.log_config import MAX_INT64, LogConfig
 from moldau.storage.segment import MAX_RELATIVE_OFFSET
@@ -41,11 +42,9 @@ _MAX_EXPANSION = (1, 1032, 64, 255, 32768)
 snappy, lz4 and zstd (a run of 128 KB in four bytes). A larger count is false and would cost
 offsets."""
 _MAX_CODEC = 4
-_CODEC_MASK = 0x07
 _LENGTH = Struct(">i")
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22
-_TRANSACTIONAL_BIT: Final = 0x10
 _PRODUCER: Final = Struct(">qhi")
 _PRODUCER_AT: Final = 43
 MAX_INLINE_KEY_CHECKS = 5_000
@@ -108,7 +107,7 @@ def transactional_producer(records: bytearray | memoryview) -> BatchProducer | N
     """The producer of a transactional batch of magic 2; None for anything else."""
     if (
         len(records) < BATCH_HEADER_SIZE
-        or not records[_ATTRIBUTES_AT] & _TRANSACTIONAL_BIT
+        or not records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT
         or records[_MAGIC_AT] != 2
     ):
         return None
@@ -152,7 +151,7 @@ def check_batches(
             records_bytes = header.batch_length + 12 - BATCH_HEADER_SIZE
             if (
                 header.record_count * MIN_RECORD_BYTES
-                > records_bytes * _MAX_EXPANSION[header.attributes & _CODEC_MASK]
+                > records_bytes * _MAX_EXPANSION[header.attributes & CODEC_MASK]
             ):
                 raise InvalidBatch(
                     InvalidBatchReason.BAD_COUNT,
@@ -200,13 +199,13 @@ def _is_plain(header: BatchHeader) -> bool:
     attributes = header.attributes
     return (
         not attributes & ~_CLIENT_ATTRIBUTES
-        and attributes & _CODEC_MASK <= _MAX_CODEC
+        and attributes & CODEC_MASK <= _MAX_CODEC
         and header.record_count == header.last_offset_delta + 1 > 0
         and header.base_offset == 0
         and (
             (header.base_sequence >= 0 and header.producer_epoch >= 0)
             if header.producer_id >= 0
-            else not attributes & ~_CODEC_MASK
+            else not attributes & ~CODEC_MASK
         )
     )
 
@@ -404,7 +403,7 @@ def needs_preparation(records: bytearray | memoryview, config: LogConfig) -> boo
     compacts = config.compacts
     try:
         for _, header in iter_batches(records):
-            codec = header.attributes & _CODEC_MASK
+            codec = header.attributes & CODEC_MASK
             if header.record_count and (
                 (target is not None and codec != target)
                 or (compacts and (codec or header.record_count > MAX_INLINE_KEY_CHECKS))
@@ -435,7 +434,7 @@ def prepare(records: bytearray | memoryview, config: LogConfig) -> PreparedRecor
                 )
             if config.compacts:
                 _require_keys(records, position, header)
-            if target is None or header.attributes & _CODEC_MASK == target:
+            if target is None or header.attributes & CODEC_MASK == target:
                 prepared += records[position : position + header.size_bytes]
             else:
                 prepared += recompress(records, position, header, target, config.compression_level)

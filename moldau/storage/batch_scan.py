@@ -27,7 +27,7 @@ HEADER_SCAN_BYTES = 8 * 1024
 VERIFY_SCAN_BYTES = 1024 * 1024
 """Read at a time when every byte is wanted; memory stays at that, however large a batch is."""
 
-_crc32c_from = cast("Callable[[Buffer, int], int]", crc32c)
+crc32c_from = cast("Callable[[Buffer, int], int]", crc32c)
 _NO_BYTES = memoryview(b"")
 
 _MAX_BASE_OFFSET = 2**63 - 1 - 2**31
@@ -125,7 +125,7 @@ def _streamed_crc(file: File, position: int, header: BatchHeader, buffer: bytear
                     InvalidBatchReason.TRUNCATED, "the file ends early", position=position
                 )
             with wanted[:count] as part:
-                crc = _crc32c_from(part, crc)
+                crc = crc32c_from(part, crc)
         at += count
     return crc
 

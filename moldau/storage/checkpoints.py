@@ -18,6 +18,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -257,12 +258,9 @@ def write_partition_metadata_unsynced(
 ) -> None:
     """Record the topic id, safe against a kill but not yet against a power loss. Raises OSError."""
     path = os.path.join(directory, PARTITION_METADATA)
-    file = filesystem.open(path + ".tmp", create=True)
-    try:
+    with closing(filesystem.open(path + ".tmp", create=True)) as file:
         file.truncate(0)
         file.append(_encode(topic_id))
-    finally:
-        file.close()
     filesystem.rename(path + ".tmp", path)
 
 
@@ -270,11 +268,8 @@ def sync_partition_metadata(filesystem: Filesystem, directory: str) -> None:
     """Make the file and the names in the directory durable. Raises OSError."""
     path = os.path.join(directory, PARTITION_METADATA)
     if filesystem.exists(path):
-        file = filesystem.open(path)
-        try:
+        with closing(filesystem.open(path)) as file:
             file.fsync()
-        finally:
-            file.close()
     filesystem.fsync_directory(directory)
 
 

@@ -17,11 +17,10 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
-
-from crc32c import crc32c
 
 from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
@@ -31,6 +30,7 @@ from moldau.protocol.records import (
     BatchHeader,
     ControlRecordType,
     InvalidBatch,
+    InvalidBatchReason,
     Record,
     TimestampType,
     decode_control_key,
@@ -38,9 +38,11 @@ from moldau.protocol.records import (
     decode_records,
     read_batch_header,
 )
+from moldau.protocol.records.header import CRC_COVERED_FROM
 from moldau.protocol.schema import Message, Struct
 from moldau.protocol.types import uuid_to_base64
 from moldau.runtime.filesystem import File, Filesystem
+from moldau.storage.batch_scan import crc32c_from
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,
@@ -168,7 +170,6 @@ Row = dict[str, Any]
 
 MAX_DECODED_BYTES = 256 * 1024 * 1024
 _PIECE_BYTES = 4 * 1024 * 1024
-_CRC_COVERED_FROM = 21
 _CODEC_NAMES = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state")
 
@@ -198,24 +199,16 @@ def batch_rows(file: File, topic: str, options: DumpOptions) -> Iterator[Row]:
     end = file.size_bytes
     limit = end if options.max_bytes is None else min(end, options.max_bytes)
     while position < limit:
-        head = file.pread(min(BATCH_HEADER_SIZE, end - position), position)
-        if not any(head) and _is_zero(file, position, end):
-            yield {
-                "row": "note",
-                "position": position,
-                "reason": f"{end - position} preallocated zero bytes follow",
-            }
-            return
         try:
-            header = read_batch_header(head)
+            header = read_framed_header(file, position, end)
         except InvalidBatch as error:
-            yield _error(position, error.message)
+            if _is_zero(file, position, end):
+                reason = f"{end - position} preallocated zero bytes follow"
+                yield {"row": "note", "position": position, "reason": reason}
+            else:
+                yield _error(position, error.message)
             return
         size_bytes = header.size_bytes
-        if position + size_bytes > end:
-            left = end - position
-            yield _error(position, f"a batch of {size_bytes} bytes where {left} are left")
-            return
         is_valid = batch_crc(file, position, header) == header.crc
         yield batch_row(header, position, is_valid)
         if options.wants_records:
@@ -237,16 +230,28 @@ def _is_zero(file: File, position: int, end: int) -> bool:
     return True
 
 
+def read_framed_header(file: File, position: int, end: int) -> BatchHeader:
+    """The header of the batch at `position`, which is whole. Raises: InvalidBatch, OSError."""
+    try:
+        header = read_batch_header(file.pread(min(BATCH_HEADER_SIZE, end - position), position))
+    except InvalidBatch as error:
+        raise error.at(position) from None
+    if position + header.size_bytes > end:
+        text = f"a batch of {header.size_bytes} bytes where {end - position} are left"
+        raise InvalidBatch(InvalidBatchReason.TRUNCATED, text, position=position)
+    return header
+
+
 def batch_crc(file: File, position: int, header: BatchHeader) -> int:
     """CRC-32C over what a batch's header says it covers. Raises: OSError."""
-    at = position + _CRC_COVERED_FROM
+    at = position + CRC_COVERED_FROM
     end = position + header.size_bytes
     crc = 0
     while at < end:
         data = file.pread(min(_PIECE_BYTES, end - at), at)
         if not data:
             break
-        crc = crc32c(data, crc)
+        crc = crc32c_from(data, crc)
         at += len(data)
     return crc
 
@@ -402,11 +407,8 @@ def _log_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterat
             "endOffset": int(match[1]),
             "leaderEpoch": int(match[2][1:]),
         }
-    file = filesystem.open(path, write=False)
-    try:
+    with closing(filesystem.open(path, write=False)) as file:
         yield from batch_rows(file, topic, options)
-    finally:
-        file.close()
 
 
 def _index_rows(filesystem: Filesystem, path: str, options: DumpOptions) -> Iterator[Row]:

@@ -10,6 +10,7 @@ exactly as long as its entries. Source: Kafka's log segment format, KIP-33, KIP-
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, NamedTuple
@@ -45,10 +46,7 @@ class SparseIndex:
     _populated_bytes: int = 0
 
     def open_for_append(self, max_size_bytes: int) -> None:
-        """Map the file at its full preallocated size, keeping its entries.
-
-        Raises: OSError.
-        """
+        """Map the file at its full preallocated size, keeping its entries. Raises: OSError."""
         self.load()
         capacity = max(max_size_bytes // self.ENTRY.size, MIN_ENTRY_COUNT, self.entry_count)
         if self.capacity == capacity:
@@ -91,8 +89,7 @@ class SparseIndex:
         """Drop all entries and begin an empty trimmed file. Raises: OSError."""
         self.abandon()
         self.entry_count = 0
-        mapped = self._filesystem.map(self.path, 0, create=True)
-        mapped.close()
+        self._filesystem.map(self.path, 0, create=True).close()
 
     def _unmap(self) -> None:
         mapped, self._mapped = self._mapped, None
@@ -163,11 +160,8 @@ class SparseIndex:
         """
         next_boundary = (position // POPULATE_BYTES + 1) * POPULATE_BYTES
         end = min(next_boundary + self.ENTRY.size, self.capacity * self.ENTRY.size)
-        file = self._filesystem.open(self.path)
-        try:
+        with closing(self._filesystem.open(self.path)) as file:
             file.pwrite(bytes(end - position), position)
-        finally:
-            file.close()
         self._populated_bytes = end
 
     def keep(self, entry_count: int) -> None:
@@ -220,7 +214,7 @@ class OffsetIndex(SparseIndex):
         if last is None:
             return True
         first = self.entry(0)
-        ordered = first < last and first[1] < last[1] if self.entry_count > 1 else True
+        ordered = self.entry_count == 1 or (first < last and first[1] < last[1])
         return ordered and last[0] >= 0 and first[1] >= 0 and last[1] < max(log_size_bytes, 1)
 
     def truncate_to(self, offset: int) -> None:
@@ -344,9 +338,7 @@ class TransactionIndex:
         return self._entries
 
     def _read(self) -> list[AbortedTransaction]:
-        if not self._filesystem.exists(self.path):
-            return []
-        data = self._filesystem.read_bytes(self.path)
+        data = self._filesystem.read_bytes(self.path) if self.exists() else b""
         if len(data) % TXN_ENTRY.size:
             raise ValueError(f"{self.path}: {len(data)} bytes are no whole entries")
         entries: list[AbortedTransaction] = []
@@ -377,11 +369,8 @@ class TransactionIndex:
         if self._rebuilding:
             entries.append(aborted)
             return
-        file = self._filesystem.open(self.path, create=True)
-        try:
+        with closing(self._filesystem.open(self.path, create=True)) as file:
             file.append(TXN_ENTRY.pack(_TXN_VERSION, *aborted))
-        finally:
-            file.close()
         entries.append(aborted)
 
     def truncate_to(self, offset: int) -> None:
@@ -389,11 +378,8 @@ class TransactionIndex:
         entries = self.entries()
         kept = [entry for entry in entries if entry.last_offset < offset]
         if len(kept) < len(entries):
-            file = self._filesystem.open(self.path)
-            try:
+            with closing(self._filesystem.open(self.path)) as file:
                 file.truncate(len(kept) * TXN_ENTRY.size)
-            finally:
-                file.close()
             self._entries = kept
 
     def begin_rebuild(self) -> None:
@@ -408,7 +394,7 @@ class TransactionIndex:
         """
         self._rebuilding = False
         data = encode_entries(self.entries())
-        exists = self._filesystem.exists(self.path)
+        exists = self.exists()
         if not data and exists:
             self._filesystem.unlink(self.path)
         elif data and not (exists and self._filesystem.read_bytes(self.path) == data):

@@ -89,16 +89,14 @@ class LeaderEpochCache:
 
         Entries that contradict (newer epochs or later starts) are dropped: the log was cut there.
         """
-        if leader_epoch <= self.latest_epoch:
-            # Known; or lower, which can only come after a truncation, which cut the cache.
-            if leader_epoch == self.latest_epoch or leader_epoch < 0:
-                return
-            kept = [e for e in self.entries if e.leader_epoch < leader_epoch]
-        else:
-            kept = self.entries
-        if leader_epoch < 0:
+        if leader_epoch < 0 or leader_epoch == self.latest_epoch:
             return
-        kept = [e for e in kept if e.start_offset < start_offset]
+        # A lower epoch can only come after a truncation, which cut the cache.
+        kept = [
+            each
+            for each in self.entries
+            if each.leader_epoch < leader_epoch and each.start_offset < start_offset
+        ]
         self._replace([*kept, EpochStartOffset(leader_epoch, start_offset)])
         self.is_dirty = True
 

@@ -107,12 +107,11 @@ class Log:
         clean_shutdown: bool = False,
         first_dirty_offset: int | None = None,
         producer_expiration_ms: int = 24 * 3600 * 1000,
-        open_segments: OpenSegments | None = None,
     ) -> Log:
         """Open, recover or create the log in `directory`. Blocks on the disk; any one thread.
 
         Damage below the recovery point, or a failing disk, gives a log that is offline.
-        `open_segments` is shared by all logs of a loop. Raises: DiskFull.
+        Raises: DiskFull.
         """
         producers = ProducerState(filesystem, directory, producer_expiration_ms)
         segments = LogSegments(filesystem, clock, directory, producers, OpenSegments(limit=4))
@@ -138,7 +137,7 @@ class Log:
             if isinstance(error, OSError) and is_out_of_room(error):
                 raise DiskFull(f"{log.name}: no room to open it: {error}") from None
             log.take_offline(f"cannot be opened: {error}")
-        segments.share_open_segments(OpenSegments() if open_segments is None else open_segments)
+        segments.share_open_segments(OpenSegments())
         return log
 
     def __repr__(self) -> str:
@@ -225,10 +224,8 @@ class Log:
 
         A batch that an idempotent producer sends again is not written; the result names its first
         offsets. Never raises for bad input or a bad disk: the result carries the error.
-
-        Args:
-            verification: for a client's batch that begins a transaction (KIP-890).
-            transaction_version: for a marker: of the transaction that it ends.
+        `verification` is for a client's batch that begins a transaction (KIP-890),
+        `transaction_version` for a marker: of the transaction that it ends.
         """
         if self.offline:
             return self._storage_error(self.offline_reason)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
 from moldau.protocol.records import Codec
@@ -36,11 +37,7 @@ _MANAGER_KEYS: Final = {
 
 _CODEC_BY_NAME = {
     "uncompressed": Codec.NONE,
-    "none": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
+    **{codec.name.lower(): codec for codec in Codec},
 }
 
 
@@ -87,16 +84,16 @@ class LogConfig:
     """How long a segment takes records: `segment_ms`, or less to keep `max_compaction_lag_ms`."""
 
     def __post_init__(self) -> None:
+        derive = partial(object.__setattr__, self)  # the class is frozen
         if self.compression_type != "producer":
-            object.__setattr__(self, "target_codec", _CODEC_BY_NAME[self.compression_type])
-        uses_log_append_time = self.message_timestamp_type == "LogAppendTime"
-        object.__setattr__(self, "uses_log_append_time", uses_log_append_time)
-        object.__setattr__(self, "compacts", "compact" in self.cleanup_policy)
-        object.__setattr__(self, "looks_at_records", self.compacts or self.target_codec is not None)
+            derive("target_codec", _CODEC_BY_NAME[self.compression_type])
+        derive("uses_log_append_time", self.message_timestamp_type == "LogAppendTime")
+        derive("compacts", "compact" in self.cleanup_policy)
+        derive("looks_at_records", self.compacts or self.target_codec is not None)
         max_segment_ms = self.segment_ms
         if self.compacts and self.max_compaction_lag_ms > 0:
             max_segment_ms = min(max_segment_ms, self.max_compaction_lag_ms)
-        object.__setattr__(self, "max_segment_ms", max_segment_ms)
+        derive("max_segment_ms", max_segment_ms)
 
     @property
     def deletes(self) -> bool:

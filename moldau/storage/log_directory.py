@@ -125,19 +125,17 @@ def open_log_directories(
     """
     assert paths, "a node has at least one log directory"
     offline: dict[str, str] = {}
-    locked: list[tuple[str, DirectoryLock]] = []
+    found: list[tuple[str, DirectoryLock, MetaProperties]] = []
     try:
-        found: list[tuple[str, DirectoryLock, MetaProperties]] = []
         for path in _distinct(paths):
             opened = _lock_and_read(filesystem, path, offline)
             if opened is not None:
-                locked.append((path, opened[0]))
                 found.append((path, *opened))
         if not found:
             raise LogDirectoryError("; ".join(offline.values()))
         _check_identities([(path, meta) for path, _, meta in found], cluster_id, node_id)
     except LogDirectoryError:
-        for _, lock in locked:
+        for _, lock, _ in found:
             lock.release()
         raise
     return _claim(filesystem, found, offline, random)
@@ -241,40 +239,6 @@ def _check_identities(
                     f"log directories {other} and {path} have the same directory.id: "
                     "one is a copy of the other"
                 )
-
-
-def format_log_directory(
-    filesystem: Filesystem,
-    path: str,
-    *,
-    cluster_id: str,
-    node_id: int,
-    random: random_module.Random,
-    ignore_formatted: bool = False,
-) -> MetaProperties:
-    """Make a directory and give it an identity; one that has an identity keeps it.
-
-    Raises:
-        LogDirectoryError: it is formatted already (and `ignore_formatted` is False, or it belongs
-            to another cluster or node), or it cannot be written.
-    """
-    try:
-        make_durably(filesystem, os.path.abspath(path))
-        existing = read_meta_properties(filesystem, path)
-        if existing is not None:
-            if not ignore_formatted:
-                raise LogDirectoryError(f"log directory {path} is already formatted")
-            _check_identities([(path, existing)], cluster_id, node_id)
-            return existing
-        meta = MetaProperties(cluster_id, node_id, UUID(int=random_topic_id(random).int))
-        write_meta_properties(filesystem, path, meta)
-    except OSError as error:
-        raise LogDirectoryError(
-            f"log directory {path} cannot be formatted: {describe(error)}"
-        ) from None
-    except CorruptFile as error:
-        raise LogDirectoryError(str(error)) from None
-    return meta
 
 
 def make_durably(filesystem: Filesystem, path: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
@@ -38,11 +38,10 @@ from moldau.storage.periodic import PeriodicJob
 if TYPE_CHECKING:
     from moldau.storage.log_manager import LogManager
 
-MAX_REMOVALS_PER_CALL = 64
-"""Paths removed in one visit to a disk thread, so that others get their turn."""
-
 logger = logging.getLogger("moldau.storage")
 
+MAX_REMOVALS_PER_CALL = 64
+"""Paths removed in one visit to a disk thread, so that others get their turn."""
 
 MAX_LOGS_PER_VISIT = 64
 """Logs looked at before other callbacks of the loop get their turn."""
@@ -121,9 +120,11 @@ class LogJobs:
         self._ends_when_last_seen: dict[TopicPartition, int] = {}
         self._jobs: list[PeriodicJob] = []
         self.retention = self._job(
-            "retention", settings.retention_check_interval_ms, self._apply_retention
+            "retention",
+            settings.retention_check_interval_ms,
+            partial(self._visit, "retention", self.retain),
         )
-        self.flush_check = self._job("flush", settings.flush_check_interval_ms, self._flush_due)
+        self._job("flush", settings.flush_check_interval_ms, self._flush_due)
         self.recovery_points = self._job(
             "recovery points",
             settings.recovery_point_checkpoint_interval_ms,
@@ -139,16 +140,18 @@ class LogJobs:
             settings.high_watermark_checkpoint_interval_ms,
             partial(self._checkpoint, HIGH_WATERMARK_CHECKPOINT),
         )
-        self.producer_expiry = self._job(
+        self._job(
             "producer expiry",
             settings.producer_expiration_check_interval_ms,
-            self._expire_producers,
+            partial(self._visit, "expiry", Log.expire_producers),
         )
         self.rest = self._job("rest", settings.idle_check_interval_ms, self._rest_idle)
         self.rolled_flush = self._job("flush after roll", NEVER_MS, self._flush_rolled)
         self.sync_created = self._job("sync of new", NEVER_MS, self._sync_created)
 
-    def _job(self, name: str, interval_ms: int, run: Callable[[], Awaitable[None]]) -> PeriodicJob:
+    def _job(
+        self, name: str, interval_ms: int, run: Callable[[], Coroutine[object, None, None]]
+    ) -> PeriodicJob:
         job = PeriodicJob(name, self._manager.clock, interval_ms, run)
         self._jobs.append(job)
         return job
@@ -211,7 +214,7 @@ class LogJobs:
         except LogOffline as error:
             logger.error("%s", error)
 
-    async def _flush_all(self, logs: Sequence[Log]) -> None:
+    async def flush_all(self, logs: Iterable[Log]) -> None:
         waiting = list(reversed(self._troubled_last("flush", logs)))
 
         async def work() -> None:
@@ -225,9 +228,6 @@ class LogJobs:
             for _ in range(min(MAX_PARALLEL_FLUSHES, len(waiting))):
                 workers.create_task(work())
 
-    async def flush_all(self) -> None:
-        await self._flush_all(list(self._manager.logs()))
-
     def flush_soon(self, log: Log) -> None:
         """The log rolled: its closed segments will not change, so make them durable."""
         self._rolled[log.topic_partition] = log
@@ -238,7 +238,7 @@ class LogJobs:
             logs = list(self._rolled.values())
             self._rolled.clear()
             try:
-                await self._flush_all(logs)
+                await self.flush_all(logs)
                 logs.clear()
             finally:
                 for log in logs:
@@ -252,7 +252,7 @@ class LogJobs:
             if log.recovery_point < log.log_end_offset
             and now_ms - log.last_flush_ms >= log.config.flush_ms
         ]
-        await self._flush_all(due)
+        await self.flush_all(due)
 
     async def _sync_created(self) -> None:
         """Make new partition directories durable, names before anything that refers to them."""
@@ -269,9 +269,6 @@ class LogJobs:
             if postponed:
                 return  # A flush of such a partition, or the next new one, retries.
 
-    async def _apply_retention(self) -> None:
-        await self._visit("retention", self.retain)
-
     def retain(self, log: Log) -> None:
         """Apply the topic's retention, unless the log is being cleaned (the cleaner calls then)."""
         if self._manager.cleaner.is_cleaning(log):
@@ -282,12 +279,6 @@ class LogJobs:
             logger.error("%s", error)
         except DiskFull as error:
             logger.warning("%s", error)
-
-    async def _expire_producers(self) -> None:
-        def expire(log: Log) -> None:
-            log.expire_producers()
-
-        await self._visit("expiry", expire)
 
     async def _rest_idle(self) -> None:
         seen = self._ends_when_last_seen
@@ -308,7 +299,7 @@ class LogJobs:
         await self._visit("rest", look)
         self._ends_when_last_seen = still_open
 
-    async def _visit(self, what: str, action: Callable[[Log], None]) -> None:
+    async def _visit(self, what: str, action: Callable[[Log], object]) -> None:
         logs = self._troubled_last(what, self._manager.logs())
         for number, log in enumerate(logs, start=1):
             if not log.offline:

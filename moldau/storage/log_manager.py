@@ -20,6 +20,7 @@ import random as random_module
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -88,9 +89,6 @@ class LoadReport(NamedTuple):
     clean_directory_count: int
     previous_broker_epoch: int
     elapsed_ms: float
-
-
-UNKNOWN_BYTES = -1
 
 
 class PartitionDescription(NamedTuple):
@@ -252,8 +250,10 @@ class LogManager:
         log.segments.share_open_segments(self.open_segments)
         log.on_offline = self._log_went_offline
         log.on_roll = self.jobs.flush_soon
-        log.on_recovery_point_lowered = self._checkpoint_lowered_recovery_point
-        log.on_first_dirty_changed = self._checkpoint_first_dirty
+        log.on_recovery_point_lowered = partial(
+            self._write_checkpoint_of, name=RECOVERY_POINT_CHECKPOINT
+        )
+        log.on_first_dirty_changed = partial(self._write_checkpoint_of, name=CLEANER_CHECKPOINT)
         log.segments.schedule_deletion = self.jobs.removal.add
         self.table.put_online(log, directory)
 
@@ -473,15 +473,8 @@ class LogManager:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def _checkpoint_lowered_recovery_point(self, log: Log) -> None:
-        """Write the lowered recovery point durably, before bytes are cut off. Raises: OSError."""
-        self._write_checkpoint_of(log, RECOVERY_POINT_CHECKPOINT)
-
-    def _checkpoint_first_dirty(self, log: Log) -> None:
-        """Write durably how far compaction has seen the log. Raises: OSError."""
-        self._write_checkpoint_of(log, CLEANER_CHECKPOINT)
-
     def _write_checkpoint_of(self, log: Log, name: str) -> None:
+        """Write one offset of the log durably, before what depends on it. Raises: OSError."""
         directory = self.table.directory_of.get(log.topic_partition)
         if directory is not None:
             self._write_checkpoint(directory, name)
@@ -569,7 +562,7 @@ class LogManager:
         self._is_closing = True
         await self.cleaner.stop()
         await self.jobs.stop()
-        await self.jobs.flush_all()
+        await self.jobs.flush_all(self.logs())
         for number, log in enumerate(list(self.logs()), start=1):
             try:
                 log.close()
@@ -683,4 +676,4 @@ def describe_log_dirs(manager: LogManager) -> list[LogDirDescription]:
 
 
 def _offline(path: str) -> LogDirDescription:
-    return LogDirDescription(path, ErrorCode.KAFKA_STORAGE_ERROR, [], UNKNOWN_BYTES, UNKNOWN_BYTES)
+    return LogDirDescription(path, ErrorCode.KAFKA_STORAGE_ERROR, [], -1, -1)

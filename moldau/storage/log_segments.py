@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -474,7 +475,5 @@ class FlushJob:
             file = self.filesystem.open(path)
         except FileNotFoundError:
             return
-        try:
+        with closing(file):
             file.fsync()
-        finally:
-            file.close()

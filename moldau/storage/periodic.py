@@ -14,7 +14,7 @@ and what is not removed or compacted takes room.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.restarts import Restarts
@@ -29,7 +29,7 @@ class PeriodicJob:
         name: str,
         clock: Clock,
         interval_ms: int | Callable[[], int],
-        run: Callable[[], Awaitable[None]],
+        run: Callable[[], Coroutine[object, None, None]],
     ) -> None:
         """`interval_ms` is from the end of one run to the next; a function is called each time."""
         self._restarts = Restarts(f"storage job {name}")
@@ -86,12 +86,9 @@ class PeriodicJob:
         if self._stopped or self._task is not None:
             return
         self._again = self._is_pausing = False
-        task = asyncio.get_running_loop().create_task(self._guarded(), name=self._restarts.name)
+        task = asyncio.get_running_loop().create_task(self._run(), name=self._restarts.name)
         self._task = task
         task.add_done_callback(self._ended)
-
-    async def _guarded(self) -> None:
-        await self._run()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None

@@ -105,6 +105,10 @@ class ProducerEntry:
         return first_offset == NO_OFFSET or batch.last_offset < first_offset
 
 
+_UNKNOWN = ProducerEntry(producer_id=-1)
+"""Stands for any producer that the partition does not know."""
+
+
 class CompletedTransaction(NamedTuple):
     """A transaction whose marker is being appended: offsets [first_offset, last_offset]."""
 
@@ -137,16 +141,11 @@ class ProducerUpdate:
         self.started_first_offsets: list[int] = []
         self.resets_batches = False
         self.timestamp_ms = -1
-        if entry is None:
-            self.producer_epoch = NO_EPOCH
-            self.last_sequence = NO_SEQUENCE
-            self.coordinator_epoch = NO_EPOCH
-            self.current_txn_first_offset = NO_OFFSET
-        else:
-            self.producer_epoch = entry.producer_epoch
-            self.last_sequence = entry.last_sequence
-            self.coordinator_epoch = entry.coordinator_epoch
-            self.current_txn_first_offset = entry.current_txn_first_offset
+        known = _UNKNOWN if entry is None else entry
+        self.producer_epoch = known.producer_epoch
+        self.last_sequence = known.last_sequence
+        self.coordinator_epoch = known.coordinator_epoch
+        self.current_txn_first_offset = known.current_txn_first_offset
 
     def check_data(self, header: BatchHeader, verification: Verification | None) -> None:
         """Whether a client's batch may follow; `verification` if it begins a transaction.

@@ -14,6 +14,7 @@ import zlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
@@ -256,13 +257,9 @@ class LogSegment:
         self._open_segments = open_segments
 
     def paths(self) -> list[str]:
-        candidates = (
-            self.path,
-            self.offset_index.path,
-            self.time_index.path,
-            self.transaction_index.path,
-        )
-        return [path for path in candidates if self._filesystem.exists(path)]
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        paths = (stem + suffix for suffix in SEGMENT_SUFFIXES)
+        return [path for path in paths if self._filesystem.exists(path)]
 
     def discard(self) -> None:
         """Remove the files of a segment that was never written to. Raises: OSError."""
@@ -565,11 +562,8 @@ class LogSegment:
     def cut_damaged_end(self, position: int) -> None:
         """Cut a closed segment's log file at byte `position`. Raises: OSError."""
         self._close_log_file()
-        file = self._filesystem.open(self.path)
-        try:
+        with closing(self._filesystem.open(self.path)) as file:
             file.truncate(position)
-        finally:
-            file.close()
         self.size_bytes = position
 
     def check_end(self) -> BatchHeader | None:

@@ -20,12 +20,10 @@ from enum import Enum
 from struct import Struct
 
 from moldau.protocol.records import (
-    BATCH_HEADER_SIZE,
     BatchHeader,
     InvalidBatch,
     InvalidBatchReason,
     decode_records,
-    read_batch_header,
     validate_records,
 )
 from moldau.protocol.types import TopicPartition
@@ -41,7 +39,7 @@ from moldau.storage.checkpoints import (
     read_offset_checkpoint,
     read_partition_metadata,
 )
-from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc
+from moldau.storage.dump import MAX_DECODED_BYTES, batch_crc, read_framed_header
 from moldau.storage.faults import CorruptFile, describe
 from moldau.storage.indexes import TXN_ENTRY, OffsetIndex, TimeIndex
 from moldau.storage.log_directory import (
@@ -82,22 +80,8 @@ class Finding:
 
 
 @dataclass(slots=True)
-class SegmentFacts:
-    """The results of the check of one segment. `end_position` is where its good bytes end."""
-
-    base_offset: int
-    next_offset: int
-    end_position: int = 0
-    size_bytes: int = 0
-    batch_count: int = 0
-    record_count: int = 0
-    max_timestamp_ms: int = -1
-    last_leader_epoch: int = -1
-
-
-@dataclass(slots=True)
-class SegmentVerifier:
-    """One pass over a segment; `findings` yields as it goes, `facts` is complete after it."""
+class SegmentCheck:
+    """One pass over a segment; `findings` yields as it goes, the figures are complete after it."""
 
     filesystem: Filesystem
     log_path: str
@@ -107,22 +91,29 @@ class SegmentVerifier:
     allows_gaps: bool
     deep: bool
     on_progress: Callable[[int], None] | None
-    facts: SegmentFacts = field(init=False)
+    base_offset: int
+    next_offset: int = field(init=False)
+    end_position: int = 0
+    """Where its good bytes end."""
+    size_bytes: int = 0
+    batch_count: int = 0
+    record_count: int = 0
+    max_timestamp_ms: int = -1
+    last_leader_epoch: int = -1
 
     def __post_init__(self) -> None:
-        base_offset = int(os.path.basename(self.log_path).removesuffix(".log"))
-        self.facts = SegmentFacts(base_offset, base_offset)
+        self.next_offset = self.base_offset
 
     def findings(self) -> Iterator[Finding]:
         """Raises: OSError of the log file itself."""
         stem = self.log_path.removesuffix(".log")
-        index = _IndexWalk(self.filesystem, stem + ".index", self.facts.base_offset)
-        times = _TimeIndexWalk(self.filesystem, stem + ".timeindex", self.facts)
+        index = _IndexWalk(self.filesystem, stem + ".index", self.base_offset)
+        times = _TimeIndexWalk(self.filesystem, stem + ".timeindex", self)
         yield from index.problems
         yield from times.problems
         file = self.filesystem.open(self.log_path, write=False)
         try:
-            self.facts.size_bytes = file.size_bytes
+            self.size_bytes = file.size_bytes
             for position, header in self._batches(file):
                 yield from self._content_findings(file, position, header)
                 yield from index.batch(position, header)
@@ -130,48 +121,46 @@ class SegmentVerifier:
         except InvalidBatch as error:
             yield self._log_damage(file, error)
             if self.on_progress is not None:
-                self.on_progress(file.size_bytes - self.facts.end_position)
+                self.on_progress(file.size_bytes - self.end_position)
         finally:
             file.close()
-        yield from index.end(self.facts.end_position)
-        yield from times.end(self.facts.next_offset)
-        yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self.facts)
+        yield from index.end(self.end_position)
+        yield from times.end(self.next_offset)
+        yield from _txn_index_findings(self.filesystem, stem + ".txnindex", self)
 
     def _batches(self, file: File) -> Iterator[tuple[int, BatchHeader]]:
         """Each batch whose frame, CRC and offsets are good. Raises: InvalidBatch, OSError."""
-        facts = self.facts
         position = 0
         end = file.size_bytes
         while position < end:
-            is_first = facts.batch_count == 0
-            header = _framed(file, position, end, facts.next_offset, is_first)
-            facts.batch_count += 1
-            facts.record_count += header.record_count
+            is_first = self.batch_count == 0
+            header = _framed(file, position, end, self.next_offset, is_first)
+            self.batch_count += 1
+            self.record_count += header.record_count
             yield position, header
             position += header.size_bytes
             if self.on_progress is not None:
                 self.on_progress(header.size_bytes)
-            facts.end_position = position
-            facts.next_offset = header.next_offset
-            facts.max_timestamp_ms = max(facts.max_timestamp_ms, header.max_timestamp_ms)
-            facts.last_leader_epoch = header.partition_leader_epoch
+            self.end_position = position
+            self.next_offset = header.next_offset
+            self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
+            self.last_leader_epoch = header.partition_leader_epoch
 
     def _content_findings(
         self, file: File, position: int, header: BatchHeader
     ) -> Iterator[Finding]:
-        gap = header.base_offset - self.facts.next_offset
+        gap = header.base_offset - self.next_offset
         if gap > 0 and not self.allows_gaps:
             yield self._finding(
                 Severity.WARNING,
                 position,
-                f"offsets {self.facts.next_offset} to {header.base_offset - 1} are missing",
+                f"offsets {self.next_offset} to {header.base_offset - 1} are missing",
             )
-        if header.partition_leader_epoch < self.facts.last_leader_epoch:
+        if header.partition_leader_epoch < self.last_leader_epoch:
             yield self._finding(
                 Severity.WARNING,
                 position,
-                f"leader epoch {header.partition_leader_epoch} after "
-                f"{self.facts.last_leader_epoch}",
+                f"leader epoch {header.partition_leader_epoch} after {self.last_leader_epoch}",
             )
         if self.deep and header.size_bytes <= MAX_DECODED_BYTES:
             try:
@@ -186,20 +175,17 @@ class SegmentVerifier:
                 yield self._finding(Severity.DAMAGE, position, reason)
 
     def _log_damage(self, file: File, error: InvalidBatch) -> Finding:
-        facts = self.facts
-        next_offset = facts.next_offset
+        next_offset = self.next_offset
         left = file.size_bytes - error.position
         text = f"{error.message}; {left} bytes from offset {next_offset} on cannot be read"
-        if self.recovery_point is None:
-            return self._finding(Severity.DAMAGE, error.position, text)
-        if next_offset < self.recovery_point:
-            reason = f"{text}, below the recovery point {self.recovery_point}"
-            return self._finding(Severity.DAMAGE, error.position, reason)
-        if self.is_last:
-            reason = f"{text}, not flushed: recovery cuts the log here"
-            return self._finding(Severity.NOTE, error.position, reason)
-        reason = f"{text}, not flushed: recovery cuts the log here and drops later segments"
-        return self._finding(Severity.WARNING, error.position, reason)
+        severity = Severity.DAMAGE
+        if self.recovery_point is not None and next_offset < self.recovery_point:
+            text += f", below the recovery point {self.recovery_point}"
+        elif self.recovery_point is not None:
+            severity = Severity.NOTE if self.is_last else Severity.WARNING
+            text += ", not flushed: recovery cuts the log here"
+            text += "" if self.is_last else " and drops later segments"
+        return self._finding(severity, error.position, text)
 
     def _finding(self, severity: Severity, position: int | None, reason: str) -> Finding:
         return Finding(severity, self.log_path, position, reason)
@@ -207,14 +193,7 @@ class SegmentVerifier:
 
 def _framed(file: File, position: int, end: int, next_offset: int, is_first: bool) -> BatchHeader:
     """The header of a batch whose frame, CRC and base offset are good. Raises: InvalidBatch."""
-    head = file.pread(min(BATCH_HEADER_SIZE, end - position), position)
-    try:
-        header = read_batch_header(head)
-    except InvalidBatch as error:
-        raise error.at(position) from None
-    if position + header.size_bytes > end:
-        text = f"a batch of {header.size_bytes} bytes where {end - position} are left"
-        raise InvalidBatch(InvalidBatchReason.TRUNCATED, text, position=position)
+    header = read_framed_header(file, position, end)
     if batch_crc(file, position, header) != header.crc:
         raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position)
     straddles = is_first and header.last_offset >= next_offset
@@ -259,11 +238,11 @@ class _IndexWalk:
 class _TimeIndexWalk:
     """Time index entries, compared in one pass with the batches of the log file."""
 
-    def __init__(self, filesystem: Filesystem, path: str, facts: SegmentFacts) -> None:
+    def __init__(self, filesystem: Filesystem, path: str, segment: SegmentCheck) -> None:
         self._path = path
         self.problems: list[Finding] = []
         self._entries = list(_entries(filesystem, path, TimeIndex.ENTRY, self.problems))
-        self._facts = facts
+        self._segment = segment
         self._next = 0
         previous = (-1, -1)
         for number, entry in enumerate(self._entries):
@@ -272,11 +251,11 @@ class _TimeIndexWalk:
             previous = (entry[0], entry[1])
 
     def batch(self, header: BatchHeader) -> Iterator[Finding]:
-        facts = self._facts
-        max_timestamp_ms = max(facts.max_timestamp_ms, header.max_timestamp_ms)
+        segment = self._segment
+        max_timestamp_ms = max(segment.max_timestamp_ms, header.max_timestamp_ms)
         while self._next < len(self._entries):
             timestamp_ms, relative_offset = self._entries[self._next]
-            offset = facts.base_offset + relative_offset
+            offset = segment.base_offset + relative_offset
             if offset > header.last_offset:
                 return
             if timestamp_ms < max_timestamp_ms and timestamp_ms >= 0:
@@ -288,7 +267,7 @@ class _TimeIndexWalk:
 
     def end(self, next_offset: int) -> Iterator[Finding]:
         for number in range(self._next, len(self._entries)):
-            offset = self._facts.base_offset + self._entries[number][1]
+            offset = self._segment.base_offset + self._entries[number][1]
             if offset >= next_offset and self._entries[number][0] > 0:
                 yield self._wrong(f"offset {offset} is not in the log", number)
 
@@ -322,7 +301,7 @@ def _entries(
 
 
 def _txn_index_findings(
-    filesystem: Filesystem, path: str, facts: SegmentFacts
+    filesystem: Filesystem, path: str, segment: SegmentCheck
 ) -> Iterator[Finding]:
     try:
         data = filesystem.read_bytes(path)
@@ -340,7 +319,7 @@ def _txn_index_findings(
             reason = f"entry of unknown version {version}"
         elif not first <= last or last <= previous:
             reason = f"offsets {first} to {last} are not in order"
-        elif not facts.base_offset <= last < facts.next_offset:
+        elif not segment.base_offset <= last < segment.next_offset:
             reason = f"offset {last} is not in the segment"
         if reason:
             yield Finding(Severity.WARNING, path, number * size, reason)
@@ -488,7 +467,7 @@ class Verification:
                 reason = f"begins at {base_offset}, the segment before it ends at {next_offset}"
                 yield Finding(Severity.DAMAGE, os.path.join(path, name), 0, reason)
             is_last = number == len(segments) - 1
-            verifier = SegmentVerifier(
+            segment = SegmentCheck(
                 self.filesystem,
                 os.path.join(path, name),
                 recovery_point,
@@ -496,17 +475,17 @@ class Verification:
                 allows_gaps,
                 self.deep,
                 self.on_progress,
+                base_offset,
             )
             try:
-                yield from verifier.findings()
+                yield from segment.findings()
             except OSError as error:
                 yield _unreadable(os.path.join(path, name), error)
-            facts = verifier.facts
             self.segment_count += 1
-            self.batch_count += facts.batch_count
-            self.record_count += facts.record_count
-            self.checked_bytes += facts.size_bytes
-            next_offset = facts.next_offset
+            self.batch_count += segment.batch_count
+            self.record_count += segment.record_count
+            self.checked_bytes += segment.size_bytes
+            next_offset = segment.next_offset
         yield from self._end(path, segments, next_offset, recovery_point)
 
     def _end(

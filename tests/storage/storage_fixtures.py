@@ -8,12 +8,14 @@ from collections.abc import Callable
 from uuid import UUID
 
 from moldau.protocol.records import Codec, Record, encode_batch
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, random_topic_id
 from moldau.runtime.clock import ManualClock
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.cleaner.workers import CleanerWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
-from moldau.storage.log_directory import format_log_directory, open_log_directories
+from moldau.storage.log_directory import open_log_directories
 from moldau.storage.log_manager import LogManager
+from moldau.storage.meta_properties import MetaProperties, write_meta_properties
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
@@ -52,6 +54,26 @@ def batch(
         for n in range(count)
     ]
     return encode_batch(records, codec=codec, **options)  # type: ignore[arg-type]
+
+
+def format_log_directory(
+    filesystem: Filesystem,
+    path: str,
+    *,
+    cluster_id: str,
+    node_id: int,
+    random: random_module.Random,
+) -> MetaProperties:
+    """Make a directory, whose name survives a power loss, and give it an identity."""
+    path = os.path.abspath(path)
+    filesystem.mkdirs(path)
+    parent = path
+    while parent != os.path.dirname(parent):
+        parent = os.path.dirname(parent)
+        filesystem.fsync_directory(parent)
+    meta = MetaProperties(cluster_id, node_id, UUID(int=random_topic_id(random).int))
+    write_meta_properties(filesystem, path, meta)
+    return meta
 
 
 def format_directory(filesystem: SimulatedFilesystem, path: str, node_id: int = NODE_ID) -> None:

@@ -10,7 +10,9 @@ import random as random_module
 import pytest
 
 from moldau.storage import batch_scan, log_directory
+from moldau.storage.checkpoints import RECOVERY_POINT_CHECKPOINT
 from moldau.storage.indexes import OffsetIndex, TimeIndex, TransactionIndex
+from moldau.storage.log import Log
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_segments import FlushJob
 from moldau.storage.producer_state import ProducerState
@@ -71,7 +73,13 @@ def marker_stays(patch: Patch) -> None:
 
 def recovery_point_not_lowered(patch: Patch) -> None:
     """A truncation below the checkpointed recovery point."""
-    patch.setattr(LogManager, "_checkpoint_lowered_recovery_point", lambda *_: None)
+    original = LogManager._write_checkpoint_of
+
+    def write(self: LogManager, log: Log, name: str) -> None:
+        if name != RECOVERY_POINT_CHECKPOINT:
+            original(self, log, name)
+
+    patch.setattr(LogManager, "_write_checkpoint_of", write)
 
 
 def wrong_index_position(patch: Patch) -> None:

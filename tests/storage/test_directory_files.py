@@ -30,7 +30,6 @@ from moldau.storage.log_directory import (
     LogDirectory,
     LogDirectoryError,
     directory_mark,
-    format_log_directory,
     marked_directory_name,
     marked_partition,
     open_log_directories,
@@ -42,6 +41,7 @@ from moldau.storage.meta_properties import (
     write_meta_properties,
 )
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.storage_fixtures import format_log_directory
 
 DIRECTORY_ID = UUID(int=0xABCDEF << 96 | 0xFEDCBA)
 
@@ -211,27 +211,6 @@ def test_meta_properties_of_up_to_64_kib_are_read(size_bytes: int) -> None:
     else:
         with pytest.raises(CorruptFile, match="65537 bytes"):
             read_meta_properties(filesystem, "/d")
-
-
-def test_formatting_refuses_a_formatted_directory_and_survives_a_power_loss() -> None:
-    filesystem = formatted("/deep/er/d")
-    before = filesystem.read_bytes("/deep/er/d/meta.properties")
-    random = random_module.Random(5)
-    with pytest.raises(LogDirectoryError, match="already formatted"):
-        format_log_directory(filesystem, "/deep/er/d", cluster_id="c", node_id=1, random=random)
-    with pytest.raises(LogDirectoryError, match="belongs to node 1"):
-        format_log_directory(
-            filesystem,
-            "/deep/er/d",
-            cluster_id="c",
-            node_id=2,
-            random=random,
-            ignore_formatted=True,
-        )
-    for seed in range(20):
-        root = filesystem.image().after_power_loss(random_module.Random(seed))
-        survived = SimulatedFilesystem(root)
-        assert survived.read_bytes("/deep/er/d/meta.properties") == before
 
 
 @pytest.mark.parametrize(

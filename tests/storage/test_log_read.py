@@ -267,7 +267,8 @@ def test_an_explicit_roll_and_its_callback() -> None:
 def test_closed_segments_have_a_descriptor_budget() -> None:
     filesystem = SimulatedFilesystem()
     budget = OpenSegments(limit=3)
-    log = LogBench(filesystem, config=SMALL).open(open_segments=budget)
+    log = LogBench(filesystem, config=SMALL).open()
+    log.segments.share_open_segments(budget)
     fill(log, 100)
     assert len(log.segments) > 6
     for _ in range(2):

@@ -31,7 +31,8 @@ class LogMachine(RuleBasedStateMachine):
         self.filesystem = SimulatedFilesystem()
         config = LogConfig(segment_bytes=900, index_interval_bytes=150, segment_index_bytes=240)
         self.bench = LogBench(self.filesystem, config=config)
-        self.log = self.bench.open(open_segments=OpenSegments(limit=2))
+        self.log = self.bench.open()
+        self.log.segments.share_open_segments(OpenSegments(limit=2))
         self.model: dict[int, bytes] = {}
         self.batch_starts: list[int] = []
         self.timestamps: dict[int, int] = {}
@@ -174,7 +175,8 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(clean=st.booleans())
     def restart(self, clean: bool) -> None:
-        self.log = self.bench.reopen(self.log, clean=clean, open_segments=OpenSegments(limit=2))
+        self.log = self.bench.reopen(self.log, clean=clean)
+        self.log.segments.share_open_segments(OpenSegments(limit=2))
         assert not self.log.offline, self.log.offline_reason
 
     @precondition(lambda self: self.log.producer_state.producers.get(PRODUCER_ID))

@@ -33,13 +33,10 @@ from moldau.broker.replica.fetch_sessions import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     INVALID_SESSION_ID,
-    NO_REPLICA,
-    FetchPartition,
     FetchSession,
-    PartitionKey,
     request_partitions,
 )
-from moldau.broker.replica.partition import FetchRead
+from moldau.broker.replica.partition import NO_REPLICA, FetchPartition, FetchRead, PartitionKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     AbortedTransaction,

@@ -24,12 +24,9 @@ from moldau.broker.coordinator.group.core.offset_requests import (
 )
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.broker.replica.partition import Partition
-from moldau.broker.replica.transactions import (
+from moldau.broker.replica.verification_guards import (
     NO_SEQUENCE,
     VerificationGuard,
-    begin_verification,
-    end_verification,
-    holds_transaction,
 )
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
@@ -150,7 +147,7 @@ class _Commit:
             self._commit()
             return
         producer = BatchProducer(request.producer_id, request.producer_epoch, NO_SEQUENCE)
-        guard = begin_verification(partition, producer, supports_epoch_bump=support.adds_partitions)
+        guard = partition.begin_verification(producer, supports_epoch_bump=support.adds_partitions)
         if isinstance(guard, ErrorCode):
             self.refuse(guard)
         elif guard is None:
@@ -172,11 +169,11 @@ class _Commit:
         errors: Mapping[TopicPartition, ErrorCode],
     ) -> None:
         error = errors[partition.topic_partition]
-        end_verification(partition, guard, error)
+        partition.guards.end_waiting(guard, error)
         if error is not ErrorCode.NONE:
             self.refuse(error)
-        elif guard.is_current or holds_transaction(
-            partition, guard.producer_id, guard.producer_epoch
+        elif guard.is_current or partition.holds_transaction(
+            guard.producer_id, guard.producer_epoch
         ):
             # The group coordinator appends within this call: no marker can come between.
             self._commit()

@@ -18,6 +18,7 @@ import logging
 import math
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -250,11 +251,8 @@ class BrokerLifecycle:
         timeout_ms: int = CONTROLLED_SHUTDOWN_TIMEOUT_MS,
         silence_ms: int = CONTROLLER_SILENCE_MS,
     ) -> bool:
-        """Ask the controller to move leadership away; True when that is done and committed.
-
-        Args:
-            timeout_ms: how long to wait at most.
-            silence_ms: how long without any answer of a controller.
+        """Ask the controller to move leadership away; True when that is done and committed. Waits
+        `timeout_ms` at most, and `silence_ms` without any answer of a controller.
         """
         if self._heartbeats is None:
             return False
@@ -274,11 +272,9 @@ class BrokerLifecycle:
                     " of its last answer" if is_silent else "",
                 )
                 return False
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout_at(until_s):
                     await self._may_stop.wait()
-            except TimeoutError:
-                continue
         return True
 
     def beat_soon(self) -> None:
@@ -400,22 +396,16 @@ class BrokerLifecycle:
             logger.warning("%s", problem)
 
     async def _pause(self, pause_ms: float) -> None:
-        if self._may_stop.is_set():
-            return
-        try:
-            async with asyncio.timeout(pause_ms / 1000):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        if not self._may_stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._wake.wait()
 
 
 class RegistrationTracker:
-    """A metadata publisher that has the registration sent again when it lacks log directories: the
-    cluster's `metadata.version` did not know them when this broker registered, and does now
-    (KIP-858).
-
-    Args:
-        refresh: sends the registration again, under the same incarnation id.
+    """A metadata publisher that has the registration sent again, under the same incarnation id,
+    when it lacks log directories: the cluster's `metadata.version` did not know them when this
+    broker registered, and does now (KIP-858).
     """
 
     def __init__(self, broker_id: int, refresh: Callable[[], None]) -> None:

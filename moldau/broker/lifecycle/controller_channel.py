@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Generic, NamedTuple, Protocol, cast
 
 from moldau.protocol.api_keys import ApiKey
@@ -75,10 +76,7 @@ class ControllerChannel(Protocol):
     async def send(
         self, request: Request[Response], principal: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> Response:
-        """Answer with the controller's response to a request of the broker's own.
-
-        Args:
-            principal: on whose behalf.
+        """The controller's response to a request of the broker's own, on behalf of `principal`.
 
         Raises:
             ControllerUnavailable: no answer within `timeout_ms`, or too many requests wait already.
@@ -138,6 +136,14 @@ _LANES: Final = {
 _CLIENTS_LANE: Final = "forwarding"
 
 
+class _Asked(NamedTuple, Generic[Response]):
+    """A request and on whose behalf it is sent; `client` is None for the broker's own."""
+
+    request: Request[Response]
+    principal: str
+    client: ForwardedClient | None
+
+
 class NetworkControllerChannel:
     """`ControllerChannel` over connections to the active controller, or to that of this process.
 
@@ -179,13 +185,9 @@ class NetworkControllerChannel:
             for lane in (*dict.fromkeys(_LANES.values()), _CLIENTS_LANE)
         }
         self._correlation_ids = itertools.cycle(range(2**31))
-        self._waiting_count = 0
+        self.waiting_count = 0
         self._leader_changed = asyncio.Event()
         self._is_closed = False
-
-    @property
-    def waiting_count(self) -> int:
-        return self._waiting_count
 
     def leader_changed(self) -> None:
         """The quorum has another leader, or none: stop waiting for answers of the old one."""
@@ -208,7 +210,7 @@ class NetworkControllerChannel:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> Response:
-        return (await self._send(request, principal, timeout_ms, None)).response
+        return (await self._send(_Asked(request, principal, None), timeout_ms)).response
 
     async def forward(
         self,
@@ -218,30 +220,18 @@ class NetworkControllerChannel:
         *,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> ControllerAnswer[Response]:
-        return await self._send(request, principal, timeout_ms, client)
+        return await self._send(_Asked(request, principal, client), timeout_ms)
 
-    async def _send(
-        self,
-        request: Request[Response],
-        principal: str,
-        timeout_ms: int,
-        client: ForwardedClient | None,
-    ) -> ControllerAnswer[Response]:
-        if self._waiting_count >= MAX_WAITING_REQUESTS:
+    async def _send(self, asked: _Asked[Response], timeout_ms: int) -> ControllerAnswer[Response]:
+        if self.waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
-        self._waiting_count += 1
+        self.waiting_count += 1
         try:
-            return await self._try(request, principal, timeout_ms, client)
+            return await self._try(asked, timeout_ms)
         finally:
-            self._waiting_count -= 1
+            self.waiting_count -= 1
 
-    async def _try(
-        self,
-        request: Request[Response],
-        principal: str,
-        timeout_ms: int,
-        client: ForwardedClient | None,
-    ) -> ControllerAnswer[Response]:
+    async def _try(self, asked: _Asked[Response], timeout_ms: int) -> ControllerAnswer[Response]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         reason = "no controller is known to lead"
@@ -249,47 +239,35 @@ class NetworkControllerChannel:
             self._leader_changed.clear()
             leader = self._leader()
             if leader is not None:
-                remaining_ms = (deadline - loop.time()) * 1000
                 try:
-                    return await self._attempt(leader, request, principal, remaining_ms, client)
+                    return await self._attempt(leader, asked, (deadline - loop.time()) * 1000)
                 except TryAgain as problem:
                     reason = str(problem)
             remaining = deadline - loop.time()
             if remaining <= 0:
                 break
-            await self._back_off(min(remaining, self._retry_backoff_ms / 1000))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(remaining, self._retry_backoff_ms / 1000)):
+                    await self._leader_changed.wait()
         raise ControllerUnavailable(
-            f"{ApiKey(request.API_KEY).name} was not answered in {timeout_ms} ms: {reason}"
+            f"{ApiKey(asked.request.API_KEY).name} was not answered in {timeout_ms} ms: {reason}"
         )
 
-    async def _back_off(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._leader_changed.wait()
-        except TimeoutError:
-            return
-
     async def _attempt(
-        self,
-        leader: LeaderAddress,
-        request: Request[Response],
-        principal: str,
-        timeout_ms: float,
-        client: ForwardedClient | None,
+        self, leader: LeaderAddress, asked: _Asked[Response], timeout_ms: float
     ) -> ControllerAnswer[Response]:
         """One attempt at one leader. Raises TryAgain, ControllerUnavailable."""
-        own = self._own
+        own, request = self._own, asked.request
         if own is not None and leader.node_id == own.node_id:
-            return await self._ask_own(own, leader, request, principal, timeout_ms, client)
-        lane = _LANES.get(ApiKey(request.API_KEY), _CLIENTS_LANE)
-        link = self._links[lane]
+            return await self._ask_own(own, leader, asked, timeout_ms)
+        link = self._links[_LANES.get(ApiKey(request.API_KEY), _CLIENTS_LANE)]
         try:
-            if client is None:
+            if asked.client is None:
                 response = await link.send(leader, request, timeout_ms=timeout_ms)
                 if has_error(response, ErrorCode.NOT_CONTROLLER):
                     raise TryAgain(f"{leader} is not the active controller")
                 return ControllerAnswer(response)
-            return await self._forward(link, leader, request, principal, timeout_ms, client)
+            return await self._forward(link, leader, asked, asked.client, timeout_ms)
         except LINK_ERRORS as error:
             raise TryAgain(f"{leader}: {str(error) or type(error).__name__}") from error
         except LocalProtocolError as error:
@@ -299,25 +277,23 @@ class NetworkControllerChannel:
 
     @staticmethod
     async def _ask_own(
-        own: OwnController,
-        leader: LeaderAddress,
-        request: Request[Response],
-        principal: str,
-        timeout_ms: float,
-        client: ForwardedClient | None,
+        own: OwnController, leader: LeaderAddress, asked: _Asked[Response], timeout_ms: float
     ) -> ControllerAnswer[Response]:
         # The controller carries out what it was asked even when no caller waits any more: the
         # limit is this caller's.
         try:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
                 response = await own.send(
-                    request, principal, timeout_ms=int(timeout_ms), client=client
+                    asked.request,
+                    asked.principal,
+                    timeout_ms=int(timeout_ms),
+                    client=asked.client,
                 )
         except (TimeoutError, RequestUndelivered) as problem:
             raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
         if has_error(response, ErrorCode.NOT_CONTROLLER):
             raise TryAgain(f"{leader} is not the active controller")
-        if client is None:
+        if asked.client is None:
             return ControllerAnswer(response)
         return ControllerAnswer(response, own.committed_end_offset)
 
@@ -325,11 +301,11 @@ class NetworkControllerChannel:
         self,
         link: LeaderLink,
         leader: LeaderAddress,
-        request: Request[Response],
-        principal: str,
-        timeout_ms: float,
+        asked: _Asked[Response],
         client: ForwardedClient,
+        timeout_ms: float,
     ) -> ControllerAnswer[Response]:
+        request = asked.request
         correlation_id = next(self._correlation_ids)
         api_version = -1
 
@@ -344,7 +320,7 @@ class NetworkControllerChannel:
                 api_version=api_version,
                 correlation_id=correlation_id,
                 client_id=client.client_id,
-                principal=principal,
+                principal=asked.principal,
                 client_host=client.host,
             )
 

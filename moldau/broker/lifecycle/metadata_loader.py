@@ -87,9 +87,8 @@ class MetadataLoader:
 
     def handle_commit(self, records: Sequence[Message], provenance: Provenance) -> None:
         """Apply one committed batch; `provenance` names its last offset, epoch and time."""
-        ready = self._transaction.feed(records)
         delta = MetadataDelta(self.image)
-        for record in ready:
+        for record in self._transaction.feed(records):
             delta.replay(record)
         self._publish(delta, provenance)
 

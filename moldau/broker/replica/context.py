@@ -1,5 +1,5 @@
 """What every partition of a broker shares: the clock, the lag limit, when followers fetched last,
-which brokers may be in an in-sync set, and the way of proposals to the controller.
+and which brokers may be in an in-sync set.
 
 Owns `last_fetch_ms`. Invariant: eligibility is judged by the newest image alone.
 """
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH
 
 if TYPE_CHECKING:
-    from moldau.broker.replica.core.in_sync_set import IsrChange
-    from moldau.broker.replica.partition import Partition
     from moldau.metadata.image import MetadataImage
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
@@ -24,10 +22,9 @@ METRIC_PREFIX: Final = "kafka.server:type=ReplicaManager,name="
 class ReplicationContext:
     """The cluster around the partitions of one broker (a `ClusterView`). Belongs to the data loop.
 
-    `max_lag_ms` is `replica.lag.time.max.ms`; `broker_epoch` is -1 before this broker registered;
-    `submit_isr_change` takes a proposal to the controller, and `Partition.isr_change_answered` gets
-    the answer. `last_fetch_ms` is written when a follower's Fetch arrives; it has at most one entry
-    for each registered broker.
+    `max_lag_ms` is `replica.lag.time.max.ms`; `broker_epoch` is -1 before this broker registered.
+    `last_fetch_ms` is written when a follower's Fetch arrives; it has at most one entry for each
+    registered broker.
     """
 
     def __init__(
@@ -37,14 +34,12 @@ class ReplicationContext:
         clock: Clock,
         broker_epoch: Callable[[], int],
         image: Callable[[], MetadataImage],
-        submit_isr_change: Callable[[Partition, IsrChange], None],
         registry: Registry,
     ) -> None:
         self.max_lag_ms = max_lag_ms
         self.last_fetch_ms: dict[int, float] = {}
         self.now_ms = clock.monotonic_ms
         self.broker_epoch = broker_epoch
-        self.submit_isr_change = submit_isr_change
         self.isr_expands = registry.meter(METRIC_PREFIX + "IsrExpandsPerSec")
         self.isr_shrinks = registry.meter(METRIC_PREFIX + "IsrShrinksPerSec")
         self.failed_isr_updates = registry.meter(METRIC_PREFIX + "FailedIsrUpdatesPerSec")

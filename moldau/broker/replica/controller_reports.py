@@ -14,7 +14,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -52,11 +52,8 @@ SETTLED_ERRORS: Final = frozenset(
 
 @dataclass(eq=False)
 class _Sender(ABC, Generic[Report]):
-    """One task while something waits to be sent, none otherwise.
-
-    Args:
-        broker_epoch: of this broker, as it is when a request is made.
-        on_fault: told of an unexpected exception.
+    """One task while something waits to be sent, none otherwise. `broker_epoch` is asked when a
+    request is made; `on_fault` is told of an unexpected exception.
     """
 
     task_name: ClassVar[str]
@@ -123,10 +120,7 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
     """Takes the leaders' proposals about in-sync sets to the controller (AlterPartition v3).
 
     Invariant: a proposal that its partition has left behind, because metadata moved on, is not sent
-    (again).
-
-    Args:
-        on_answered: called after answers were taken over; high watermarks may have moved.
+    (again). `on_answered` is called after answers were taken over: high watermarks may have moved.
     """
 
     task_name = "alter-partition"
@@ -181,9 +175,7 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
     ) -> p56.AlterPartitionRequest:
         topics: dict[UUID, p56.TopicData] = {}
         for (topic_id, partition_index), (_, change) in batch.items():
-            topic = topics.get(topic_id)
-            if topic is None:
-                topic = topics[topic_id] = p56.TopicData(topic_id=topic_id)
+            topic = topics.setdefault(topic_id, p56.TopicData(topic_id=topic_id))
             topic.partitions.append(
                 p56.PartitionData(
                     partition_index=partition_index,
@@ -246,15 +238,12 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
 
 
 def _answered_state(partition: Partition, answer: p56.PartitionDataResponse) -> PartitionState:
-    core = partition.core
-    return PartitionState(
+    return replace(
+        # The answer does not name the replicas; the metadata that follows it does.
+        partition.core.state,
         leader_id=answer.leader_id,
         leader_epoch=answer.leader_epoch,
         partition_epoch=answer.partition_epoch,
-        # The answer does not name the replicas; the metadata that follows it does.
-        replicas=core.replicas,
-        adding_replicas=core.adding_replicas,
-        removing_replicas=core.removing_replicas,
         isr=tuple(answer.isr),
         leader_recovery_state=answer.leader_recovery_state,
     )
@@ -364,9 +353,8 @@ class DirectoryAssignments(_Sender[UUID]):
         directories: dict[UUID, dict[UUID, p73.TopicData]] = {}
         for (topic_id, partition_index), directory_id in batch.items():
             topics = directories.setdefault(directory_id, {})
-            if topic_id not in topics:
-                topics[topic_id] = p73.TopicData(topic_id=topic_id)
-            topics[topic_id].partitions.append(p73.PartitionData(partition_index=partition_index))
+            topic = topics.setdefault(topic_id, p73.TopicData(topic_id=topic_id))
+            topic.partitions.append(p73.PartitionData(partition_index=partition_index))
         return p73.AssignReplicasToDirsRequest(
             broker_id=self.broker_id,
             broker_epoch=self.broker_epoch(),

@@ -35,7 +35,7 @@ class DelayedDeleteRecords(DelayedOperation):
     partition, waited for or not.
     """
 
-    __slots__ = ("_context", "_is_linked", "_manager", "_response", "_waits")
+    __slots__ = ("_context", "_manager", "_response", "_waits")
 
     def __init__(
         self, manager: ReplicaManager, context: RequestContext, response: DeleteRecordsResponse
@@ -45,7 +45,6 @@ class DelayedDeleteRecords(DelayedOperation):
         self._context = context
         self._response = response
         self._waits: dict[Partition, list[_Wait]] = {}
-        self._is_linked = False
 
     def wait_for(
         self, partition: Partition, required_offset: int, slot: DeleteRecordsPartitionResult
@@ -59,8 +58,7 @@ class DelayedDeleteRecords(DelayedOperation):
             for partition in self._waits:
                 partition.low_watermark_waits[self._partition_changed] = None
             purgatory = self._manager.delete_records_purgatory
-            self._is_linked = purgatory.add_request(self, self._context, timeout_ms)
-            if self._is_linked:
+            if purgatory.add_request(self, self._context, timeout_ms):
                 return
         self.on_timeout()
 
@@ -102,9 +100,7 @@ class DelayedDeleteRecords(DelayedOperation):
         return True
 
     def _answer(self) -> None:
-        if self._is_linked:
-            self._manager.delete_records_purgatory.remove_request(self, self._context)
-        self.is_ended = True
+        self._manager.delete_records_purgatory.remove_request(self, self._context)
         self._let_go()
         self._context.respond(self._response)
 

@@ -26,7 +26,7 @@ from moldau.protocol.messages.p00_produce import (
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
-    from moldau.broker.replica.transactions import VerificationGuard
+    from moldau.broker.replica.verification_guards import VerificationGuard
     from moldau.server.request_context import RequestContext
     from moldau.storage.append import AppendResult
 

@@ -11,85 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from moldau.broker.replica.partition import FetchOwner, FetchPartition, PartitionKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.types import ZERO_UUID
 
 if TYPE_CHECKING:
     from random import Random
     from uuid import UUID
 
-    from moldau.broker.replica.partition import Partition
     from moldau.protocol.messages.p01_fetch import FetchRequest
     from moldau.runtime.clock import Clock
     from moldau.runtime.telemetry.metrics import Registry
 
-NO_REPLICA: Final = -1
 INVALID_SESSION_ID: Final = 0
 INITIAL_SESSION_EPOCH: Final = 0
 FINAL_SESSION_EPOCH: Final = -1
 MAX_SESSION_EPOCH: Final = 2**31 - 1
-DEFAULT_MAX_SESSIONS: Final = 1_000
 MIN_EVICTION_MS: Final = 120_000
 """A session used or founded within this time is protected from eviction, see `_make_room`."""
-
-PartitionKey = tuple["str | UUID", int]
-
-
-class FetchOwner(Protocol):
-    """A session, or a fetch without one: it is told when a fetched partition has changed."""
-
-    def partition_changed(self, fetched: FetchPartition) -> None:
-        """New data, another leader, another log start offset, or the partition is gone."""
-
-    def high_watermark_moved(self, fetched: FetchPartition) -> None:
-        """Only the high watermark is new: data for a consumer, not for a follower."""
-
-
-@dataclass(slots=True, eq=False)
-class FetchPartition:
-    """One partition in a fetch: from where, how much, and what the client was told last.
-
-    `partition` is the local replica while it is known; a partition that changes tells `owner`.
-    `is_follower`: the client reads past the high watermark, to the end of the log; `replica_id` is
-    its broker, `log_start_offset` its own. `is_position_news`: the client has named the partition
-    in its latest request, and the leader has not noted that yet.
-    """
-
-    owner: FetchOwner
-    topic: str
-    topic_id: UUID
-    partition_index: int
-    current_leader_epoch: int = -1
-    fetch_offset: int = 0
-    last_fetched_epoch: int = -1
-    log_start_offset: int = -1
-    partition_max_bytes: int = 0
-    partition: Partition | None = None
-    is_follower: bool = False
-    is_position_news: bool = True
-    replica_id: int = NO_REPLICA
-    reported_high_watermark: int = -1
-    reported_log_start_offset: int = -1
-
-    @property
-    def key(self) -> PartitionKey:
-        """The topic id (from v13 on) or name, and the partition index."""
-        if self.topic_id is ZERO_UUID or self.topic:
-            return (self.topic, self.partition_index)
-        return (self.topic_id, self.partition_index)
-
-    def watch(self, partition: Partition) -> None:
-        if self.partition is not partition:
-            self.unwatch()
-            self.partition = partition
-            partition.fetch_watchers[self] = None
-
-    def unwatch(self) -> None:
-        if self.partition is not None:
-            self.partition.fetch_watchers.pop(self, None)
-            self.partition = None
 
 
 @dataclass(slots=True, eq=False)
@@ -194,9 +134,7 @@ class FetchSessionCache:
     the session they name; an incremental fetch must carry the epoch that follows the last one.
     """
 
-    def __init__(
-        self, clock: Clock, random: Random, *, max_sessions: int = DEFAULT_MAX_SESSIONS
-    ) -> None:
+    def __init__(self, clock: Clock, random: Random, *, max_sessions: int) -> None:
         self._clock = clock
         self._random = random
         self._max_sessions = max_sessions

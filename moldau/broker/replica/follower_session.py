@@ -219,8 +219,6 @@ class FollowerSession:
 def _forgotten_topics(forgotten: dict[PartitionKey, None]) -> list[ForgottenTopic]:
     topics: dict[UUID, ForgottenTopic] = {}
     for topic_id, partition_index in forgotten:
-        topic = topics.get(topic_id)
-        if topic is None:
-            topic = topics[topic_id] = ForgottenTopic(topic_id=topic_id, partitions=[])
+        topic = topics.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
         topic.partitions.append(partition_index)
     return list(topics.values())

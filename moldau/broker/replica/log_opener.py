@@ -23,7 +23,8 @@ from moldau.storage.log_manager import InconsistentTopicId
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from moldau.broker.replica.partition import Partition, StartWork
+    from moldau.broker.replica.deferred_appends import StartWork
+    from moldau.broker.replica.partition import Partition
     from moldau.protocol.types import TopicPartition
     from moldau.runtime.timers import TimerWheel
     from moldau.storage.log import Log
@@ -84,10 +85,9 @@ class LogOpener:
     def open(self, partition: Partition, assigned: UUID, *, is_believed: bool) -> None:
         """Open the partition's log: at once if it exists, else perhaps in turns with requests.
 
-        Args:
-            assigned: the log directory that the metadata names for this broker's replica.
-            is_believed: whether the replica counts as having what was committed: it is in the ISR
-                or eligible, or no other broker leads.
+        `assigned` is the log directory that the metadata names for this broker's replica. A replica
+        is believed to have what was committed if it is in the ISR or eligible, or no other broker
+        leads.
         """
         is_believed = is_believed and (partition.topic_partition, partition.topic_id) not in (
             self._new
@@ -208,9 +208,8 @@ class LogOpener:
             return None
         return self._log_manager.offline_reason(partition.topic_partition)
 
-    def replace_damaged(self, partition: Partition) -> bool:
-        """Put the damaged log aside and begin an empty one, to be filled from the leader; returns
-        whether the partition has a log now.
+    def replace_damaged(self, partition: Partition) -> None:
+        """Put the damaged log aside and begin an empty one, to be filled from the leader.
 
         Only for a replica that is neither in sync nor eligible. One that two directories hold is
         left to an operator.
@@ -220,7 +219,7 @@ class LogOpener:
         assert reason is not None, "a log that is fine is not put aside"
         count = self._replacements.get(topic_partition, 0)
         if count >= MAX_REPLACEMENTS or topic_partition in self._log_manager.found.twins:
-            return False
+            return
         self._replacements[topic_partition] = count + 1
         directory = self._log_manager.directory_of(topic_partition)
         assert directory is not None
@@ -241,10 +240,9 @@ class LogOpener:
             self._log_manager.mark_stray(topic_partition)
         except LogOffline as problem:
             logger.error("%s cannot be put aside: %s", topic_partition, problem)
-            return False
+            return
         partition.log = None
         self._retry_open(partition, directory.directory_id, is_believed=False)
-        return partition.log is not None
 
     def remove(self, topic_partition: TopicPartition, topic_id: UUID) -> None:
         """Delete the log, unless it is already that of a later topic of the same name."""

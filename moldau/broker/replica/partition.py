@@ -10,16 +10,21 @@ watermark on; bytes that this process has not read before leave only after they 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from moldau.broker.replica.core.in_sync_set import RECOVERING, IsrAnswer, IsrChange, PartitionState
 from moldau.broker.replica.core.partition_core import FollowerFetch, PartitionCore, ReplicaFigures
-from moldau.broker.replica.transactions import NOT_REQUIRED, VerificationGuard, VerificationGuards
+from moldau.broker.replica.deferred_appends import DeferredAppends, Records, StartWork
+from moldau.broker.replica.verification_guards import (
+    NOT_REQUIRED,
+    VerificationGuard,
+    VerificationGuards,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import ControlRecordType, EndTxnMarker, encode_end_txn_batch
+from moldau.protocol.types import ZERO_UUID
 from moldau.storage.append import (
     AppendOrigin,
     AppendResult,
@@ -34,7 +39,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.replica.context import ReplicationContext
-    from moldau.broker.replica.fetch_sessions import FetchPartition
     from moldau.broker.replica.topic_stats import TopicStats
     from moldau.protocol.types import RecordsSource, TopicPartition
     from moldau.storage.log import Log
@@ -45,19 +49,9 @@ logger = logging.getLogger("moldau.broker.replica")
 NO_OFFSET: Final = -1
 ACKS_ALL: Final = -1
 EMPTY_RECORDS: Final = b""
+NO_REPLICA: Final = -1
 
-
-MAX_QUEUED_APPENDS: Final = 1_000
-"""Appends of one partition that wait for recompression; one more is refused."""
-
-MAX_FLUSH_WAITS: Final = 10_000
-"""Appends of one partition that wait for a flush; one more is not acknowledged."""
-
-Records = bytearray | memoryview
-OnAppended = Callable[[AppendResult], None]
-OnFlushed = Callable[[ErrorCode], None]
-StartWork = Callable[[Coroutine[object, None, None]], None]
-Flush = Callable[["Log"], Awaitable[bool]]
+PartitionKey = tuple["str | UUID", int]
 
 
 class ProduceOwner(Protocol):
@@ -78,6 +72,61 @@ class ProduceWait:
     partition: Partition
     required_offset: int
     slot: Any
+
+
+class FetchOwner(Protocol):
+    """A session, or a fetch without one: it is told when a fetched partition has changed."""
+
+    def partition_changed(self, fetched: FetchPartition) -> None:
+        """New data, another leader, another log start offset, or the partition is gone."""
+
+    def high_watermark_moved(self, fetched: FetchPartition) -> None:
+        """Only the high watermark is new: data for a consumer, not for a follower."""
+
+
+@dataclass(slots=True, eq=False)
+class FetchPartition:
+    """One partition in a fetch: from where, how much, and what the client was told last.
+
+    `partition` is the local replica while it is known; a partition that changes tells `owner`.
+    `is_follower`: the client reads past the high watermark, to the end of the log; `replica_id` is
+    its broker, `log_start_offset` its own. `is_position_news`: the client has named the partition
+    in its latest request, and the leader has not noted that yet.
+    """
+
+    owner: FetchOwner
+    topic: str
+    topic_id: UUID
+    partition_index: int
+    current_leader_epoch: int = -1
+    fetch_offset: int = 0
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    partition_max_bytes: int = 0
+    partition: Partition | None = None
+    is_follower: bool = False
+    is_position_news: bool = True
+    replica_id: int = NO_REPLICA
+    reported_high_watermark: int = -1
+    reported_log_start_offset: int = -1
+
+    @property
+    def key(self) -> PartitionKey:
+        """The topic id (from v13 on) or name, and the partition index."""
+        if self.topic_id is ZERO_UUID or self.topic:
+            return (self.topic, self.partition_index)
+        return (self.topic_id, self.partition_index)
+
+    def watch(self, partition: Partition) -> None:
+        if self.partition is not partition:
+            self.unwatch()
+            self.partition = partition
+            partition.fetch_watchers[self] = None
+
+    def unwatch(self) -> None:
+        if self.partition is not None:
+            self.partition.fetch_watchers.pop(self, None)
+            self.partition = None
 
 
 @dataclass(slots=True, eq=False)
@@ -109,120 +158,14 @@ class FetchRead:
         return self.diverging_end_offset >= 0 or self.diverging_epoch >= 0
 
 
-class _QueuedAppend(NamedTuple):
-    records: Records
-    required_acks: int
-    on_appended: OnAppended
-    guard: VerificationGuard | None
-
-
-class DeferredAppends:
-    """What an append of one partition may have to wait for off the loop: recompression or a look at
-    compressed keys before it, a flush after it.
-
-    Must not decide whether an append is allowed (`Partition.append` does, when its turn comes).
-    Invariants: appends reach the log in the order they came; a flush acknowledges only what was
-    appended before it began.
-    """
-
-    __slots__ = ("_flush", "_flush_waits", "_is_flushing", "_partition", "_queue", "_start_work")
-
-    def __init__(self, partition: Partition, start_work: StartWork, flush: Flush) -> None:
-        self._partition = partition
-        self._flush = flush
-        self._start_work = start_work
-        self._queue: deque[_QueuedAppend] = deque()
-        self._flush_waits: list[OnFlushed] = []
-        self._is_flushing = False
-
-    @property
-    def is_line_empty(self) -> bool:
-        return not self._queue
-
-    def enqueue(
-        self,
-        records: Records,
-        required_acks: int,
-        on_appended: OnAppended,
-        *,
-        guard: VerificationGuard | None = None,
-    ) -> bool:
-        """Append in turn, recompressed if the topic has a codec of its own.
-
-        `records` must stay valid until `on_appended` is called with the outcome. Returns False when
-        too many appends wait already; nothing happens then.
-        """
-        queue = self._queue
-        if len(queue) >= MAX_QUEUED_APPENDS:
-            return False
-        queue.append(_QueuedAppend(records, required_acks, on_appended, guard))
-        if len(queue) == 1:
-            self._start_work(self._append_in_turn())
-        return True
-
-    def wait_for_flush(self, on_flushed: OnFlushed) -> bool:
-        """Call `on_flushed` once everything appended so far is on stable storage, or cannot be.
-
-        Returns False when too many wait already; nothing happens then.
-        """
-        if len(self._flush_waits) >= MAX_FLUSH_WAITS:
-            return False
-        self._flush_waits.append(on_flushed)
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._start_work(self._flush_until_done())
-        return True
-
-    async def _append_in_turn(self) -> None:
-        queue = self._queue
-        queued = queue[0]
-        # The answer when an unexpected exception comes: it must not block the queue.
-        result = AppendResult(ErrorCode.UNKNOWN_SERVER_ERROR)
-        try:
-            result = await self._prepare_and_append(queued)
-        finally:
-            # Only now: until here a newer append must find the queue occupied.
-            queue.popleft()
-            if queue:
-                self._start_work(self._append_in_turn())
-            queued.on_appended(result)
-
-    async def _prepare_and_append(self, queued: _QueuedAppend) -> AppendResult:
-        partition = self._partition
-        log = partition.log
-        records = queued.records
-        if log is not None and not log.offline and log.needs_preparation(records):
-            try:
-                records = await log.filesystem.offload(prepare, records, log.config)
-            except AppendRejected as rejected:
-                return log.rejected(rejected)
-            if log.config.target_codec is not None:
-                partition.stats.message_conversions.count += 1
-        return partition.append(records, queued.required_acks, guard=queued.guard)
-
-    async def _flush_until_done(self) -> None:
-        try:
-            while self._flush_waits:
-                waits, self._flush_waits = self._flush_waits, []
-                log = self._partition.log
-                is_durable = False
-                try:
-                    is_durable = log is not None and await self._flush(log)
-                finally:
-                    error = ErrorCode.NONE if is_durable else ErrorCode.KAFKA_STORAGE_ERROR
-                    for on_flushed in waits:
-                        on_flushed(error)
-        finally:
-            self._is_flushing = False
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Partition:
     """One replica. All methods belong to the data loop; none of them waits.
 
     `start_work` starts a coroutine that may leave the loop; when it ends, the requests that
     `changed` made ready are completed. `flush` makes durable what a log holds now; it returns False
-    when the log went offline instead.
+    when the log went offline instead. `submit_isr_change` takes a proposal to the controller, and
+    `isr_change_answered` gets the answer.
     """
 
     topic_partition: TopicPartition
@@ -231,7 +174,8 @@ class Partition:
     _: KW_ONLY
     stats: TopicStats
     start_work: StartWork
-    flush: InitVar[Flush]
+    flush: Callable[[Log], Awaitable[bool]]
+    submit_isr_change: Callable[[Partition, IsrChange], None]
     context: ReplicationContext
     core: PartitionCore = field(init=False)
     deferred: DeferredAppends = field(init=False)
@@ -246,9 +190,9 @@ class Partition:
     low_watermark_waits: dict[Callable[[Partition], None], None] = field(default_factory=dict)
     guards: VerificationGuards = field(default_factory=VerificationGuards)
 
-    def __post_init__(self, local_broker_id: int, flush: Flush) -> None:
+    def __post_init__(self, local_broker_id: int) -> None:
         self.core = PartitionCore(local_broker_id, self.context)
-        self.deferred = DeferredAppends(self, self.start_work, flush)
+        self.deferred = DeferredAppends(self.start_work, self._prepare_and_append, self._flush_log)
 
     def __repr__(self) -> str:
         return f"Partition({self.topic_partition}, {self.core.role.name})"
@@ -403,15 +347,11 @@ class Partition:
     def isr_change_answered(
         self, change: IsrChange, error: ErrorCode, state: PartitionState | None
     ) -> IsrChange | None:
-        """Take over the controller's answer to a proposal.
+        """Take over the controller's answer to a proposal: an error, or NONE and the state in which
+        the partition is now. An error that does not answer this proposal, of a lost connection for
+        instance, means that it has to be sent again.
 
-        Args:
-            error: of the answer; any that does not answer this proposal, a lost connection for
-                instance, means that the proposal has to be sent again.
-            state: with NONE, what the partition is now; its replicas may be left out.
-
-        Returns:
-            What to send next: the same proposal again, or one that is due now.
+        Returns what to send next: the same proposal again, or one that is due now.
         """
         core = self.core
         before = core.isr
@@ -454,7 +394,7 @@ class Partition:
 
     def _submit(self, change: IsrChange | None) -> None:
         if change is not None:
-            self.context.submit_isr_change(self, self._logged(change))
+            self.submit_isr_change(self, self._logged(change))
 
     def _next_change(self) -> IsrChange | None:
         change = self.core.propose()
@@ -505,6 +445,22 @@ class Partition:
         if log is None or not log.config.looks_at_records:
             return not self.deferred.is_line_empty
         return not self.deferred.is_line_empty or log.needs_preparation(records)
+
+    async def _prepare_and_append(
+        self, records: Records, required_acks: int, guard: VerificationGuard | None
+    ) -> AppendResult:
+        log = self.log
+        if log is not None and not log.offline and log.needs_preparation(records):
+            try:
+                records = await log.filesystem.offload(prepare, records, log.config)
+            except AppendRejected as rejected:
+                return log.rejected(rejected)
+            if log.config.target_codec is not None:
+                self.stats.message_conversions.count += 1
+        return self.append(records, required_acks, guard=guard)
+
+    async def _flush_log(self) -> bool:
+        return self.log is not None and await self.flush(self.log)
 
     def append(
         self,
@@ -557,6 +513,32 @@ class Partition:
         elif log.offline:
             self.changed()
         return result
+
+    def holds_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the log holds the beginning of a producer's transaction, not its end."""
+        log = self.log
+        return log is not None and log.producer_state.has_open_transaction(
+            producer_id, producer_epoch
+        )
+
+    def begin_verification(
+        self, producer: BatchProducer, *, supports_epoch_bump: bool
+    ) -> VerificationGuard | ErrorCode | None:
+        """Begin the verification of a batch, before its coordinator is asked.
+        `supports_epoch_bump`: the request is of a version that gives each transaction an epoch.
+
+        Returns a guard; None when no question is needed, because the log holds the transaction's
+        beginning already, and no earlier batch waits for an answer, so that none is overtaken; or
+        the error for which this broker cannot append at all.
+        """
+        if not self.core.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.log is None or self.log.offline:
+            return self.unusable_error
+        identity = (producer.producer_id, producer.producer_epoch)
+        if self.holds_transaction(*identity) and not self.guards.has_waiting(*identity):
+            return None
+        return self.guards.begin_waiting(producer, supports_epoch_bump=supports_epoch_bump)
 
     def _append_transactional(
         self, log: Log, records: Records, producer: BatchProducer, guard: VerificationGuard | None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moldau.server.request_context import RequestContext
     from moldau.server.server_connection import ServerConnection
 
-DEFAULT_MAX_OPERATIONS: Final = 100_000
+MAX_OPERATIONS: Final = 100_000
 """Operations that may wait in one purgatory; one more is answered at once, with what there is."""
 
 MAX_WAIT_MS: Final = 3_600_000
@@ -49,22 +49,12 @@ class DelayedOperation:
 class Purgatory:
     """Holds waiting operations of one kind; `name` is as in Kafka's DelayedOperationPurgatory."""
 
-    __slots__ = (
-        "_is_closed",
-        "_max_operations",
-        "_operations",
-        "_timers",
-        "expired_count",
-        "name",
-    )
+    __slots__ = ("_is_closed", "_operations", "_timers", "expired_count", "name")
 
-    def __init__(
-        self, name: str, timers: TimerWheel, *, max_operations: int = DEFAULT_MAX_OPERATIONS
-    ) -> None:
+    def __init__(self, name: str, timers: TimerWheel) -> None:
         self.name = name
         self.expired_count = 0
         self._timers = timers
-        self._max_operations = max_operations
         self._operations: dict[DelayedOperation, None] = {}
         self._is_closed = False
 
@@ -79,7 +69,7 @@ class Purgatory:
         closed: the caller ends the operation now.
         """
         assert not operation.is_ended
-        if self._is_closed or len(self._operations) >= self._max_operations:
+        if self._is_closed or len(self._operations) >= MAX_OPERATIONS:
             return False
         self._operations[operation] = None
         operation.timer = self._timers.call_later(

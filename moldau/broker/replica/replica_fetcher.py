@@ -445,9 +445,6 @@ def _apply_offsets(
     return FollowerStep.BACK_OFF if step is FollowerStep.ASK_OFFSETS else step
 
 
-FetcherKey = tuple[int, int]
-
-
 @dataclass(slots=True)
 class _Assignment:
     partition: Partition
@@ -461,10 +458,8 @@ class FetcherManager:
 
     Owns which partition belongs to which fetcher. Must not talk to leaders, or decide which broker
     leads. Invariants: a partition is fetched by at most one fetcher; a fetcher without partitions
-    ends; every fetcher has ended when `close` returns.
-
-    Args:
-        on_fault: told of an unexpected exception in a fetcher.
+    ends; every fetcher has ended when `close` returns. `on_fault` is told of an unexpected
+    exception in a fetcher.
     """
 
     def __init__(
@@ -475,7 +470,8 @@ class FetcherManager:
         self._registry = registry
         self._on_fault = on_fault
         self._assignments: dict[TopicPartition, _Assignment] = {}
-        self._fetchers: dict[FetcherKey, ReplicaFetcher] = {}
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        """By leader and number."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._dead_count = 0
         self._sweeps = False
@@ -485,10 +481,8 @@ class FetcherManager:
 
     def follow(self, partition: Partition, leader_id: int, endpoint: Endpoint | None) -> None:
         """Fetch the partition from that broker, or go on with it, because its state has changed.
-
-        Args:
-            endpoint: `(host, port)` of the leader; None while it is unknown: the partition waits
-                for another call.
+        While `endpoint`, the leader's host and port, is unknown the partition waits for another
+        call.
         """
         if self._is_closed:
             return

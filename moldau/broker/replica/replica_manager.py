@@ -24,7 +24,7 @@ from moldau.broker.replica.replication import Replication, ReplicationPorts
 from moldau.broker.replica.topic_stats import BrokerTopicStats
 from moldau.config import effective_broker_config, effective_topic_config
 from moldau.metadata.image import MetadataImage
-from moldau.metadata.image.configs import ConfigResourceType
+from moldau.metadata.image.configs import ConfigResource, ConfigResourceType
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
@@ -77,7 +77,10 @@ class TopicSettings:
     """The effective settings of topics: topic, broker and cluster level over the node's own."""
 
     def __init__(self, broker_id: int, node_values: ConfigValues) -> None:
-        self._broker_name = str(broker_id)
+        self._broker_resources = (
+            ConfigResource(ConfigResourceType.BROKER, ""),
+            ConfigResource(ConfigResourceType.BROKER, str(broker_id)),
+        )
         self._static_values = node_values
         self._broker_values = node_values
         self._image = MetadataImage.EMPTY
@@ -97,22 +100,12 @@ class TopicSettings:
         broker default has, which may change any topic.
         """
         self._image = image
-        topics: set[str] = set()
-        is_default_changed = False
-        for resource in delta.configs_delta.changes:
-            if resource.resource_type == ConfigResourceType.TOPIC:
-                topics.add(resource.name)
-            elif resource.resource_type == ConfigResourceType.BROKER and resource.name in (
-                "",
-                self._broker_name,
-            ):
-                is_default_changed = True
+        changes = delta.configs_delta.changes
+        topics = {each.name for each in changes if each.resource_type == ConfigResourceType.TOPIC}
+        is_default_changed = any(each in changes for each in self._broker_resources)
         if is_default_changed:
-            self._broker_values = effective_broker_config(
-                self._static_values,
-                image.configs.get(ConfigResourceType.BROKER, ""),
-                image.configs.get(ConfigResourceType.BROKER, self._broker_name),
-            )
+            defaults, own = (image.configs.get(*each) for each in self._broker_resources)
+            self._broker_values = effective_broker_config(self._static_values, defaults, own)
         return topics, is_default_changed
 
 
@@ -343,6 +336,7 @@ class ReplicaManager:
             stats=self.topic_stats.of(topic_partition.topic),
             start_work=self.start,
             flush=self._log_manager.flush,
+            submit_isr_change=self.replication.isr_changes.submit,
             context=self.replication.context,
         )
         self._partitions[topic_partition] = partition

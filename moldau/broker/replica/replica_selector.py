@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 
 if TYPE_CHECKING:
+    from moldau.broker.replica.core.partition_core import ReplicaFigures
     from moldau.broker.replica.partition import Partition
     from moldau.metadata.image import MetadataImage
 
@@ -20,21 +21,11 @@ NO_PREFERRED_READ_REPLICA: Final = -1
 """The answer to a consumer that may go on reading from the leader."""
 
 
-class ReplicaView(NamedTuple):
-    """What the leader knows of one follower in sync.
-
-    `lag_ms` says how long ago it was last caught up, `rack` is None for a broker without one.
-    """
-
-    broker_id: int
-    rack: str | None
-    log_start_offset: int
-    log_end_offset: int
-    lag_ms: float
-
-
 def choose_in_rack(
-    rack_id: str, leader_rack: str | None, fetch_offset: int, followers: Iterable[ReplicaView]
+    rack_id: str,
+    leader_rack: str | None,
+    fetch_offset: int,
+    followers: Iterable[tuple[str | None, ReplicaFigures]],
 ) -> int:
     """The most caught-up follower in a consumer's rack, or NO_PREFERRED_READ_REPLICA: Kafka's
     RackAwareReplicaSelector.
@@ -45,30 +36,30 @@ def choose_in_rack(
     Args:
         rack_id: the consumer's `client.rack`; empty when it does not say.
         fetch_offset: a follower must have it: from its log start to its log end offset.
-        followers: those in sync.
+        followers: those in sync, each with its rack, None without one.
     """
     if not rack_id or leader_rack == rack_id:
         return NO_PREFERRED_READ_REPLICA
     near = [
         replica
-        for replica in followers
-        if replica.rack == rack_id
-        and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
+        for rack, replica in followers
+        if rack == rack_id and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
     ]
     if not near:
         return NO_PREFERRED_READ_REPLICA
-    return max(near, key=lambda each: (each.log_end_offset, -each.lag_ms, each.broker_id)).broker_id
+    return max(near, key=_caught_up_order).replica_id
+
+
+def _caught_up_order(replica: ReplicaFigures) -> tuple[int, float, int]:
+    age_ms = replica.caught_up_age_ms
+    return replica.log_end_offset, -age_ms if age_ms >= 0 else -inf, replica.replica_id
 
 
 class ReadReplicas:
     """Chooses by what the leader and the newest metadata know.
 
-    Args:
-        selector_class: `replica.selector.class`; None when all consumers read from leaders.
-        image: the newest metadata.
-
-    Raises:
-        ValueError: a class that is not served; configuration has refused it before.
+    `selector_class` is `replica.selector.class`, None when all consumers read from leaders. Raises:
+    ValueError for a class that is not served; configuration has refused it before.
     """
 
     def __init__(self, selector_class: str | None, image: Callable[[], MetadataImage]) -> None:
@@ -87,10 +78,8 @@ class ReadReplicas:
     def preferred(
         self, partition: Partition, client_rack_id: str, fetch_offset: int, listener_name: str
     ) -> int:
-        """The follower that a consumer of a partition led here should read from, -1 for none.
-
-        Args:
-            listener_name: the consumer's; a replica that it cannot reach by it is of no use.
+        """The follower that a consumer of a partition led here should read from, -1 for none. A
+        replica that it cannot reach by its listener is of no use.
         """
         if not self.is_enabled:
             return NO_PREFERRED_READ_REPLICA
@@ -107,14 +96,6 @@ class ReadReplicas:
                 and not broker.fenced
                 and listener_name in broker.listeners
             ):
-                followers.append(
-                    ReplicaView(
-                        figures.replica_id,
-                        broker.rack,
-                        figures.log_start_offset,
-                        figures.log_end_offset,
-                        figures.caught_up_age_ms if figures.caught_up_age_ms >= 0 else inf,
-                    )
-                )
+                followers.append((broker.rack, figures))
         leader_rack = None if leader is None else leader.rack
         return choose_in_rack(client_rack_id, leader_rack, fetch_offset, followers)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.broker.lifecycle.controller_channel import ControllerChannel
-    from moldau.broker.replica.partition import Partition, StartWork
+    from moldau.broker.replica.deferred_appends import StartWork
+    from moldau.broker.replica.partition import Partition
     from moldau.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
     from moldau.runtime.clock import Clock
     from moldau.runtime.network import Network
@@ -86,7 +87,6 @@ class Replication:
         self._partitions = partitions
         self._image = image
         self._start = start
-        self._on_changed = on_changed
         self._is_closed = False
         self.isr_changes = AlterPartitionSender(
             ports.controller,
@@ -106,7 +106,6 @@ class Replication:
             clock=clock,
             broker_epoch=ports.broker_epoch,
             image=image,
-            submit_isr_change=self.isr_changes.submit,
             registry=registry,
         )
         self.bytes_out = registry.meter(TOPIC_METRIC_PREFIX + "ReplicationBytesOutPerSec")
@@ -177,10 +176,9 @@ class Replication:
         directory = self._log_manager.directory_of(partition.topic_partition)
         if directory is None or not directory.is_online or partition.is_offline:
             return
-        known = self._own_directories()
         if registration.directory(self._broker_id) == directory.directory_id:
             self.directories.settled(topic_id, index)
-        elif directory.directory_id in known:
+        elif directory.directory_id in self._own_directories():
             self.directories.assign(topic_id, index, directory.directory_id)
 
     def tell_lost(self, partition: Partition, registration: PartitionRegistration) -> None:

@@ -13,6 +13,8 @@ that Kafka and Moldau finish what the other began.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader
 from moldau.runtime.filesystem import File, Filesystem
 from moldau.storage.batch_scan import scan_headers
@@ -139,13 +141,10 @@ class CleanedSegment:
             self._last_time_entry = self._max_timestamp
 
     def _write_index(self, suffix: str, data: bytes | bytearray) -> None:
-        file = self._filesystem.open(self._path(suffix), exclusive=True)
-        try:
+        with closing(self._filesystem.open(self._path(suffix), exclusive=True)) as file:
             if data:
                 file.append(data)
             file.fsync()
-        finally:
-            file.close()
 
 
 def remove_cleaned_files(filesystem: Filesystem, directory: str) -> None:
@@ -203,14 +202,11 @@ def _finish_swap(filesystem: Filesystem, directory: str, digits: str, cleaned: s
 
 
 def _end_offset(filesystem: Filesystem, path: str, base_offset: int) -> int:
-    file = filesystem.open(path, write=False)
-    try:
-        end_offset = base_offset
+    end_offset = base_offset
+    with closing(filesystem.open(path, write=False)) as file:
         for _, header in scan_headers(file, 0, file.size_bytes):
             end_offset = header.next_offset
-        return end_offset
-    finally:
-        file.close()
+    return end_offset
 
 
 def _finish_index(filesystem: Filesystem, directory: str, name: str) -> None:

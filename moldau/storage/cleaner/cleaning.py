@@ -9,6 +9,7 @@ Invariant: each event says that files are durable; a stop between two events cos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from moldau.protocol.records import (
@@ -166,17 +167,15 @@ class _Cleaning:
         Raises: InvalidBatch, OSError.
         """
         path = self._path(segment.base_offset, LOG_SUFFIX)
-        file = self._filesystem.open(path, write=False)
-        try:
-            for chunk in _gather(file, segment.size_bytes, self._job.io_bytes):
-                self._pause(sum(len(data) for _, data in chunk))
-                yield chunk
-        except InvalidBatch as error:
-            raise InvalidBatch(
-                error.reason, f"{path}: {error.message}", position=error.position
-            ) from None
-        finally:
-            file.close()
+        with closing(self._filesystem.open(path, write=False)) as file:
+            try:
+                for chunk in _gather(file, segment.size_bytes, self._job.io_bytes):
+                    self._pause(sum(len(data) for _, data in chunk))
+                    yield chunk
+            except InvalidBatch as error:
+                raise InvalidBatch(
+                    error.reason, f"{path}: {error.message}", position=error.position
+                ) from None
 
     def _build_map(self, aborted: Iterable[AbortedTransaction]) -> None:
         job = self._job
@@ -203,12 +202,10 @@ class _Cleaning:
         enough = self._job.map_bytes // SLOT_BYTES
         count = 0
         for segment in segments:
-            file = self._filesystem.open(self._path(segment.base_offset, LOG_SUFFIX), write=False)
-            try:
+            path = self._path(segment.base_offset, LOG_SUFFIX)
+            with closing(self._filesystem.open(path, write=False)) as file:
                 for _, header in scan_headers(file, 0, segment.size_bytes):
                     count += header.record_count
-            finally:
-                file.close()
             if count >= enough:
                 break
         return count
@@ -218,7 +215,6 @@ class _Cleaning:
         start = self._job.first_dirty_offset
         keyed: list[Batch] = []
         for header, data in chunk:
-            self._stats.map_bytes_read += len(data)
             if header.is_control:
                 walk.is_empty_end(header, data)
             elif not walk.is_aborted(header) and header.last_offset >= start:
@@ -301,8 +297,6 @@ class _Cleaning:
     def _verdicts(self, batches: Sequence[Batch]) -> Iterator[bytes]:
         for columns, headers in _columns_of(batches):
             verdict = bytes(self._map.judge(columns, self._latest_offset))
-            if columns.keys.validity is not None:
-                self._stats.keyless_count += _null_count(columns)
             row = 0
             for header in headers:
                 yield verdict[row : row + header.record_count]
@@ -348,9 +342,3 @@ def _columns_of(
         return
     for header, data in batches:
         yield decode_columns(data, [0]), [header]
-
-
-def _null_count(columns: RecordColumns) -> int:
-    validity = columns.keys.validity
-    assert validity is not None
-    return columns.row_count - sum(byte.bit_count() for byte in bytes(validity))

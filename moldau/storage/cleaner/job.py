@@ -38,7 +38,6 @@ class CleaningJob:
     cleaning has seen what lies at or after `first_dirty_offset`.
     """
 
-    name: str
     directory: str
     segments: tuple[SourceSegment, ...]
     first_dirty_offset: int
@@ -67,10 +66,8 @@ class CleaningStats:
     bytes_read: int = 0
     """By the rewriting pass: the size of the sources."""
     bytes_written: int = 0
-    map_bytes_read: int = 0
     records_read: int = 0
     records_written: int = 0
-    keyless_count: int = 0
     key_count: int = 0
     slot_count: int = 0
     latest_horizon_ms: int = NO_TIME

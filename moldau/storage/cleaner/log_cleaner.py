@@ -454,7 +454,6 @@ class LogCleaner:
         log, plan, settings = cleaning.log, cleaning.plan, self.settings
         config = log.config
         return CleaningJob(
-            name=log.name,
             directory=log.directory,
             segments=tuple(
                 SourceSegment(segment.base_offset, log.end_offset_of(index), segment.size_bytes)

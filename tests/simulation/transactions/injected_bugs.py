@@ -19,7 +19,7 @@ from moldau.broker.coordinator.transaction import marker_sender
 from moldau.broker.coordinator.transaction.core import rules, transaction
 from moldau.broker.coordinator.transaction.core.transaction import Transaction
 from moldau.broker.coordinator.transaction.verification import TransactionalProduce
-from moldau.broker.replica.transactions import NOT_REQUIRED
+from moldau.broker.replica.verification_guards import NOT_REQUIRED
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches

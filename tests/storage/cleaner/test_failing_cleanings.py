@@ -62,7 +62,6 @@ def dirty_log(filesystem: OneFailure) -> CleaningJob:
     log.abandon()
     assert len(segments) > 2
     return CleaningJob(
-        name=log.name,
         directory=log.directory,
         segments=tuple(segments),
         first_dirty_offset=0,

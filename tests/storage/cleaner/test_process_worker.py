@@ -70,7 +70,6 @@ def filled_log(filesystem: OsFilesystem, directory: Path) -> Log:
 def job_for(log: Log, **changes: object) -> CleaningJob:
     count = len(log.segments) - 1
     values: dict[str, object] = {
-        "name": log.name,
         "directory": log.directory,
         "segments": tuple(
             SourceSegment(each.base_offset, log.end_offset_of(index), each.size_bytes)

@@ -52,9 +52,10 @@ from moldau.runtime.timers import TimerWheel
 from moldau.server.authorizer import AllowAllAuthorizer
 from moldau.server.request_router import RequestRouter
 from moldau.storage.log_config import LogConfig, LogManagerSettings
-from moldau.storage.log_directory import format_log_directory, open_log_directories
+from moldau.storage.log_directory import open_log_directories
 from moldau.storage.log_manager import LogManager
 from moldau.testing.waiting import wait_until_async
+from tests.storage.storage_fixtures import format_log_directory
 from tests.unit.broker.scripted_channel import ScriptedChannel
 
 BROKER_ID = 1

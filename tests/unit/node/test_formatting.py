@@ -24,6 +24,7 @@ from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, s
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import read_meta_properties
+from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 IDS = [UUID(int=(number << 100) + 12345) for number in range(1, 4)]
@@ -131,6 +132,18 @@ def test_formatting_twice_changes_nothing(tmp_path: Path):
         formatted(config)
     assert formatted(config, again=True) == []
     assert content(tmp_path) == before
+
+
+def test_what_is_formatted_survives_a_power_loss():
+    filesystem = SimulatedFilesystem()
+    config = config_of(Path("/deep/er"), "controller", 1, log_dirs="/deep/er/d")
+    plan = FormatPlan.from_config(config, CLUSTER_ID)
+    format_storage(filesystem, ManualClock(), random.Random(5), plan)
+    before = filesystem.read_bytes("/deep/er/d/meta.properties")
+    for seed in range(20):
+        root = filesystem.image().after_power_loss(random.Random(seed))
+        survived = SimulatedFilesystem(root)
+        assert survived.read_bytes("/deep/er/d/meta.properties") == before
 
 
 def test_a_disk_is_added_by_ignoring_what_is_formatted(tmp_path: Path):

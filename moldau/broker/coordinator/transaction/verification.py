@@ -20,12 +20,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.coordinator.transaction.marker_sender import broker_address
-from moldau.broker.replica.transactions import (
+from moldau.broker.replica.verification_guards import (
     NOT_REQUIRED,
     VerificationGuard,
-    begin_verification,
-    end_verification,
-    holds_transaction,
 )
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
@@ -268,8 +265,8 @@ class TransactionVerifier:
         """Whether the logs hold the transaction by now."""
         manager = self._services.replica_manager
         return all(
-            holds_transaction(manager.get(*partition), *question.producer)
-            for partition in question.partitions
+            found is not None and found.holds_transaction(*question.producer)
+            for found in (manager.get(*partition) for partition in question.partitions)
         )
 
     async def _send_all(self, broker_id: int) -> None:
@@ -431,7 +428,7 @@ class TransactionalProduce:
         if not (support.adds_partitions or self._services.transaction_verifier.is_enabled):
             operation.append(partition, records, slot, NOT_REQUIRED)
             return
-        guard = begin_verification(partition, producer, supports_epoch_bump=support.adds_partitions)
+        guard = partition.begin_verification(producer, supports_epoch_bump=support.adds_partitions)
         if isinstance(guard, ErrorCode):
             operation.fail(slot, guard, None)
         elif guard is None:
@@ -455,7 +452,7 @@ class TransactionalProduce:
     def _verified(self, errors: Mapping[TopicPartition, ErrorCode]) -> None:
         for partition, records, slot, guard in self._held:
             error = errors[partition.topic_partition]
-            end_verification(partition, guard, error)
+            partition.guards.end_waiting(guard, error)
             if error is ErrorCode.NONE:
                 self._operation.append(partition, records, slot, guard)
             else:

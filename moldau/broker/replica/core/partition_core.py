@@ -244,15 +244,9 @@ class PartitionCore:
     def apply_state(
         self, state: PartitionState, *, log_end_offset: int, high_watermark: int
     ) -> bool:
-        """Take over what the controller decided.
-
-        Args:
-            log_end_offset: of the local log.
-            high_watermark: the last one known locally, where a new leader begins from.
-
-        Returns:
-            Whether this broker begins to lead under this leader epoch. An older state than the
-            one in force is ignored: False.
+        """Take over what the controller decided; a new leader begins from `high_watermark`, the
+        last one known locally. Returns whether this broker begins to lead under this leader epoch.
+        An older state than the one in force is ignored: False.
         """
         epochs = (state.leader_epoch, state.partition_epoch)
         if epochs < (self.leader_epoch, self.partition_epoch):
@@ -471,10 +465,8 @@ class PartitionCore:
     def propose(self, *, again: bool = False) -> IsrChange | None:
         """The proposal that is due, if any: recovery after an unclean election, followers that fell
         out of sync, a refused addition, or followers that are level and could not join before. It
-        counts as under way from now on.
-
-        Args:
-            again: include followers that the controller refused a moment ago.
+        counts as under way from now on. `again` includes followers that the controller refused a
+        moment ago.
         """
         if again:
             for progress in self.followers.values():

@@ -42,13 +42,9 @@ def cut_for_divergence(
     the epoch before them.
 
     Where nothing of the follower's log would be left and the leader has what comes before, the
-    follower begins where the leader begins.
+    follower begins where the leader begins (-1 when it did not say where).
 
-    Args:
-        leader_start_offset: where the leader's log begins, -1 when it did not say.
-
-    Returns:
-        The cut, at most at `log_end_offset`; None for an answer that says nothing.
+    Returns the cut, at most at `log_end_offset`; None for an answer that says nothing.
     """
     if diverging_epoch < 0 or diverging_end_offset < 0:
         return None
@@ -73,15 +69,12 @@ def cut_out_of_range(
 
     Behind the leader's end (after an unclean election) the log is cut to it; the next fetch tells
     whether the rest agrees. Where nothing would be left, the follower begins where the leader
-    begins: an empty log at the leader's end would pass for one that has all before it.
+    begins: an empty log at the leader's end would pass for one that has all before it. `is_blank`:
+    the log is empty and knows no leader epoch, so that nothing tells what it once had below its
+    end.
 
-    Args:
-        is_blank: whether the log is empty and knows no leader epoch, so that nothing tells what it
-            once had below its end.
-
-    Returns:
-        The cut; None when the offset is within the leader's log after all, or the answer is
-        nonsense.
+    Returns the cut; None when the offset is within the leader's log after all, or the answer is
+    nonsense.
     """
     if not 0 <= leader_start_offset <= leader_end_offset:
         return None

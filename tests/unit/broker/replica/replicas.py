@@ -61,7 +61,6 @@ class LonelyContext(ReplicationContext):
             clock=clock,
             broker_epoch=lambda: -1,
             image=lambda: MetadataImage.EMPTY,
-            submit_isr_change=lambda partition, change: None,
             registry=Registry(clock.monotonic_ms),
         )
 
@@ -134,6 +133,7 @@ class Followers:
             stats=self.stats.of(topic),
             start_work=self._start,
             flush=self._flush,
+            submit_isr_change=lambda partition, change: None,
             context=self.context,
         )
         made.log = Log.open(

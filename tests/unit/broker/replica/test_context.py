@@ -32,13 +32,11 @@ class Rig:
         self.image = image()
         self.clock = ManualClock()
         self.registry = Registry(self.clock.monotonic_ms)
-        self.submitted: list[Any] = []
         self.context = ReplicationContext(
             max_lag_ms=30_000,
             clock=self.clock,
             broker_epoch=lambda: 7,
             image=lambda: self.image,
-            submit_isr_change=lambda partition, change: self.submitted.append((partition, change)),
             registry=self.registry,
         )
 
@@ -72,8 +70,6 @@ def test_the_rest_is_passed_on() -> None:
     rig = Rig()
     rig.clock.advance(125)
     assert (rig.context.now_ms(), rig.context.broker_epoch()) == (125.0, 7)
-    rig.context.submit_isr_change("partition", "change")  # type: ignore[arg-type]
-    assert rig.submitted == [("partition", "change")]
 
 
 def test_brokers_that_were_unregistered_are_forgotten() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.replica import purgatory
 from moldau.broker.replica.delayed_fetch import DelayedFetch
 from moldau.broker.replica.partition import Partition
 from moldau.protocol.errors import ErrorCode
@@ -399,9 +400,11 @@ async def test_shutdown_answers_who_waits(broker: DataPath) -> None:
     assert only(request.response).error_code == 0
 
 
-async def test_a_full_purgatory_answers_at_once(broker: DataPath) -> None:
+async def test_a_full_purgatory_answers_at_once(
+    broker: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.create_topic("t")
-    broker.manager.fetch_purgatory._max_operations = 1
+    monkeypatch.setattr(purgatory, "MAX_OPERATIONS", 1)
     first = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12)
     second = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12)
     assert (first.is_answered, second.is_answered) == (False, True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.replica.core.in_sync_set import PartitionState
-from moldau.broker.replica.transactions import NOT_REQUIRED
+from moldau.broker.replica.verification_guards import NOT_REQUIRED
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec
 from moldau.server.server import Server

@@ -38,9 +38,7 @@ class FakePartition:
             is_leader=True,
             leader_epoch=3,
             partition_epoch=10,
-            replicas=(1, 2, 3),
-            adding_replicas=(),
-            removing_replicas=(),
+            state=PartitionState(1, 3, 10, replicas=(1, 2, 3), isr=(1,)),
         )
         self.answers: list[tuple[IsrChange, ErrorCode, PartitionState | None]] = []
         self.following: list[IsrChange] = []

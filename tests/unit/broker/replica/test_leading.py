@@ -58,7 +58,7 @@ def controller(broker: DataPath, monkeypatch: pytest.MonkeyPatch) -> Controller:
     def submit(partition: Partition, change: IsrChange) -> None:
         controller.changes.append((partition, change))
 
-    monkeypatch.setattr(broker.manager.replication.context, "submit_isr_change", submit)
+    monkeypatch.setattr(broker.manager.replication.isr_changes, "submit", submit)
     return controller
 
 

@@ -31,8 +31,9 @@ from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
-from moldau.storage.log_directory import format_log_directory, open_log_directories
+from moldau.storage.log_directory import open_log_directories
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
+from tests.storage.storage_fixtures import format_log_directory
 from tests.unit.broker.harness import (
     BROKER_ID,
     CLUSTER_ID,

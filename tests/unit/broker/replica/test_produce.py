@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from moldau.broker.replica import deferred_appends
 from moldau.broker.replica import partition as partition_module
 from moldau.broker.replica.partition import ProduceWait
 from moldau.protocol.errors import ErrorCode
@@ -390,7 +391,7 @@ async def test_a_batch_that_cannot_be_recompressed(broker: DataPath) -> None:
 async def test_too_many_appends_wait_for_recompression(
     broker: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_module, "MAX_QUEUED_APPENDS", 2)
+    monkeypatch.setattr(deferred_appends, "MAX_QUEUED_APPENDS", 2)
     broker.create_topic("t", compression_type="gzip")
     requests = [broker.send(produce({("t", 0): batch()}), 12) for _ in range(3)]
     await until(lambda: all(request.is_answered for request in requests))

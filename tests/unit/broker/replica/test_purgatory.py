@@ -77,8 +77,11 @@ def test_close_ends_all(timers: TimerWheel) -> None:
     assert len(purgatory) == 0
 
 
-def test_a_full_purgatory_takes_no_more(timers: TimerWheel) -> None:
-    purgatory = Purgatory("Test", timers, max_operations=2)
+def test_a_full_purgatory_takes_no_more(
+    timers: TimerWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purgatory_module, "MAX_OPERATIONS", 2)
+    purgatory = Purgatory("Test", timers)
     first = Recorded()
     assert purgatory.add(first, 100)
     assert purgatory.add(Recorded(), 100)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from moldau.broker.replica.core.partition_core import ReplicaFigures
 from moldau.broker.replica.replica_selector import (
     NO_PREFERRED_READ_REPLICA,
     ReadReplicas,
-    ReplicaView,
     choose_in_rack,
 )
 from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
@@ -16,12 +16,15 @@ from moldau.metadata.image import MetadataImage
 
 def view(
     broker_id: int, rack: str | None, *, start: int = 0, end: int = 100, lag_ms: float = 0.0
-) -> ReplicaView:
-    return ReplicaView(broker_id, rack, start, end, lag_ms)
+) -> tuple[str | None, ReplicaFigures]:
+    return rack, ReplicaFigures(broker_id, start, end, 0, True, lag_ms)
 
 
 def choose(
-    *followers: ReplicaView, rack: str = "east", leader_rack: str | None = "west", offset: int = 50
+    *followers: tuple[str | None, ReplicaFigures],
+    rack: str = "east",
+    leader_rack: str | None = "west",
+    offset: int = 50,
 ) -> int:
     return choose_in_rack(rack, leader_rack, offset, followers)
 

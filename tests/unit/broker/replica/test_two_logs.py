@@ -56,7 +56,7 @@ class Pair:
         for broker_id in BROKERS:
             partition = Partition(
                 NAME, ZERO_UUID, broker_id, stats=stats, start_work=refuse, flush=refuse,
-                context=LonelyContext(clock),
+                submit_isr_change=refuse, context=LonelyContext(clock),
             )  # fmt: skip
             partition.log = LogBench(config=LogConfig(segment_bytes=700)).open()
             self.replicas[broker_id] = partition

@@ -58,7 +58,6 @@ def test_an_unlimited_budget_never_pauses(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 JOB = CleaningJob(
-    name="t-0",
     directory="/d",
     segments=(SourceSegment(0, 10, 100),),
     first_dirty_offset=0,

@@ -163,7 +163,6 @@ def test_a_group_has_a_limit() -> None:
 
 def test_jobs_and_events_survive_their_encoding() -> None:
     job = CleaningJob(
-        name="t-0",
         directory="/data/ä b",
         segments=(source(0, 5), source(5, 2**40, 7)),
         first_dirty_offset=3,

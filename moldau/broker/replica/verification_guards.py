@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from moldau.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from moldau.broker.replica.partition import Partition
     from moldau.storage.append import BatchProducer
 
 MAX_GUARDS: Final = 10_000
@@ -71,39 +70,31 @@ class VerificationGuards:
         """Count a request as waiting, until `end_waiting`, under the current guard of its producer;
         the guard is made if there is none.
         """
-        guard = self._obtain(producer, supports_epoch_bump=supports_epoch_bump)
-        key = (guard.producer_id, guard.producer_epoch)
+        key = (producer.producer_id, producer.producer_epoch)
         self._waiting[key] = self._waiting.get(key, 0) + 1
-        return guard
-
-    def end_waiting(self, guard: VerificationGuard, *, is_refused: bool) -> None:
-        """A request has its answer. If the coordinator refuses the transaction, nothing of it
-        counts, not even its sequence, unless other requests still wait.
-        """
-        key = (guard.producer_id, guard.producer_epoch)
-        self._waiting[key] -= 1
-        if not self._waiting[key]:
-            del self._waiting[key]
-            if is_refused and guard.is_current:
-                self._drop(guard)
-
-    def _obtain(self, producer: BatchProducer, *, supports_epoch_bump: bool) -> VerificationGuard:
-        guards = self._guards.get(producer.producer_id)
-        guard = None if guards is None else guards.get(producer.producer_epoch)
+        guard = self._guards.get(producer.producer_id, {}).get(producer.producer_epoch)
         if guard is not None:
             guard.lowest_sequence = min(guard.lowest_sequence, producer.base_sequence)
             return guard
         if self._count >= MAX_GUARDS:
             self._drop(next(iter(next(iter(self._guards.values())).values())))
-        guard = VerificationGuard(
-            producer.producer_id,
-            producer.producer_epoch,
-            producer.base_sequence,
-            supports_epoch_bump=supports_epoch_bump,
-        )
+        guard = VerificationGuard(*key, producer.base_sequence, supports_epoch_bump)
         self._guards.setdefault(producer.producer_id, {})[producer.producer_epoch] = guard
         self._count += 1
         return guard
+
+    def end_waiting(self, guard: VerificationGuard, error: ErrorCode) -> None:
+        """A request has its answer; `error` is the coordinator's, or why it cannot answer. If the
+        coordinator refuses the transaction, nothing of it counts, not even its sequence, unless
+        other requests still wait.
+        """
+        key = (guard.producer_id, guard.producer_epoch)
+        self._waiting[key] -= 1
+        if not self._waiting[key]:
+            del self._waiting[key]
+            is_refused = error is not ErrorCode.NONE and not error.retriable
+            if is_refused and guard.is_current:
+                self._drop(guard)
 
     def drop_up_to(self, producer_id: int, producer_epoch: int) -> None:
         guards = self._guards.get(producer_id)
@@ -124,41 +115,3 @@ class VerificationGuards:
         self._count -= 1
         if not guards:
             del self._guards[guard.producer_id]
-
-
-def holds_transaction(partition: Partition | None, producer_id: int, producer_epoch: int) -> bool:
-    """Whether the partition's log holds the beginning of a producer's transaction, not its end."""
-    log = None if partition is None else partition.log
-    return log is not None and log.producer_state.has_open_transaction(producer_id, producer_epoch)
-
-
-def begin_verification(
-    partition: Partition, producer: BatchProducer, *, supports_epoch_bump: bool
-) -> VerificationGuard | ErrorCode | None:
-    """Begin the verification of a batch, before its coordinator is asked.
-
-    Args:
-        supports_epoch_bump: the request is of a version that gives each transaction an epoch.
-
-    Returns:
-        A guard; None when no question is needed, because the log holds the transaction's beginning
-        already, and no earlier batch waits for an answer, so that none is overtaken; or the error
-        for which this broker cannot append at all.
-    """
-    core = partition.core
-    if not core.is_leader:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    log = partition.log
-    if log is None or log.offline:
-        return partition.unusable_error
-    guards = partition.guards
-    identity = (producer.producer_id, producer.producer_epoch)
-    if log.producer_state.has_open_transaction(*identity) and not guards.has_waiting(*identity):
-        return None
-    return guards.begin_waiting(producer, supports_epoch_bump=supports_epoch_bump)
-
-
-def end_verification(partition: Partition, guard: VerificationGuard, error: ErrorCode) -> None:
-    """End the verification of a batch; `error` is the coordinator's, or why it cannot answer."""
-    is_refused = error is not ErrorCode.NONE and not error.retriable
-    partition.guards.end_waiting(guard, is_refused=is_refused)
