@@ -44,8 +44,7 @@ from moldau.runtime.slices import LoopSlices
 from moldau.server.api_versions import ServedVersions, answer_api_versions
 from moldau.server.authorizer import Operation
 from moldau.server.outgoing import Offload
-from moldau.server.request import array_names
-from moldau.server.request_context import RequestContext, Sender
+from moldau.server.request import RequestContext, Sender, array_names
 from moldau.server.request_router import Handler, Lane, Route
 
 DEFAULT_TIMEOUT_MS: Final = 30_000

@@ -36,7 +36,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
 from moldau.protocol.schema import Message
 from moldau.server.authorizer import Operation
 from moldau.server.described_configs import DescribedEntries
-from moldau.server.request_context import Sender
+from moldau.server.request import Sender
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2

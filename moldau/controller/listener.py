@@ -16,7 +16,8 @@ from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, Server, ServerLimits
+from moldau.server.server import ListenerSpec, Server
+from moldau.server.server_connection import ServerLimits
 
 CLOSE_GRACE_MS: Final = 500.0
 """How long a stop waits for answers on their way; waiting fetches are ended before."""
@@ -82,7 +83,7 @@ class ControllerListener:
 
     @property
     def connection_count(self) -> int:
-        return self._server.connection_count
+        return len(self._server.connections)
 
     async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:
         """Accept nothing more, end what runs (fetches may wait long), close the connections."""

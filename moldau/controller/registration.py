@@ -32,7 +32,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
 from moldau.server.authorizer import AllowAllAuthorizer
-from moldau.server.request_context import Sender
+from moldau.server.request import Sender
 
 logger = logging.getLogger("moldau.controller.registration")
 

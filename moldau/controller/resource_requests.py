@@ -39,7 +39,7 @@ from moldau.protocol.messages.p37_create_partitions import (
 from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import Sender
+from moldau.server.request import Sender
 
 NAMED_TWICE: Final = "named twice in one request"
 

@@ -51,8 +51,9 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.server.authorizer import AllowAllAuthorizer
 from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.request import RequestMetrics
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, RequestMetrics, Server
+from moldau.server.server import ListenerSpec, Server
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.workers import ProcessWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
@@ -164,6 +165,7 @@ class BrokerPart:
             watchdog=self._watchdog,
         )
         self.server = server
+        timers = server.connections.timers
         await server.start(
             ListenerSpec(endpoint.listener_name, endpoint.host, endpoint.port)
             for endpoint in self._config.broker_listeners
@@ -174,7 +176,7 @@ class BrokerPart:
             log_manager=log_manager,
             clock=self._clock,
             filesystem=self._filesystem,
-            timers=server.timers,
+            timers=timers,
             registry=self._registry,
             ports=ReplicationPorts(
                 controller=controller,
@@ -186,7 +188,7 @@ class BrokerPart:
             on_fault=self._on_fault,
         )
         self._replica_manager = replica_manager
-        services = self._make_services(controller, log_manager, replica_manager, server.timers)
+        services = self._make_services(controller, log_manager, replica_manager, timers)
         self._coordinators = Coordinators(services)
         self.services = services
         self._router = RequestRouter(
@@ -271,7 +273,7 @@ class BrokerPart:
         self._metadata.add_publisher(
             DynamicSettings(
                 self._config,
-                self.server,
+                self.server.connections,
                 log_manager,
                 self._replica_manager.replication,
                 self.services.transaction_verifier,

@@ -45,8 +45,9 @@ from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
-from moldau.server.request_context import Sender
-from moldau.server.server import ListenerSpec, ServerLimits
+from moldau.server.request import Sender
+from moldau.server.server import ListenerSpec
+from moldau.server.server_connection import ServerLimits
 
 logger = logging.getLogger("moldau.controller")
 

@@ -22,7 +22,7 @@ from moldau.protocol.messages.p18_api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 CLIENT_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?\Z")
 FIRST_VERSION_WITH_SOFTWARE: Final = 3

@@ -19,7 +19,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message

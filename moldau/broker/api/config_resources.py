@@ -10,7 +10,7 @@ from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 TO_PYTHON_LEVEL: Final = {
     "FATAL": logging.CRITICAL,

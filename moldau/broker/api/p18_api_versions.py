@@ -15,7 +15,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.server.api_versions import ServedVersions, answer_api_versions
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 ADVERTISED_MIN_VERSION: Final = {ApiKey.PRODUCE: 0}
 """Where what clients are told differs from what is served (see above)."""

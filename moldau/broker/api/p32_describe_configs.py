@@ -38,7 +38,7 @@ from moldau.protocol.messages.p32_describe_configs import (
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
 from moldau.server.described_configs import DescribedEntries
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 async def answer(

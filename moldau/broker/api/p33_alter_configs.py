@@ -27,7 +27,7 @@ from moldau.protocol.messages.p33_alter_configs import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FORWARD_TIMEOUT_MS: Final = 30_000
 

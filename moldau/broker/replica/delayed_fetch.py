@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from moldau.broker.replica.fetch_sessions import FetchPartition
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
 
 PENDING_WAIT_MS: Final = 5_000
 """How long a fetch with `max_wait_ms` 0 waits for bytes that are being verified off the loop."""

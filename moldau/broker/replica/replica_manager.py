@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
     from moldau.server.authorizer import Operation
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
     from moldau.storage.log import Log
     from moldau.storage.log_manager import LogManager
 

@@ -150,7 +150,7 @@ class HttpListener:
         samples += self._loop_load.samples()
         server, services = self._server(), self._services()
         if server is not None:
-            samples += await self._on_data_loop(collect.server_samples, server)
+            samples += await self._on_data_loop(collect.server_samples, server.connections)
         if services is not None:
             samples += collect.image_samples(services.metadata.image, time.time() * 1000)
             samples += collect.directory_samples(services)

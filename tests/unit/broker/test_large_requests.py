@@ -49,7 +49,7 @@ from moldau.runtime import slices
 from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import SLICE_MS
 from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, produce

@@ -22,7 +22,7 @@ from moldau.raft import VoterEndpoint
 from moldau.raft.core.values import Leadership
 from moldau.runtime import restarts
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
-from moldau.server.request_context import Sender
+from moldau.server.request import Sender
 from tests.unit.controller.harness import LISTENER, ControllerBench, until
 
 NOBODY_LISTENS = LeaderAddress(9, "127.0.0.1", 1)

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     )
     from moldau.protocol.messages.p47_offset_delete import OffsetDeleteRequest
     from moldau.runtime.telemetry.metrics import Registry
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
 
 
 MANAGER: Final = "kafka.coordinator.group:type=GroupMetadataManager,name="
