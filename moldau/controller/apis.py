@@ -184,7 +184,6 @@ class ControllerApis:
         }
         return {int(api_key): route for api_key, route in {**routes, **own}.items()}
 
-    @property
     def committed_end_offset(self) -> int:
         """Where the metadata that are committed end, as far as the controller has replayed them:
         every response that it has given tells only of what is below.
@@ -253,7 +252,7 @@ class ControllerApis:
             listener_name=context.listener_name,
         )
         response = await self.answer(client, forwarded.message)
-        return await self._work.on(response, _closed, response, header, self.committed_end_offset)
+        return await self._work.on(response, _closed, response, header, self.committed_end_offset())
 
     async def _update_with_kraft_version(
         self, request: UpdateFeaturesRequest, context: Sender

@@ -227,7 +227,7 @@ class Node:
         relay = LeaderRelay(asyncio.get_running_loop())
         channel = self._channel = NetworkControllerChannel(
             relay.leader,
-            own=quorum if self._config.is_controller else None,
+            own=quorum.own_controller,
             client_id=f"broker-{self._config.node_id}",
             clock=self._clock,
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),

@@ -14,9 +14,9 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
-from moldau.broker.lifecycle.controller_channel import ForwardedClient, RequestUndelivered
+from moldau.broker.lifecycle.controller_channel import OwnController
 from moldau.config import NodeConfig
 from moldau.controller import (
     Controller,
@@ -32,7 +32,7 @@ from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.metadata_relay import MetadataConsumer, MetadataRelay
 from moldau.node.settings import controller_registration, metadata_log_settings
-from moldau.protocol.schema import Message, Request, Response
+from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.raft import MetadataLogError, QuorumLog, RaftRequestHandler, VoterSet, read_bootstrap
 from moldau.raft.core.values import NO_NODE, Leadership
@@ -40,12 +40,11 @@ from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
-from moldau.runtime.loop_thread import LoopBusy, LoopThread
+from moldau.runtime.loop_thread import LoopThread
 from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
-from moldau.server.request import Sender
 from moldau.server.server import ListenerSpec
 from moldau.server.server_connection import ServerLimits
 
@@ -98,7 +97,7 @@ class QuorumNode:
         self._given_clock = clock
         self._network = network or AsyncioNetwork()
         self._limits = limits
-        self._authorizer = authorizer
+        self._authorizer = authorizer or AllowAllAuthorizer()
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
         self._thread = LoopThread("moldau-quorum", loop_factory)
@@ -107,7 +106,8 @@ class QuorumNode:
         self._log: QuorumLog | None = None
         self._peers: ConnectionPeers | None = None
         self._controller: Controller | None = None
-        self._apis: ControllerApis | None = None
+        self.own_controller: OwnController | None = None
+        """For the broker of this process, once started; None without the role controller."""
         self._listener: ControllerListener | None = None
         self._registration: ControllerRegistrationManager | None = None
         self._relays: list[MetadataRelay] = []
@@ -203,7 +203,10 @@ class QuorumNode:
                 interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
             ),
         )
-        apis = self._apis = self._make_apis(controller, log, clock)
+        apis = self._make_apis(controller, log, clock)
+        self.own_controller = OwnController(
+            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self._authorizer
+        )
         assert self._listener is not None, "bound"
         controller.start()
         self._listener.open(apis)
@@ -281,50 +284,6 @@ class QuorumNode:
     def is_active_controller(self) -> bool:
         controller = self._controller
         return controller is not None and controller.is_active
-
-    @property
-    def committed_end_offset(self) -> int:
-        """As `ControllerApis`; read it after a response of this node's controller."""
-        apis = self._apis
-        assert apis is not None, "a controller runs on this node"
-        return apis.committed_end_offset
-
-    async def send(
-        self,
-        request: Request[Response],
-        principal: str,
-        *,
-        timeout_ms: float | None = None,
-        client: ForwardedClient | None = None,
-    ) -> Response:
-        """This node's controller's response to a request.
-
-        Args:
-            principal, client: the client's, whose permissions count, when its request is passed on;
-                what this process asks for itself is always permitted.
-
-        Raises:
-            RequestUndelivered: it was not taken: too much is under way, or there is no controller.
-        """
-        apis = self._apis
-        if apis is None:
-            raise RequestUndelivered("no controller runs on this node")
-        if client is None:
-            sender = Sender(principal, AllowAllAuthorizer(), timeout_ms=timeout_ms)
-        else:
-            sender = Sender(
-                principal,
-                self._authorizer or AllowAllAuthorizer(),
-                client.client_id,
-                timeout_ms=timeout_ms,
-                client_host=client.host,
-                api_version=client.api_version,
-            )
-        try:
-            response = await self._thread.run(apis.answer(sender, request))
-        except LoopBusy as error:
-            raise RequestUndelivered(str(error)) from None
-        return cast("Response", response)
 
     async def subscribe(self, consumer: MetadataConsumer) -> None:
         """Deliver snapshot and batches to `consumer` on the calling loop, from the beginning."""
