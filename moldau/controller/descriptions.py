@@ -6,19 +6,11 @@ listener. Must not: change anything. Invariant: an answer is built from one imag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
-from moldau.config import (
-    DescribedConfig,
-    NodeConfig,
-    describe_broker_config,
-    describe_cluster_default_config,
-    describe_topic_config,
-)
-from moldau.controller.resource_requests import may_see_config
-from moldau.metadata.features import supports_controller_registration
+from moldau.config import NodeConfig
+from moldau.metadata.features import CONTROLLER_REGISTRATION_LEVEL
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
@@ -35,7 +27,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
 )
 from moldau.protocol.schema import Message
 from moldau.server.authorizer import Operation
-from moldau.server.described_configs import DescribedEntries
+from moldau.server.described_configs import DescribedEntries, config_permission, description
 from moldau.server.request import Sender
 
 BROKER_ENDPOINTS: Final = 1
@@ -104,7 +96,7 @@ class ClusterDescriptions:
                 error_message=f"endpoint type {request.endpoint_type} is unknown; 2 is controllers",
             )
         image = self._image()
-        if not supports_controller_registration(image.features.metadata_level):
+        if image.features.metadata_level < CONTROLLER_REGISTRATION_LEVEL:
             return DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,
                 error_message="controllers do not register at this metadata.version",
@@ -138,32 +130,25 @@ class ClusterDescriptions:
     ) -> DescribeConfigsResult:
         resource_type, name = resource.resource_type, resource.resource_name
         result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)
-        error = may_see_config(Operation.DESCRIBE_CONFIGS, resource_type, name, context)
+        error = config_permission(context, Operation.DESCRIBE_CONFIGS, resource_type, name)
         if error is not ErrorCode.NONE:
             result.error_code, result.error_message = error, "not allowed"
             return result
         # An empty list means all keys, as null does.
         keys = frozenset(resource.configuration_keys or ()) or None
         shown = name[:MAX_SHOWN_CHARACTERS]
-        describe: Callable[[], Iterable[DescribedConfig]]
-        likeness: Hashable
         if resource_type == ConfigResourceType.TOPIC:
             if name not in image.topics.topics_by_name:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 result.error_message = f"there is no topic {shown}"
                 return result
-            overrides = image.configs.get(ConfigResourceType.TOPIC, name)
-            likeness = resource_type, frozenset(overrides.items()), keys
-            describe = partial(self._topic, image, overrides, keys)
-        elif resource_type == ConfigResourceType.BROKER and name in ("", str(self._config.node_id)):
-            likeness = resource_type, name, keys
-            describe = partial(self._node, image, name, keys)
         elif resource_type == ConfigResourceType.BROKER:
-            result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = (
-                f"this node answers for {self._config.node_id}, not for {shown!r}"
-            )
-            return result
+            if name not in ("", str(self._config.node_id)):
+                result.error_code = ErrorCode.INVALID_REQUEST
+                result.error_message = (
+                    f"this node answers for {self._config.node_id}, not for {shown!r}"
+                )
+                return result
         else:
             result.error_code = ErrorCode.INVALID_REQUEST
             result.error_message = (
@@ -171,25 +156,5 @@ class ClusterDescriptions:
                 "4 (broker) are"
             )
             return result
-        entries.fill(result, likeness, describe)
+        entries.fill(result, *description(self._config, image.configs, resource_type, name, keys))
         return result
-
-    def _topic(
-        self, image: MetadataImage, overrides: Mapping[str, str], keys: Collection[str] | None
-    ) -> list[DescribedConfig]:
-        defaults, own = self._dynamic(image)
-        return describe_topic_config(self._config, defaults, own, overrides, keys)
-
-    def _node(
-        self, image: MetadataImage, name: str, keys: Collection[str] | None
-    ) -> list[DescribedConfig]:
-        defaults, own = self._dynamic(image)
-        if name:
-            return describe_broker_config(self._config, defaults, own, keys)
-        return describe_cluster_default_config(defaults, keys)
-
-    def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        return (
-            image.configs.get(ConfigResourceType.BROKER, ""),
-            image.configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
-        )

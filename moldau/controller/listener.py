@@ -12,7 +12,7 @@ from typing import Final
 from moldau.controller.apis import ControllerApis
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
-from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.request_router import RequestRouter
@@ -46,7 +46,7 @@ class ControllerListener:
         self._router: RequestRouter | None = None
         self._clock = clock
         self._on_fault = on_fault
-        self._authorizer = authorizer or AllowAllAuthorizer()
+        self._authorizer = authorizer or Authorizer()
         self._watchdog = watchdog
         self._server = Server(
             clock=clock,
@@ -80,10 +80,6 @@ class ControllerListener:
         """Requests that run or wait, early ones included."""
         running = 0 if self._router is None else self._router.request_count
         return running + self._server.early_count
-
-    @property
-    def connection_count(self) -> int:
-        return len(self._server.connections)
 
     async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:
         """Accept nothing more, end what runs (fetches may wait long), close the connections."""

@@ -38,7 +38,7 @@ from moldau.config import (
     effective_broker_config,
     effective_topic_config,
 )
-from moldau.metadata.features import advertised_features
+from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.node.quorum_link import ProducerIdBlocks
 from moldau.node.settings import DynamicSettings, server_limits
@@ -49,7 +49,7 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
-from moldau.server.authorizer import AllowAllAuthorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.request import RequestMetrics
 from moldau.server.request_router import RequestRouter
@@ -194,7 +194,7 @@ class BrokerPart:
         self._router = RequestRouter(
             broker_routes(services),
             clock=self._clock,
-            authorizer=AllowAllAuthorizer(),
+            authorizer=Authorizer(),
             on_fault=self._on_fault,
             watchdog=self._watchdog,
         )
@@ -303,6 +303,7 @@ class BrokerPart:
 
     def _make_lifecycle(self, controller: ControllerChannel) -> BrokerLifecycle:
         online = self._directories.online
+        finalized = self._metadata.image.features.finalized_levels
         return BrokerLifecycle(
             controller,
             BrokerDescription(
@@ -317,16 +318,7 @@ class BrokerPart:
                     )
                     for endpoint in self._advertised()
                 ],
-                features=[
-                    Feature(
-                        name=name,
-                        min_supported_version=levels.minimum_level,
-                        max_supported_version=levels.maximum_level,
-                    )
-                    for name, levels in advertised_features(
-                        self._metadata.image.features.finalized_levels
-                    ).items()
-                ],
+                features=range_entries(Feature, advertised_features(finalized).items()),
                 rack=self._config.rack,
                 log_directory_ids=[each.directory_id for each in online],
                 previous_broker_epoch=self._previous_broker_epoch,

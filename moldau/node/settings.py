@@ -77,7 +77,6 @@ def http_address(config: NodeConfig) -> tuple[str, int] | None:
 logger = logging.getLogger("moldau.node")
 
 LOG_LEVEL = "moldau.log.level"
-ROOT_LOGGER = "moldau"
 
 
 class DynamicSettings:
@@ -121,7 +120,7 @@ class DynamicSettings:
         )
         if values[LOG_LEVEL] != self._log_level:
             self._log_level = values[LOG_LEVEL]
-            set_level(ROOT_LOGGER, self._log_level)
+            set_level(self._log_level)
             logger.info("log level is now %s", self._log_level)
 
 

@@ -40,7 +40,8 @@ from moldau.protocol.records import (
 )
 from moldau.protocol.schema import Message, Struct
 from moldau.protocol.types import uuid_to_base64
-from moldau.runtime.filesystem import File, Filesystem
+from moldau.runtime.files import File
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,
     LEADER_EPOCH_CHECKPOINT,

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from moldau.protocol.records import Codec, Record, encode_batch
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.storage.cleaner.workers import CleanerWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
 from moldau.storage.log_directory import format_log_directory, open_log_directories
 from moldau.storage.log_manager import LogManager
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"

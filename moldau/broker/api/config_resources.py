@@ -9,7 +9,8 @@ from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
-from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.authorizer import Operation
+from moldau.server.described_configs import config_permission
 from moldau.server.request import RequestContext
 
 TO_PYTHON_LEVEL: Final = {
@@ -38,6 +39,12 @@ SERVED_TYPES: Final = frozenset(
 
 Problem = tuple[ErrorCode, str]
 
+_REFUSALS: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed on this topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed on this group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed on the cluster",
+}
+
 
 def authorized_for(
     context: RequestContext,
@@ -46,17 +53,8 @@ def authorized_for(
     resource_name: str,
 ) -> Problem | None:
     """Why the client may not do this to the resource's configuration, or None when it may."""
-    if resource_type == ConfigResourceType.TOPIC:
-        if context.authorized(operation, ResourceType.TOPIC, resource_name):
-            return None
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed on this topic"
-    if resource_type == ConfigResourceType.GROUP:
-        if context.authorized(operation, ResourceType.GROUP, resource_name):
-            return None
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED, "not allowed on this group"
-    if context.authorized_cluster(operation):
-        return None
-    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed on the cluster"
+    error = config_permission(context, operation, resource_type, resource_name)
+    return None if error is ErrorCode.NONE else (error, _REFUSALS[error])
 
 
 def problem(services: BrokerServices, resource_type: int, resource_name: str) -> Problem | None:

@@ -28,7 +28,7 @@ from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import Network
-from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload, run_inline
 from moldau.server.request import Sender
 
@@ -298,7 +298,7 @@ class NetworkControllerChannel:
         client: ForwardedClient | None,
     ) -> ControllerAnswer[Response]:
         if client is None:
-            sender = Sender(principal, AllowAllAuthorizer(), timeout_ms=int(timeout_ms))
+            sender = Sender(principal, Authorizer(), timeout_ms=int(timeout_ms))
         else:
             sender = Sender(
                 principal,

@@ -28,7 +28,7 @@ from moldau.metadata.image.configs import ConfigResourceType
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.server.quotas import Quotas, UnlimitedQuotas
+from moldau.server.quotas import Quotas
 from moldau.storage.log_config import ConfigValues, LogConfig
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class ReplicaManager:
         self.clock = clock
         self.filesystem = filesystem
         self.image = MetadataImage.EMPTY
-        self.quotas: Quotas = UnlimitedQuotas() if quotas is None else quotas
+        self.quotas = quotas or Quotas()
         self.is_confirmed = ports.is_confirmed
         self._on_fault = on_fault
         self.topic_stats = BrokerTopicStats(registry)

@@ -42,11 +42,11 @@ from moldau.controller.core.partition_changes import (
 from moldau.controller.core.result import ControllerResult, Refusal, Resume, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
+    DIRECTORY_ASSIGNMENT_LEVEL,
     broker_registration_change_record_version,
     metadata_release,
     register_broker_record_version,
-    supports_controller_registration,
-    supports_directory_assignment,
 )
 from moldau.metadata.image import BrokerRegistration, MetadataImage
 from moldau.protocol.errors import ErrorCode
@@ -215,7 +215,7 @@ def _check_directories(state: ControllerState, request: BrokerRegistrationReques
     if not directories.isdisjoint(RESERVED_TOPIC_IDS):
         raise _invalid("a log directory has a reserved id")
     if not directories:
-        if supports_directory_assignment(state.metadata_level):
+        if state.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL:
             raise _invalid("a broker needs a log directory")
         return
     for broker_id, other in state.image.cluster.brokers.items():
@@ -272,7 +272,7 @@ def register_controller(
     state: ControllerState, request: ControllerRegistrationRequest
 ) -> ControllerResult[ControllerRegistrationResponse]:
     """ControllerRegistration: write down a controller's addresses and feature ranges (KIP-919)."""
-    if not supports_controller_registration(state.metadata_level):
+    if state.metadata_level < CONTROLLER_REGISTRATION_LEVEL:
         return ControllerResult(
             ControllerRegistrationResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,
@@ -356,7 +356,9 @@ class ClusterControl:
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
-        self.heartbeats = BrokerHeartbeats(state.settings.broker_session_timeout_ms)
+        self.heartbeats = BrokerHeartbeats(
+            state.settings.node_config.get_int("broker.session.timeout.ms")
+        )
         self.must_sweep = False
 
     def register_broker(
@@ -430,7 +432,7 @@ class ClusterControl:
         The broker in the controller's own process is the exception: when that process asks to
         register a new incarnation, the old one is known to be dead.
         """
-        if existing.broker_id == self._state.settings.node_id:
+        if existing.broker_id == self._state.settings.node_config.node_id:
             return
         alive = self.heartbeats.has_valid_session(existing.broker_id, now_ms)
         if alive and not existing.in_controlled_shutdown:

@@ -45,7 +45,7 @@ from moldau.controller.core.topic_control import create_partitions, create_topic
 from moldau.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
-    supports_transactions,
+    TRANSACTIONS_LEVEL,
 )
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.metadata.steps import Steps
@@ -223,7 +223,7 @@ class ControllerCore:
         records = list(given)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0):
             records += eligible_leader_replicas_records(self.state)
-        if supports_transactions(levels[METADATA_VERSION]):
+        if levels[METADATA_VERSION] >= TRANSACTIONS_LEVEL:
             begin = BeginTransactionRecord(name=BOOTSTRAP_TRANSACTION)
             records = [(begin, 0), *records, (EndTransactionRecord(), 0)]
         return records

@@ -12,6 +12,7 @@ from enum import IntEnum
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     FEATURE_REQUIREMENTS,
     KRAFT_VERSION,
@@ -19,7 +20,6 @@ from moldau.metadata.features import (
     advertised_features,
     is_lossless_downgrade,
     metadata_release,
-    supports_controller_registration,
 )
 from moldau.metadata.image import ConfigResourceType, LevelRange
 from moldau.metadata.steps import Steps, repeated
@@ -157,9 +157,9 @@ def _check_nodes(state: ControllerState, name: str, level: int) -> None:
             lowest, highest = features.get(name, LevelRange(0, 0))
             if level and not lowest <= level <= highest:
                 raise _refused(f"{kind} {node_id} supports only levels {lowest} to {highest}")
-    if supports_controller_registration(state.metadata_level):
+    if state.metadata_level >= CONTROLLER_REGISTRATION_LEVEL:
         for node_id in sorted(state.voter_ids):
-            if node_id != state.settings.node_id and node_id not in cluster.controllers:
+            if node_id != state.settings.node_config.node_id and node_id not in cluster.controllers:
                 raise _refused(f"controller {node_id} has not said yet what it supports")
 
 

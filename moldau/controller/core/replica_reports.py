@@ -26,7 +26,7 @@ from moldau.controller.core.partition_changes import PartitionChanger, Partition
 from moldau.controller.core.partition_index import PartitionKey
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import ControllerState
-from moldau.metadata.features import partition_record_version, supports_directory_assignment
+from moldau.metadata.features import DIRECTORY_ASSIGNMENT_LEVEL, partition_record_version
 from moldau.metadata.image import PartitionRegistration, TopicImage
 from moldau.metadata.image.topics import merge_partition_change
 from moldau.metadata.image.values import LOST_DIRECTORY, RECOVERED, RECOVERING
@@ -216,7 +216,7 @@ def assign_replicas_to_directories(
 ) -> ControllerResult[AssignReplicasToDirsResponse]:
     """Note the directories a broker chose for its replicas; each partition on its own."""
     error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
-    if error is ErrorCode.NONE and not supports_directory_assignment(state.metadata_level):
+    if error is ErrorCode.NONE and state.metadata_level < DIRECTORY_ASSIGNMENT_LEVEL:
         error = ErrorCode.UNSUPPORTED_VERSION
     response = AssignReplicasToDirsResponse(error_code=error)
     result = ControllerResult(response)

@@ -132,7 +132,7 @@ def _partition_total(state: ControllerState, request: CreateTopicsRequest) -> in
         if topic.assignments:
             total += len(topic.assignments)
         elif topic.num_partitions == USE_DEFAULT:
-            total += state.settings.default_partition_count
+            total += state.settings.node_config.get_int("num.partitions")
         else:
             total += max(topic.num_partitions, 0)
     return total
@@ -225,12 +225,12 @@ def _place(batch: _Batch, topic: CreatableTopic) -> Steps[list[list[int]]]:
         return placements
     partition_count = topic.num_partitions
     if partition_count == USE_DEFAULT:
-        partition_count = batch.state.settings.default_partition_count
+        partition_count = batch.state.settings.node_config.get_int("num.partitions")
     if partition_count <= 0:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
     replication_factor = topic.replication_factor
     if replication_factor == USE_DEFAULT:
-        replication_factor = batch.state.settings.default_replication_factor
+        replication_factor = batch.state.settings.node_config.get_int("default.replication.factor")
     placements = yield from place_replicas(
         batch.state.random,
         usable_brokers(batch.state),
@@ -326,7 +326,7 @@ def _topic_id_of(state: ControllerState, wanted: DeleteTopicState) -> UUID | Non
 
 
 def _find_topic(state: ControllerState, wanted: DeleteTopicState) -> TopicImage:
-    if not state.settings.delete_topic_enabled:
+    if not state.settings.node_config.get_boolean("delete.topic.enable"):
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if wanted.name is not None and wanted.topic_id != ZERO_UUID:
         raise Refusal(ErrorCode.INVALID_REQUEST, "name a topic or give its id, not both")

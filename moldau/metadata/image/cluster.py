@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
     METADATA_VERSION,
     MINIMUM_METADATA_LEVEL,
+    range_entries,
     register_broker_record_version,
-    supports_controller_registration,
 )
 from moldau.metadata.image.overlay import MappingDelta, overlay
 from moldau.metadata.image.values import (
@@ -58,7 +59,7 @@ class ClusterImage:
         version = register_broker_record_version(metadata_level)
         for broker_id in sorted(self.brokers):
             yield _broker_record(self.brokers[broker_id], version), version
-        if supports_controller_registration(metadata_level):
+        if metadata_level >= CONTROLLER_REGISTRATION_LEVEL:
             for controller_id in sorted(self.controllers):
                 yield _controller_record(self.controllers[controller_id]), 0
 
@@ -176,7 +177,7 @@ def _broker_record(registration: BrokerRegistration, version: int) -> RegisterBr
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
         end_points=_end_points(registration, BrokerEndpoint),
-        features=_feature_ranges(registration, BrokerFeature),
+        features=range_entries(BrokerFeature, sorted(registration.supported_features.items())),
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -191,7 +192,7 @@ def _controller_record(registration: ControllerRegistration) -> RegisterControll
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
         end_points=_end_points(registration, ControllerEndpoint),
-        features=_feature_ranges(registration, ControllerFeature),
+        features=range_entries(ControllerFeature, sorted(registration.supported_features.items())),
     )
 
 
@@ -208,17 +209,6 @@ def _end_points(registration: _Registration, kind: Callable[..., T]) -> list[T]:
             security_protocol=endpoint.security_protocol,
         )
         for name, endpoint in sorted(registration.listeners.items())
-    ]
-
-
-def _feature_ranges(registration: _Registration, kind: Callable[..., T]) -> list[T]:
-    return [
-        kind(
-            name=name,
-            min_supported_version=levels.minimum_level,
-            max_supported_version=levels.maximum_level,
-        )
-        for name, levels in sorted(registration.supported_features.items())
     ]
 
 
@@ -246,19 +236,16 @@ class FeaturesImage:
             yield FeatureLevelRecord(name=name, feature_level=self.finalized_levels[name]), 0
 
 
-class FeaturesDelta(MappingDelta[str, int]):
+class FeaturesDelta(MappingDelta[str, int, FeaturesImage]):
     """Changes to feature levels; None stands for one that is switched off."""
 
     __slots__ = ()
 
     def __init__(self, image: FeaturesImage) -> None:
-        super().__init__(image.finalized_levels)
+        super().__init__(image.finalized_levels, FeaturesImage)
 
     def replay_feature_level(self, record: FeatureLevelRecord) -> None:
         self.changes[record.name] = record.feature_level or None
-
-    def apply(self) -> FeaturesImage:
-        return FeaturesImage(self.merged())
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,9 @@ class MetadataDelta:
         self.record_count += 1
         if type(record) is kinds.RemoveTopicRecord:
             self.touched.add(part)
-            self.replay_remove_topic(record)
+            # A deleted topic takes its configuration along; the log has no records for that.
+            self.touched.add("configs_delta")
+            self.configs_delta.remove_topic(self.topics_delta.replay_remove_topic(record))
         elif part:
             self.touched.add(part)
             method(getattr(self, part), record)
@@ -191,12 +193,6 @@ class MetadataDelta:
                 applied = yield from applied
             parts[image_name] = applied
         return MetadataImage(provenance=provenance, **parts)
-
-    def replay_remove_topic(self, record: kinds.RemoveTopicRecord) -> None:
-        """A deleted topic takes its configuration along; the log has no records for that."""
-        topic_name = self.topics_delta.replay_remove_topic(record)
-        self.touched.add("configs_delta")
-        self.configs_delta.remove_topic(topic_name)
 
 
 _PARTS: Final = {

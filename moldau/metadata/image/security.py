@@ -48,13 +48,13 @@ class AclsImage:
             yield AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0
 
 
-class AclsDelta(MappingDelta[UUID, AccessControlEntry]):
+class AclsDelta(MappingDelta[UUID, AccessControlEntry, AclsImage]):
     """Changed rules."""
 
     __slots__ = ()
 
     def __init__(self, image: AclsImage) -> None:
-        super().__init__(image.entries_by_id)
+        super().__init__(image.entries_by_id, AclsImage)
 
     def replay_access_control_entry(self, record: AccessControlEntryRecord) -> None:
         self.changes[record.id] = AccessControlEntry(
@@ -71,9 +71,6 @@ class AclsDelta(MappingDelta[UUID, AccessControlEntry]):
         if self.get(record.id) is None:
             raise InvalidMetadataRecord(f"no such rule: {record}")
         self.changes[record.id] = None
-
-    def apply(self) -> AclsImage:
-        return AclsImage(self.merged())
 
 
 class ScramKey(NamedTuple):
@@ -113,13 +110,13 @@ class ScramImage:
             yield record, 0
 
 
-class ScramDelta(MappingDelta[ScramKey, ScramCredential]):
+class ScramDelta(MappingDelta[ScramKey, ScramCredential, ScramImage]):
     """Changed credentials."""
 
     __slots__ = ()
 
     def __init__(self, image: ScramImage) -> None:
-        super().__init__(image.credentials)
+        super().__init__(image.credentials, ScramImage)
 
     def replay_user_scram_credential(self, record: UserScramCredentialRecord) -> None:
         self.changes[ScramKey(record.name, record.mechanism)] = ScramCredential(
@@ -131,9 +128,6 @@ class ScramDelta(MappingDelta[ScramKey, ScramCredential]):
 
     def replay_remove_user_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
         self.changes[ScramKey(record.name, record.mechanism)] = None
-
-    def apply(self) -> ScramImage:
-        return ScramImage(self.merged())
 
 
 class DelegationToken(NamedTuple):
@@ -168,13 +162,13 @@ class DelegationTokensImage:
             yield record, 0
 
 
-class DelegationTokensDelta(MappingDelta[str, DelegationToken]):
+class DelegationTokensDelta(MappingDelta[str, DelegationToken, DelegationTokensImage]):
     """Changed tokens."""
 
     __slots__ = ()
 
     def __init__(self, image: DelegationTokensImage) -> None:
-        super().__init__(image.tokens_by_id)
+        super().__init__(image.tokens_by_id, DelegationTokensImage)
 
     def replay_delegation_token(self, record: DelegationTokenRecord) -> None:
         self.changes[record.token_id] = DelegationToken(
@@ -188,6 +182,3 @@ class DelegationTokensDelta(MappingDelta[str, DelegationToken]):
 
     def replay_remove_delegation_token(self, record: RemoveDelegationTokenRecord) -> None:
         self.changes[record.token_id] = None
-
-    def apply(self) -> DelegationTokensImage:
-        return DelegationTokensImage(self.merged())

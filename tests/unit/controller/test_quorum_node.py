@@ -19,11 +19,9 @@ from moldau.controller.apis import CONTROLLER_APIS
 from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node import metadata_relay
 from moldau.node import quorum_node as quorum_node_module
-from moldau.node.metadata_relay import MetadataRelay
 from moldau.node.quorum_link import LeaderRelay
-from moldau.node.quorum_node import QuorumNode
+from moldau.node.quorum_node import MetadataRelay, QuorumNode
 from moldau.node.settings import controller_endpoints
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
@@ -42,7 +40,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork
-from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer, Operation, ResourceType
 from moldau.server.request import Sender
 from moldau.testing.waiting import wait_until_async
 from tests.unit.controller.harness import Deny
@@ -113,7 +111,7 @@ async def ask(node: QuorumNode, request: Message) -> Any:
     """The controller's response, by the way that the node's own broker takes."""
     own = node.own_controller
     assert own is not None
-    return await own.thread.run(own.answer(Sender("User:a", AllowAllAuthorizer()), request))
+    return await own.thread.run(own.answer(Sender("User:a", Authorizer()), request))
 
 
 async def join(node: QuorumNode, number: int = 1) -> int:
@@ -409,7 +407,7 @@ async def test_calls_to_the_thread_are_bounded(monkeypatch: pytest.MonkeyPatch) 
 async def test_a_slow_consumer_pauses_the_log_instead_of_filling_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metadata_relay, "MAX_RELAYED_BATCHES", 10)
+    monkeypatch.setattr(quorum_node_module, "MAX_RELAYED_BATCHES", 10)
     loop = asyncio.get_running_loop()
     seen: list[int] = []
 

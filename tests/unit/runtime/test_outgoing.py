@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime.files import FileRegion
-from moldau.runtime.filesystem import File, OsFilesystem
+from moldau.runtime.files import File, FileRegion
+from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
 from moldau.server.request import Request
 from moldau.server.server_connection import ServerLimits

@@ -23,7 +23,6 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.request import (
     LARGE_BODY_BYTES,
@@ -40,6 +39,7 @@ from moldau.server.server_connection import (
     MAX_PENDING_RESPONSE_BYTES,
     ServerLimits,
 )
+from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
 

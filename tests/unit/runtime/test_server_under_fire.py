@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from moldau.protocol.framing import CHUNK_BYTES, ReceiveMemory
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
@@ -24,6 +23,7 @@ from moldau.server.server_connection import (
     ServerConnection,
     ServerLimits,
 )
+from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
 

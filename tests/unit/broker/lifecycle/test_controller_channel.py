@@ -39,7 +39,7 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopThread
-from moldau.server.authorizer import AllowAllAuthorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from moldau.testing.waiting import wait_until_async
 from tests.unit.broker.lifecycle.fake_controller import FakeController
@@ -337,7 +337,7 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     own = InProcess()
     thread = LoopThread("controller")
     thread.start()
-    of_this_process = OwnController(1, thread, own.answer, lambda: 12, AllowAllAuthorizer())
+    of_this_process = OwnController(1, thread, own.answer, lambda: 12, Authorizer())
     router = NetworkControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
