@@ -34,37 +34,20 @@ from moldau.protocol.envelope import (
 from moldau.protocol.error_responses import error_response, fit_version, has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import RequestHeader
+from moldau.protocol.messages import p19_create_topics as p19
+from moldau.protocol.messages import p20_delete_topics as p20
 from moldau.protocol.messages import p33_alter_configs as legacy
+from moldau.protocol.messages import p37_create_partitions as p37
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
+from moldau.protocol.messages import p57_update_features as p57
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.protocol.messages.p19_create_topics import (
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from moldau.protocol.messages.p20_delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
-from moldau.protocol.messages.p37_create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopicResult,
-)
-from moldau.protocol.messages.p57_update_features import (
-    FeatureUpdateKey,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import AnyRequest, Message, Request, Struct
 from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import LoopSlices
-from moldau.server.api_versions import ServedVersions, answer_api_versions
+from moldau.server.api_versions import answer_api_versions
 from moldau.server.authorizer import Operation
 from moldau.server.described_configs import config_permission
 from moldau.server.outgoing import Offload
@@ -73,7 +56,7 @@ from moldau.server.request_router import Handler, Lane, Route
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
-ACTIVE_CONTROLLER_APIS: Final = frozenset(ApiKey(kind.API_KEY) for kind in HANDLERS) | {
+ACTIVE_CONTROLLER_APIS: Final = frozenset(map(ApiKey, HANDLERS)) | {
     ApiKey.BROKER_REGISTRATION,
     ApiKey.BROKER_HEARTBEAT,
     ApiKey.UNREGISTER_BROKER,
@@ -179,7 +162,7 @@ def _joined(response_class: Callable[[], Message], field: str, refused: list[Any
 
 
 def _create_topics(
-    request: CreateTopicsRequest, context: Sender, _image: MetadataImage
+    request: p19.CreateTopicsRequest, context: Sender, _image: MetadataImage
 ) -> Filtered:
     """CREATE on the cluster or the topic; without DESCRIBE_CONFIGS the configuration is hidden."""
     cluster_wide = context.authorized_cluster(Operation.CREATE)
@@ -190,11 +173,11 @@ def _create_topics(
             and (cluster_wide or context.authorized_topic(Operation.CREATE, name))
         ),
         "creating it is not allowed",
-        CreatableTopicResult,
+        p19.CreatableTopicResult,
     )
 
-    def merge(response: CreateTopicsResponse | None) -> Steps[Message]:
-        response = response or CreateTopicsResponse()
+    def merge(response: p19.CreateTopicsResponse | None) -> Steps[Message]:
+        response = response or p19.CreateTopicsResponse()
         for result in response.topics:
             yield
             if not context.authorized_topic(Operation.DESCRIBE_CONFIGS, result.name):
@@ -207,22 +190,24 @@ def _create_topics(
     if not allowed:
         return None, merge
     return (
-        CreateTopicsRequest(
+        p19.CreateTopicsRequest(
             topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
         ),
         merge,
     )
 
 
-def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: MetadataImage) -> Filtered:
+def _delete_topics(
+    request: p20.DeleteTopicsRequest, context: Sender, image: MetadataImage
+) -> Filtered:
     """DELETE on the topic; a sender without DESCRIBE is not told what an id's name is."""
-    states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    states = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
     yield
     named_twice = yield from repeated(
         state.topic_id if state.topic_id != ZERO_UUID else state.name for state in states
     )
-    refused: list[DeletableTopicResult] = []
-    allowed: list[DeleteTopicState] = []
+    refused: list[p20.DeletableTopicResult] = []
+    allowed: list[p20.DeleteTopicState] = []
     seen: set[UUID | str | None] = set()
     for state in states:
         yield
@@ -238,7 +223,7 @@ def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: Metadat
         else:
             hidden = refusal[0] is ErrorCode.TOPIC_AUTHORIZATION_FAILED and state.name is None
             refused.append(
-                DeletableTopicResult(
+                p20.DeletableTopicResult(
                     name=None if hidden else state.name,
                     topic_id=state.topic_id,
                     error_code=refusal[0],
@@ -246,8 +231,8 @@ def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: Metadat
                 )
             )
 
-    def merge(response: DeleteTopicsResponse | None) -> Steps[Message]:
-        response = response or DeleteTopicsResponse()
+    def merge(response: p20.DeleteTopicsResponse | None) -> Steps[Message]:
+        response = response or p20.DeleteTopicsResponse()
         response.responses += refused
         yield
         if context.api_version is not None and context.api_version < 6:
@@ -258,11 +243,11 @@ def _delete_topics(request: DeleteTopicsRequest, context: Sender, image: Metadat
 
     if not allowed:
         return None, merge
-    return DeleteTopicsRequest(topics=allowed, timeout_ms=request.timeout_ms), merge
+    return p20.DeleteTopicsRequest(topics=allowed, timeout_ms=request.timeout_ms), merge
 
 
 def _may_delete(
-    state: DeleteTopicState, context: Sender, image: MetadataImage
+    state: p20.DeleteTopicState, context: Sender, image: MetadataImage
 ) -> tuple[ErrorCode, str] | None:
     if (state.topic_id != ZERO_UUID) == (state.name is not None):
         return (
@@ -281,20 +266,20 @@ def _may_delete(
 
 
 def _create_partitions(
-    request: CreatePartitionsRequest, context: Sender, _image: MetadataImage
+    request: p37.CreatePartitionsRequest, context: Sender, _image: MetadataImage
 ) -> Filtered:
     """ALTER on the topic."""
     allowed, refused = yield from _may_ask(
         request.topics,
         lambda name: context.authorized_topic(Operation.ALTER, name),
         "altering it is not allowed",
-        CreatePartitionsTopicResult,
+        p37.CreatePartitionsTopicResult,
     )
-    merge = _joined(CreatePartitionsResponse, "results", refused)
+    merge = _joined(p37.CreatePartitionsResponse, "results", refused)
     if not allowed:
         return None, merge
     return (
-        CreatePartitionsRequest(
+        p37.CreatePartitionsRequest(
             topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
         ),
         merge,
@@ -435,7 +420,7 @@ class ControllerApis:
             )
         if api_key in DESCRIBING_APIS:
             return await self._work.in_slices(self._descriptions.answer(request, context))
-        if isinstance(request, UpdateFeaturesRequest) and any(
+        if isinstance(request, p57.UpdateFeaturesRequest) and any(
             update.feature == KRAFT_VERSION for update in request.feature_updates
         ):
             return await self._update_with_kraft_version(request, context)
@@ -451,10 +436,9 @@ class ControllerApis:
         return response
 
     def _answer_api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> None:
-        served = [ServedVersions(api_key, *versions) for api_key, versions in SERVED.items()]
         descriptions = self._descriptions
         answer_api_versions(
-            context, request, served, descriptions.image, descriptions.kraft_version
+            context, request, SERVED, descriptions.image(), descriptions.kraft_version()
         )
 
     async def _answer_envelope(
@@ -485,23 +469,23 @@ class ControllerApis:
         return await self._work.on(response, _closed, response, header, self.committed_end_offset())
 
     async def _update_with_kraft_version(
-        self, request: UpdateFeaturesRequest, context: Sender
-    ) -> UpdateFeaturesResponse:
+        self, request: p57.UpdateFeaturesRequest, context: Sender
+    ) -> p57.UpdateFeaturesResponse:
         """Answer a request that names `kraft.version`, which the quorum raises; the controller
         decides the other features.
         """
 
-        async def decide(*, validate_only: bool) -> UpdateFeaturesResponse:
-            part = UpdateFeaturesRequest(
+        async def decide(*, validate_only: bool) -> p57.UpdateFeaturesResponse:
+            part = p57.UpdateFeaturesRequest(
                 timeout_ms=request.timeout_ms, feature_updates=others, validate_only=validate_only
             )
             response = await self._decide(part, context)
-            assert isinstance(response, UpdateFeaturesResponse)
+            assert isinstance(response, p57.UpdateFeaturesResponse)
             return response
 
         own = [each for each in request.feature_updates if each.feature == KRAFT_VERSION]
         others = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
-        problem = _problem(own, self._descriptions.kraft_version)
+        problem = _problem(own, self._descriptions.kraft_version())
         if problem:
             return _failed(ErrorCode.INVALID_UPDATE_VERSION, problem)
         # Also when there are no others: a controller that does not lead must not answer.
@@ -581,7 +565,7 @@ def _closed(
     return encode_enveloped_response(response, header, committed_end_offset=committed_end_offset)
 
 
-def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
+def _problem(own: list[p57.FeatureUpdateKey], current_level: int) -> str:
     supported = SUPPORTED_FEATURES[KRAFT_VERSION]
     level = own[0].max_version_level
     if len(own) > 1:
@@ -595,8 +579,8 @@ def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
     return ""
 
 
-def _failed(error: ErrorCode, words: str) -> UpdateFeaturesResponse:
-    return UpdateFeaturesResponse(
+def _failed(error: ErrorCode, words: str) -> p57.UpdateFeaturesResponse:
+    return p57.UpdateFeaturesResponse(
         error_code=error, error_message=f"nothing was updated, because of {KRAFT_VERSION}: {words}"
     )
 

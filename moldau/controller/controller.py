@@ -92,15 +92,6 @@ class SnapshotPolicy:
     Invariant: a log without new records asks for no snapshot.
     """
 
-    __slots__ = (
-        "_bytes_since",
-        "_interval_ms",
-        "_last_ms",
-        "_max_bytes",
-        "_not_before_ms",
-        "_records_since",
-    )
-
     def __init__(self, *, max_bytes: int, interval_ms: int) -> None:
         """`interval_ms` 0 means never because of time."""
         self._max_bytes = max_bytes
@@ -330,7 +321,7 @@ class Controller:
         if waiting.done:  # its time was over before its turn came
             self._undecided.pop(waiting, None)
             return
-        self._core.set_voter_ids(self._log.voter_ids)
+        self._core.state.voter_ids = frozenset(self._log.voter_ids)
         result = yield from self._core.handle(
             request, log_end_offset=self._log.log_end_offset, now_ms=self._clock.monotonic_ms()
         )

@@ -14,17 +14,8 @@ from moldau.metadata.features import CONTROLLER_REGISTRATION_LEVEL
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
-from moldau.protocol.messages.p60_describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
+from moldau.protocol.messages import p32_describe_configs as p32
+from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.protocol.schema import Message
 from moldau.server.authorizer import Operation
 from moldau.server.described_configs import DescribedEntries, config_permission, description
@@ -56,59 +47,51 @@ class ClusterDescriptions:
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
-        self._image = image
+        self.image = image
         self._leader_id = leader_id
-        self._kraft_version = kraft_version
-
-    @property
-    def image(self) -> MetadataImage:
-        return self._image()
-
-    @property
-    def kraft_version(self) -> int:
-        return self._kraft_version()
+        self.kraft_version = kraft_version
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:
         """The response to DescribeCluster or DescribeConfigs, in steps."""
-        if isinstance(request, DescribeClusterRequest):
+        if isinstance(request, p60.DescribeClusterRequest):
             return self._describe_cluster(request, context)
-        assert isinstance(request, DescribeConfigsRequest)
-        image = self._image()
+        assert isinstance(request, p32.DescribeConfigsRequest)
+        image = self.image()
         entries = DescribedEntries(request)
-        response = DescribeConfigsResponse()
+        response = p32.DescribeConfigsResponse()
         for resource in request.resources:
             response.results.append(self._describe_configs(image, entries, resource, context))
             yield
         return response
 
     def _describe_cluster(
-        self, request: DescribeClusterRequest, context: Sender
-    ) -> DescribeClusterResponse:
+        self, request: p60.DescribeClusterRequest, context: Sender
+    ) -> p60.DescribeClusterResponse:
         """Controllers, by the addresses of the listener that was asked."""
         if request.endpoint_type == BROKER_ENDPOINTS:
-            return DescribeClusterResponse(
+            return p60.DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
                 error_message="this is a controller's listener; it does not describe brokers",
             )
         if request.endpoint_type != CONTROLLER_ENDPOINTS:
-            return DescribeClusterResponse(
+            return p60.DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"endpoint type {request.endpoint_type} is unknown; 2 is controllers",
             )
-        image = self._image()
+        image = self.image()
         if image.features.metadata_level < CONTROLLER_REGISTRATION_LEVEL:
-            return DescribeClusterResponse(
+            return p60.DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,
                 error_message="controllers do not register at this metadata.version",
             )
         controllers = image.cluster.controllers
-        response = DescribeClusterResponse(
+        response = p60.DescribeClusterResponse(
             error_message=None,
             endpoint_type=CONTROLLER_ENDPOINTS,
             cluster_id=self._cluster_id,
             controller_id=self._leader_id(),
             brokers=[
-                DescribeClusterBroker(
+                p60.DescribeClusterBroker(
                     broker_id=controller_id,
                     host=controllers[controller_id].listeners[context.listener_name].host,
                     port=controllers[controller_id].listeners[context.listener_name].port,
@@ -125,11 +108,11 @@ class ClusterDescriptions:
         self,
         image: MetadataImage,
         entries: DescribedEntries,
-        resource: DescribeConfigsResource,
+        resource: p32.DescribeConfigsResource,
         context: Sender,
-    ) -> DescribeConfigsResult:
+    ) -> p32.DescribeConfigsResult:
         resource_type, name = resource.resource_type, resource.resource_name
-        result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)
+        result = p32.DescribeConfigsResult(resource_type=resource_type, resource_name=name)
         error = config_permission(context, Operation.DESCRIBE_CONFIGS, resource_type, name)
         if error is not ErrorCode.NONE:
             result.error_code, result.error_message = error, "not allowed"

@@ -14,6 +14,7 @@ import random
 import socket
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from moldau.broker.api import broker_routes
@@ -130,6 +131,7 @@ class BrokerPart:
         Raises:
             LogDirectoryError: no directory can be used.
         """
+        worker = partial(ProcessWorker, self._filesystem)
         log_manager = LogManager(
             self._filesystem,
             self._clock,
@@ -139,7 +141,7 @@ class BrokerPart:
             random=self._random,
             on_directory_offline=self._directory_failed,
             cleaner_settings=CleanerSettings.from_values(self._config),
-            make_cleaner_worker=self._cleaner_worker if self._has_child_processes else None,
+            make_cleaner_worker=worker if self._has_child_processes else None,
         )
         log_manager.on_flushed = self._registry.histogram(
             "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
@@ -415,9 +417,6 @@ class BrokerPart:
         )
         overrides = configs.get(ConfigResourceType.TOPIC, topic_name)
         return LogConfig.from_topic_config(effective_topic_config(node_values, overrides))
-
-    def _cleaner_worker(self) -> ProcessWorker:
-        return ProcessWorker(self._filesystem)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         if self._lifecycle is not None:

@@ -13,9 +13,9 @@ import asyncio
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -83,11 +83,10 @@ class UnsupportedByPeer(LocalProtocolError):
     """The peer serves no version of the API that we speak."""
 
 
-class Authenticator(Protocol):
-    """Logs a connection in."""
-
-    async def __call__(self, send: Send, peer: str) -> int:
-        """Returns how many ms that lasts, 0 for ever. Raises AuthenticationError."""
+Authenticator: TypeAlias = "Callable[[Send, str], Awaitable[int]]"
+"""Logs a connection to a peer in; returns how many ms that lasts, 0 for ever. Raises
+AuthenticationError.
+"""
 
 
 class HeldRequests:

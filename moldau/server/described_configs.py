@@ -23,20 +23,15 @@ from moldau.config import (
 )
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-)
+from moldau.protocol.messages import p32_describe_configs as p32
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import Sender
 
 
 def config_entry(
-    request: DescribeConfigsRequest, config: DescribedConfig
-) -> DescribeConfigsResourceResult:
-    entry = DescribeConfigsResourceResult(
+    request: p32.DescribeConfigsRequest, config: DescribedConfig
+) -> p32.DescribeConfigsResourceResult:
+    entry = p32.DescribeConfigsResourceResult(
         name=config.name,
         value=config.value,
         read_only=config.read_only,
@@ -47,7 +42,7 @@ def config_entry(
     )
     if request.include_synonyms:
         entry.synonyms = [
-            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            p32.DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
             for each in config.synonyms
         ]
     return entry
@@ -113,14 +108,14 @@ class DescribedEntries:
 
     __slots__ = ("_entries", "_entry_count", "_request")
 
-    def __init__(self, request: DescribeConfigsRequest) -> None:
+    def __init__(self, request: p32.DescribeConfigsRequest) -> None:
         self._request = request
-        self._entries: dict[Hashable, list[DescribeConfigsResourceResult]] = {}
+        self._entries: dict[Hashable, list[p32.DescribeConfigsResourceResult]] = {}
         self._entry_count = 0
 
     def fill(
         self,
-        result: DescribeConfigsResult,
+        result: p32.DescribeConfigsResult,
         likeness: Hashable,
         describe: Callable[[], Iterable[DescribedConfig]],
     ) -> None:

@@ -130,16 +130,6 @@ class RequestRouter:
         watchdog: of the loop, if it has one.
     """
 
-    __slots__ = (
-        "_authorizer",
-        "_clock",
-        "_on_fault",
-        "_routes",
-        "_suspended",
-        "_traffic",
-        "_watchdog",
-    )
-
     def __init__(
         self,
         routes: Mapping[int, Route],

@@ -7,7 +7,6 @@ mean, or make the handler wait.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,12 +27,11 @@ MAX_EARLY_REQUESTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
-    """One listener: its name, where it binds ("" for every interface, port 0 for any), its TLS."""
+    """One listener: its name, and where it binds ("" for every interface, port 0 for any)."""
 
     name: str
     host: str
     port: int
-    ssl_context: ssl.SSLContext | None = None
 
 
 class Server:
@@ -96,7 +94,6 @@ class Server:
             lambda: ServerConnection(connections, name),
             spec.host,
             spec.port,
-            ssl_context=spec.ssl_context,
             backlog=connections.limits.listen_backlog,
             receive_buffer_bytes=connections.limits.receive_buffer_bytes,
         )

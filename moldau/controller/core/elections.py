@@ -194,17 +194,6 @@ _NEVER: Final = float("inf")
 class PeriodicTasks:
     """The tasks of one active controller. Times are monotonic milliseconds."""
 
-    __slots__ = (
-        "_rebalance_due_ms",
-        "_rebalance_interval_ms",
-        "_state",
-        "_sweep_brokers",
-        "_sweep_due_ms",
-        "_sweep_partitions",
-        "_unclean_due_ms",
-        "_unclean_interval_ms",
-    )
-
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         config = state.settings.node_config

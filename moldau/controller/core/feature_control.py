@@ -87,7 +87,7 @@ def _update(
     supported = advertised_features(state.image.features.finalized_levels).get(name)
     if supported is None:
         raise _refused(f"there is no feature {name[:MAX_NAME_CHARACTERS]!r}")
-    if is_quorum_feature(name):
+    if name == KRAFT_VERSION:  # the listener's handler takes such updates to the quorum
         raise _refused(f"{name} is the quorum's own: only the quorum's leader changes it")
     if not is_known_upgrade_type(update):
         raise _refused(f"there is no upgrade type {update.upgrade_type}")
@@ -104,14 +104,6 @@ def _update(
     if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
         records += eligible_leader_replicas_records(state)
     return records
-
-
-def is_quorum_feature(name: str) -> bool:
-    """Whether a feature's level lives in the quorum's control records, not in the image.
-
-    The listener's UpdateFeatures handler takes such updates to the quorum; here they are refused.
-    """
-    return name == KRAFT_VERSION
 
 
 def is_known_upgrade_type(update: FeatureUpdateKey) -> bool:

@@ -333,15 +333,6 @@ class PartitionChanger:
     is looked at besides.
     """
 
-    __slots__ = (
-        "_default_directory",
-        "_election",
-        "_live",
-        "_may_lead",
-        "_rules_by_topic",
-        "_state",
-    )
-
     def __init__(
         self,
         state: ControllerState,

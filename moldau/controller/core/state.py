@@ -82,16 +82,6 @@ def is_named_directory(directory: UUID, registered: Collection[UUID]) -> bool:
 class ControllerState:
     """What decisions look at. The working image changes only by `replay`, `follow` and `reset`."""
 
-    __slots__ = (
-        "_names_by_collision_key",
-        "image",
-        "index",
-        "leaving",
-        "random",
-        "settings",
-        "voter_ids",
-    )
-
     def __init__(self, settings: ControllerSettings, random: Random) -> None:
         self.settings = settings
         self.random = random

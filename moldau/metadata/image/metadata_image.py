@@ -42,11 +42,6 @@ from moldau.metadata.image.topics import TopicsDelta, TopicsImage
 from moldau.metadata.image.values import InvalidMetadataRecord, Provenance
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol import metadata_records as kinds
-from moldau.protocol.metadata_records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    EndTransactionRecord,
-)
 from moldau.protocol.schema import Message
 
 
@@ -284,14 +279,14 @@ class TransactionFilter:
         ready: list[Message] = []
         for record in records:
             kind = type(record)
-            if kind is BeginTransactionRecord:
+            if kind is kinds.BeginTransactionRecord:
                 if self._held is not None:
                     raise InvalidMetadataRecord("a metadata transaction begins inside another")
                 self._held = []
-            elif kind is EndTransactionRecord or kind is AbortTransactionRecord:
+            elif kind is kinds.EndTransactionRecord or kind is kinds.AbortTransactionRecord:
                 if self._held is None:
                     raise InvalidMetadataRecord(f"no metadata transaction is open: {record}")
-                if kind is EndTransactionRecord:
+                if kind is kinds.EndTransactionRecord:
                     ready.extend(self._held)
                 self._held = None
             elif self._held is None:

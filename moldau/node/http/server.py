@@ -194,7 +194,8 @@ class HttpListener:
 
     async def _metadata(self, _request: web.Request) -> web.Response:
         # The image never changes: its digest, which takes long for a big one, is made right here.
-        return _json(views.metadata(await self._show(views.current_image)))
+        image = await self._show(lambda services: services.metadata.image)
+        return _json(views.metadata(image))
 
     async def _topics(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "")
