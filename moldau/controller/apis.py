@@ -1,10 +1,12 @@
 """The controller's requests: which there are, which permissions they need, how long they may take.
 
-Owns: dispatch from an ApiKey to the controller or the quorum, the permission each API needs, and
-what is forwarded in an Envelope (KIP-590). Called in process by a broker of the same node, and by
-the request router of the controller listener. Must not: decide anything about metadata. Invariants:
-every request gets a response of its own API, failures included; clients' requests reach the
-controller in the order they came, and those of the quorum and of brokers never wait behind them.
+Owns: dispatch from an ApiKey to the controller or the quorum, the permission each API needs, on the
+cluster or on each resource that a request names, and what is forwarded in an Envelope (KIP-590).
+Called in process by a broker of the same node, and by the request router of the controller
+listener. Must not: decide anything about metadata. Invariants: every request gets a response of its
+own API, failures included; a resource that the sender may not ask for never reaches the controller,
+and every named one is answered; clients' requests reach the controller in the order they came, and
+those of the quorum and of brokers never wait behind them.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+from uuid import UUID
 
-from moldau.controller import Controller, RequestFailed
+from moldau.controller.controller import Controller, RequestFailed
+from moldau.controller.core.controller_core import HANDLERS
 from moldau.controller.core.feature_control import is_known_upgrade_type, updated
 from moldau.controller.descriptions import ClusterDescriptions
-from moldau.controller.resource_requests import FILTERS, Filter
 from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
-from moldau.metadata.steps import Steps
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.envelope import (
     EnvelopeRefused,
@@ -30,46 +34,33 @@ from moldau.protocol.envelope import (
 from moldau.protocol.error_responses import error_response, fit_version, has_error
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.headers import RequestHeader
+from moldau.protocol.messages import p19_create_topics as p19
+from moldau.protocol.messages import p20_delete_topics as p20
+from moldau.protocol.messages import p33_alter_configs as legacy
+from moldau.protocol.messages import p37_create_partitions as p37
+from moldau.protocol.messages import p44_incremental_alter_configs as incremental
+from moldau.protocol.messages import p57_update_features as p57
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.protocol.messages.p57_update_features import (
-    FeatureUpdateKey,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-)
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest, EnvelopeResponse
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import AnyRequest, Message, Request, Struct
+from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import LoopSlices
-from moldau.server.api_versions import ServedVersions, answer_api_versions
+from moldau.server.api_versions import answer_api_versions
 from moldau.server.authorizer import Operation
+from moldau.server.described_configs import config_permission
 from moldau.server.outgoing import Offload
-from moldau.server.request import array_names
-from moldau.server.request_context import RequestContext, Sender
+from moldau.server.request import RequestContext, Sender, array_names
 from moldau.server.request_router import Handler, Lane, Route
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
-ACTIVE_CONTROLLER_APIS: Final = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.CONTROLLER_REGISTRATION,
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-    }
-)
+ACTIVE_CONTROLLER_APIS: Final = frozenset(map(ApiKey, HANDLERS)) | {
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.UNREGISTER_BROKER,
+}
 """Decided by the active controller; every other answers NOT_CONTROLLER."""
 
 DESCRIBING_APIS: Final = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CLUSTER})
@@ -118,6 +109,229 @@ SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
     for api_key in sorted(CONTROLLER_APIS | {ApiKey.API_VERSIONS, ApiKey.ENVELOPE})
 }
 """What ApiVersions tells, and nothing else is served: the lowest and highest version by API."""
+
+
+NAMED_TWICE: Final = "named twice in one request"
+
+Merge = Callable[[Any], Steps[Message]]
+Filtered = Steps[tuple[AnyRequest | None, Merge]]
+Filter = Callable[[Any, Sender, MetadataImage], Filtered]
+"""Of a request that names resources, the one that the sender may ask for (None when nothing is
+left), and a function that makes the whole response out of the controller's, or of None. Both work
+in steps, since a request may name much.
+"""
+
+
+def _may_ask(
+    topics: list[Any],
+    is_allowed: Callable[[str], bool],
+    words: str,
+    result_class: Callable[..., Any],
+) -> Steps[tuple[list[Any], list[Any]]]:
+    """The topics that the sender may ask for, and what the others are told."""
+    named_twice = yield from repeated(topic.name for topic in topics)
+    refused = []
+    for name in sorted(named_twice):
+        refused.append(
+            result_class(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE)
+        )
+        yield
+    allowed = []
+    for topic in topics:
+        yield
+        if topic.name in named_twice:
+            continue
+        if is_allowed(topic.name):
+            allowed.append(topic)
+        else:
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            refused.append(result_class(name=topic.name, error_code=error, error_message=words))
+    return allowed, refused
+
+
+def _joined(response_class: Callable[[], Message], field: str, refused: list[Any]) -> Merge:
+    """Merges by adding the refusals to the response's results, which are in that field."""
+
+    def merge(response: Message | None) -> Steps[Message]:
+        response = response or response_class()
+        getattr(response, field).extend(refused)
+        yield
+        return response
+
+    return merge
+
+
+def _create_topics(
+    request: p19.CreateTopicsRequest, context: Sender, _image: MetadataImage
+) -> Filtered:
+    """CREATE on the cluster or the topic; without DESCRIBE_CONFIGS the configuration is hidden."""
+    cluster_wide = context.authorized_cluster(Operation.CREATE)
+    allowed, refused = yield from _may_ask(
+        request.topics,
+        lambda name: (
+            name != METADATA_TOPIC_NAME
+            and (cluster_wide or context.authorized_topic(Operation.CREATE, name))
+        ),
+        "creating it is not allowed",
+        p19.CreatableTopicResult,
+    )
+
+    def merge(response: p19.CreateTopicsResponse | None) -> Steps[Message]:
+        response = response or p19.CreateTopicsResponse()
+        for result in response.topics:
+            yield
+            if not context.authorized_topic(Operation.DESCRIBE_CONFIGS, result.name):
+                if result.error_code == ErrorCode.NONE:
+                    result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                result.configs, result.num_partitions, result.replication_factor = [], -1, -1
+        response.topics += refused
+        return response
+
+    if not allowed:
+        return None, merge
+    return (
+        p19.CreateTopicsRequest(
+            topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+        ),
+        merge,
+    )
+
+
+def _delete_topics(
+    request: p20.DeleteTopicsRequest, context: Sender, image: MetadataImage
+) -> Filtered:
+    """DELETE on the topic; a sender without DESCRIBE is not told what an id's name is."""
+    states = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
+    yield
+    named_twice = yield from repeated(
+        state.topic_id if state.topic_id != ZERO_UUID else state.name for state in states
+    )
+    refused: list[p20.DeletableTopicResult] = []
+    allowed: list[p20.DeleteTopicState] = []
+    seen: set[UUID | str | None] = set()
+    for state in states:
+        yield
+        identity = state.topic_id if state.topic_id != ZERO_UUID else state.name
+        if identity in seen:
+            continue
+        seen.add(identity)
+        refusal = _may_delete(state, context, image)
+        if identity in named_twice:
+            refusal = ErrorCode.INVALID_REQUEST, NAMED_TWICE
+        if refusal is None:
+            allowed.append(state)
+        else:
+            hidden = refusal[0] is ErrorCode.TOPIC_AUTHORIZATION_FAILED and state.name is None
+            refused.append(
+                p20.DeletableTopicResult(
+                    name=None if hidden else state.name,
+                    topic_id=state.topic_id,
+                    error_code=refusal[0],
+                    error_message=refusal[1],
+                )
+            )
+
+    def merge(response: p20.DeleteTopicsResponse | None) -> Steps[Message]:
+        response = response or p20.DeleteTopicsResponse()
+        response.responses += refused
+        yield
+        if context.api_version is not None and context.api_version < 6:
+            for result in response.responses:
+                result.name = result.name or ""
+                yield
+        return response
+
+    if not allowed:
+        return None, merge
+    return p20.DeleteTopicsRequest(topics=allowed, timeout_ms=request.timeout_ms), merge
+
+
+def _may_delete(
+    state: p20.DeleteTopicState, context: Sender, image: MetadataImage
+) -> tuple[ErrorCode, str] | None:
+    if (state.topic_id != ZERO_UUID) == (state.name is not None):
+        return (
+            ErrorCode.INVALID_REQUEST,
+            "name the topic by its name or by its id, not by both or neither",
+        )
+    name = state.name
+    if name is None:
+        known = image.topics.topics_by_id.get(state.topic_id)
+        if known is None:
+            return None  # the controller says UNKNOWN_TOPIC_ID
+        name = known.name
+    if not context.authorized_topic(Operation.DELETE, name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "deleting it is not allowed"
+    return None
+
+
+def _create_partitions(
+    request: p37.CreatePartitionsRequest, context: Sender, _image: MetadataImage
+) -> Filtered:
+    """ALTER on the topic."""
+    allowed, refused = yield from _may_ask(
+        request.topics,
+        lambda name: context.authorized_topic(Operation.ALTER, name),
+        "altering it is not allowed",
+        p37.CreatePartitionsTopicResult,
+    )
+    merge = _joined(p37.CreatePartitionsResponse, "results", refused)
+    if not allowed:
+        return None, merge
+    return (
+        p37.CreatePartitionsRequest(
+            topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+        ),
+        merge,
+    )
+
+
+def _config_filter(
+    request_class: Callable[..., AnyRequest],
+    response_class: Callable[[], Message],
+    entry_class: Callable[..., object],
+) -> Filter:
+    def restrict(request: Any, context: Sender, _image: MetadataImage) -> Filtered:
+        allowed, refused = [], []
+        for resource in request.resources:
+            yield
+            error = config_permission(
+                context, Operation.ALTER_CONFIGS, resource.resource_type, resource.resource_name
+            )
+            if error is ErrorCode.NONE:
+                allowed.append(resource)
+            else:
+                refused.append(
+                    entry_class(
+                        error_code=error,
+                        error_message="altering its configuration is not allowed",
+                        resource_type=resource.resource_type,
+                        resource_name=resource.resource_name,
+                    )
+                )
+
+        merge = _joined(response_class, "responses", refused)
+        if not allowed:
+            return None, merge
+        return request_class(resources=allowed, validate_only=request.validate_only), merge
+
+    return restrict
+
+
+FILTERS: Final[dict[ApiKey, Filter]] = {
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.ALTER_CONFIGS: _config_filter(
+        legacy.AlterConfigsRequest, legacy.AlterConfigsResponse, legacy.AlterConfigsResourceResponse
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _config_filter(
+        incremental.IncrementalAlterConfigsRequest,
+        incremental.IncrementalAlterConfigsResponse,
+        incremental.AlterConfigsResourceResponse,
+    ),
+}
+"""By API."""
 
 
 class QuorumRequests(Protocol):
@@ -185,7 +399,6 @@ class ControllerApis:
         }
         return {int(api_key): route for api_key, route in {**routes, **own}.items()}
 
-    @property
     def committed_end_offset(self) -> int:
         """Where the metadata that are committed end, as far as the controller has replayed them:
         every response that it has given tells only of what is below.
@@ -207,7 +420,7 @@ class ControllerApis:
             )
         if api_key in DESCRIBING_APIS:
             return await self._work.in_slices(self._descriptions.answer(request, context))
-        if isinstance(request, UpdateFeaturesRequest) and any(
+        if isinstance(request, p57.UpdateFeaturesRequest) and any(
             update.feature == KRAFT_VERSION for update in request.feature_updates
         ):
             return await self._update_with_kraft_version(request, context)
@@ -223,10 +436,9 @@ class ControllerApis:
         return response
 
     def _answer_api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> None:
-        served = [ServedVersions(api_key, *versions) for api_key, versions in SERVED.items()]
         descriptions = self._descriptions
         answer_api_versions(
-            context, request, served, descriptions.image, descriptions.kraft_version
+            context, request, SERVED, descriptions.image(), descriptions.kraft_version()
         )
 
     async def _answer_envelope(
@@ -254,26 +466,26 @@ class ControllerApis:
             listener_name=context.listener_name,
         )
         response = await self.answer(client, forwarded.message)
-        return await self._work.on(response, _closed, response, header, self.committed_end_offset)
+        return await self._work.on(response, _closed, response, header, self.committed_end_offset())
 
     async def _update_with_kraft_version(
-        self, request: UpdateFeaturesRequest, context: Sender
-    ) -> UpdateFeaturesResponse:
+        self, request: p57.UpdateFeaturesRequest, context: Sender
+    ) -> p57.UpdateFeaturesResponse:
         """Answer a request that names `kraft.version`, which the quorum raises; the controller
         decides the other features.
         """
 
-        async def decide(*, validate_only: bool) -> UpdateFeaturesResponse:
-            part = UpdateFeaturesRequest(
+        async def decide(*, validate_only: bool) -> p57.UpdateFeaturesResponse:
+            part = p57.UpdateFeaturesRequest(
                 timeout_ms=request.timeout_ms, feature_updates=others, validate_only=validate_only
             )
             response = await self._decide(part, context)
-            assert isinstance(response, UpdateFeaturesResponse)
+            assert isinstance(response, p57.UpdateFeaturesResponse)
             return response
 
         own = [each for each in request.feature_updates if each.feature == KRAFT_VERSION]
         others = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
-        problem = _problem(own, self._descriptions.kraft_version)
+        problem = _problem(own, self._descriptions.kraft_version())
         if problem:
             return _failed(ErrorCode.INVALID_UPDATE_VERSION, problem)
         # Also when there are no others: a controller that does not lead must not answer.
@@ -353,7 +565,7 @@ def _closed(
     return encode_enveloped_response(response, header, committed_end_offset=committed_end_offset)
 
 
-def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
+def _problem(own: list[p57.FeatureUpdateKey], current_level: int) -> str:
     supported = SUPPORTED_FEATURES[KRAFT_VERSION]
     level = own[0].max_version_level
     if len(own) > 1:
@@ -367,8 +579,8 @@ def _problem(own: list[FeatureUpdateKey], current_level: int) -> str:
     return ""
 
 
-def _failed(error: ErrorCode, words: str) -> UpdateFeaturesResponse:
-    return UpdateFeaturesResponse(
+def _failed(error: ErrorCode, words: str) -> p57.UpdateFeaturesResponse:
+    return p57.UpdateFeaturesResponse(
         error_code=error, error_message=f"nothing was updated, because of {KRAFT_VERSION}: {words}"
     )
 

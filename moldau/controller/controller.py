@@ -22,14 +22,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
 from moldau.controller.core.controller_core import ControllerCore, Role
 from moldau.controller.core.result import ControllerResult, VersionedRecord
-from moldau.metadata.image import MetadataImage, Provenance
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListener
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
@@ -91,15 +91,6 @@ class SnapshotPolicy:
     committed bytes, or `metadata.log.max.snapshot.interval.ms`. Times are monotonic milliseconds.
     Invariant: a log without new records asks for no snapshot.
     """
-
-    __slots__ = (
-        "_bytes_since",
-        "_interval_ms",
-        "_last_ms",
-        "_max_bytes",
-        "_not_before_ms",
-        "_records_since",
-    )
 
     def __init__(self, *, max_bytes: int, interval_ms: int) -> None:
         """`interval_ms` 0 means never because of time."""
@@ -229,9 +220,6 @@ class RequestFailed(Exception):
         self.message = message
 
 
-Completion = Callable[[Message | None, RequestFailed | None], None]
-
-
 @dataclass(slots=True, eq=False)
 class _Waiting:
     """A request; once it is decided, `last_offset` must be committed before it is answered.
@@ -239,12 +227,19 @@ class _Waiting:
     `next_step` is the timer of its next step, while it has one.
     """
 
-    complete: Completion
+    answer: asyncio.Future[Message]
     last_offset: int = -1
     response: Message | None = None
     timer: TimerHandle | None = None
     next_step: TimerHandle | None = None
     done: bool = False
+
+    def ends(self) -> bool:
+        """Whether this is the first end of the request, and its sender still waits."""
+        if self.timer is not None:
+            self.timer.cancel()
+        was_done, self.done = self.done, True
+        return not was_done and not self.answer.done()
 
 
 class Controller:
@@ -308,42 +303,25 @@ class Controller:
         Raises RequestFailed: not the active controller, too many requests wait, or no commit in
         time.
         """
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-        def complete(response: Message | None, failure: RequestFailed | None) -> None:
-            if future.done():
-                return
-            if failure is not None:
-                future.set_exception(failure)
-            else:
-                assert response is not None
-                future.set_result(response)
-
-        self.submit(request, timeout_ms, complete)
-        return future
-
-    def submit(self, request: AnyRequest, timeout_ms: float, complete: Completion) -> None:
-        """Decide a request in its turn; `complete` gets its response after the commit, or a
-        failure.
-        """
+        waiting = _Waiting(asyncio.get_running_loop().create_future())
         if not self.is_active or self._is_closed:
-            complete(None, _not_controller(self.leader_id))
-            return
-        if self.waiting_count >= MAX_WAITING_REQUESTS:
+            waiting.answer.set_exception(_not_controller(self.leader_id))
+        elif self.waiting_count >= MAX_WAITING_REQUESTS:
             words = f"{MAX_WAITING_REQUESTS} requests wait for their commit already"
-            complete(None, RequestFailed(ErrorCode.REQUEST_TIMED_OUT, words))
-            return
-        waiting = _Waiting(complete)
-        self._undecided[waiting] = None
-        self._turns.take(self._decide(request, waiting))
-        if not waiting.done:
-            waiting.timer = self._clock.call_later(max(timeout_ms, 0.0), self._time_out, waiting)
+            waiting.answer.set_exception(RequestFailed(ErrorCode.REQUEST_TIMED_OUT, words))
+        else:
+            self._undecided[waiting] = None
+            self._turns.take(self._decide(request, waiting))
+            if not waiting.done:
+                delay_ms = max(timeout_ms, 0.0)
+                waiting.timer = self._clock.call_later(delay_ms, self._time_out, waiting)
+        return waiting.answer
 
     def _decide(self, request: AnyRequest, waiting: _Waiting) -> Steps[None]:
         if waiting.done:  # its time was over before its turn came
             self._undecided.pop(waiting, None)
             return
-        self._core.set_voter_ids(self._log.voter_ids)
+        self._core.state.voter_ids = frozenset(self._log.voter_ids)
         result = yield from self._core.handle(
             request, log_end_offset=self._log.log_end_offset, now_ms=self._clock.monotonic_ms()
         )
@@ -417,23 +395,16 @@ class Controller:
 
     @staticmethod
     def _fail(waiting: _Waiting, error: ErrorCode, message: str) -> None:
-        if waiting.timer is not None:
-            waiting.timer.cancel()
-        if not waiting.done:
-            waiting.done = True
-            waiting.complete(None, RequestFailed(error, message))
+        if waiting.ends():
+            waiting.answer.set_exception(RequestFailed(error, message))
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        provenance = Provenance(
-            snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
-        )
-        self._core.load_snapshot(snapshot.records, provenance)
+        self._core.load_snapshot(snapshot.records, snapshot.provenance)
         self._committed_offset = self._last_appended_offset = snapshot.end_offset - 1
 
     def handle_commit(self, batch: CommittedBatch) -> None:
         """Apply a batch, and answer the requests whose outcome it commits."""
-        provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
-        self._core.on_committed(batch.records, provenance)
+        self._core.on_committed(batch.records, batch.provenance)
         self._committed_offset = batch.last_offset
         self._last_appended_offset = max(self._last_appended_offset, batch.last_offset)
         waiting = self._waiting
@@ -442,12 +413,11 @@ class Controller:
         self._snapshots.on_committed(batch.size_bytes, has_records=bool(batch.records))
         self._maybe_snapshot()
 
-    def _answer(self, waiting: _Waiting) -> None:
-        if waiting.timer is not None:
-            waiting.timer.cancel()
-        if not waiting.done:
-            waiting.done = True
-            waiting.complete(waiting.response, None)
+    @staticmethod
+    def _answer(waiting: _Waiting) -> None:
+        if waiting.ends():
+            assert waiting.response is not None, "decided"
+            waiting.answer.set_result(waiting.response)
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
         if self.is_active:

@@ -6,37 +6,20 @@ listener. Must not: change anything. Invariant: an answer is built from one imag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
-from moldau.config import (
-    DescribedConfig,
-    NodeConfig,
-    describe_broker_config,
-    describe_cluster_default_config,
-    describe_topic_config,
-)
-from moldau.controller.resource_requests import may_see_config
-from moldau.metadata.features import supports_controller_registration
+from moldau.config import NodeConfig
+from moldau.metadata.features import CONTROLLER_REGISTRATION_LEVEL
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-)
-from moldau.protocol.messages.p60_describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
+from moldau.protocol.messages import p32_describe_configs as p32
+from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.protocol.schema import Message
 from moldau.server.authorizer import Operation
-from moldau.server.described_configs import DescribedEntries
-from moldau.server.request_context import Sender
+from moldau.server.described_configs import DescribedEntries, config_permission, description
+from moldau.server.request import Sender
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
@@ -64,59 +47,51 @@ class ClusterDescriptions:
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
-        self._image = image
+        self.image = image
         self._leader_id = leader_id
-        self._kraft_version = kraft_version
-
-    @property
-    def image(self) -> MetadataImage:
-        return self._image()
-
-    @property
-    def kraft_version(self) -> int:
-        return self._kraft_version()
+        self.kraft_version = kraft_version
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:
         """The response to DescribeCluster or DescribeConfigs, in steps."""
-        if isinstance(request, DescribeClusterRequest):
+        if isinstance(request, p60.DescribeClusterRequest):
             return self._describe_cluster(request, context)
-        assert isinstance(request, DescribeConfigsRequest)
-        image = self._image()
+        assert isinstance(request, p32.DescribeConfigsRequest)
+        image = self.image()
         entries = DescribedEntries(request)
-        response = DescribeConfigsResponse()
+        response = p32.DescribeConfigsResponse()
         for resource in request.resources:
             response.results.append(self._describe_configs(image, entries, resource, context))
             yield
         return response
 
     def _describe_cluster(
-        self, request: DescribeClusterRequest, context: Sender
-    ) -> DescribeClusterResponse:
+        self, request: p60.DescribeClusterRequest, context: Sender
+    ) -> p60.DescribeClusterResponse:
         """Controllers, by the addresses of the listener that was asked."""
         if request.endpoint_type == BROKER_ENDPOINTS:
-            return DescribeClusterResponse(
+            return p60.DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
                 error_message="this is a controller's listener; it does not describe brokers",
             )
         if request.endpoint_type != CONTROLLER_ENDPOINTS:
-            return DescribeClusterResponse(
+            return p60.DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                 error_message=f"endpoint type {request.endpoint_type} is unknown; 2 is controllers",
             )
-        image = self._image()
-        if not supports_controller_registration(image.features.metadata_level):
-            return DescribeClusterResponse(
+        image = self.image()
+        if image.features.metadata_level < CONTROLLER_REGISTRATION_LEVEL:
+            return p60.DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,
                 error_message="controllers do not register at this metadata.version",
             )
         controllers = image.cluster.controllers
-        response = DescribeClusterResponse(
+        response = p60.DescribeClusterResponse(
             error_message=None,
             endpoint_type=CONTROLLER_ENDPOINTS,
             cluster_id=self._cluster_id,
             controller_id=self._leader_id(),
             brokers=[
-                DescribeClusterBroker(
+                p60.DescribeClusterBroker(
                     broker_id=controller_id,
                     host=controllers[controller_id].listeners[context.listener_name].host,
                     port=controllers[controller_id].listeners[context.listener_name].port,
@@ -133,37 +108,30 @@ class ClusterDescriptions:
         self,
         image: MetadataImage,
         entries: DescribedEntries,
-        resource: DescribeConfigsResource,
+        resource: p32.DescribeConfigsResource,
         context: Sender,
-    ) -> DescribeConfigsResult:
+    ) -> p32.DescribeConfigsResult:
         resource_type, name = resource.resource_type, resource.resource_name
-        result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)
-        error = may_see_config(Operation.DESCRIBE_CONFIGS, resource_type, name, context)
+        result = p32.DescribeConfigsResult(resource_type=resource_type, resource_name=name)
+        error = config_permission(context, Operation.DESCRIBE_CONFIGS, resource_type, name)
         if error is not ErrorCode.NONE:
             result.error_code, result.error_message = error, "not allowed"
             return result
         # An empty list means all keys, as null does.
         keys = frozenset(resource.configuration_keys or ()) or None
         shown = name[:MAX_SHOWN_CHARACTERS]
-        describe: Callable[[], Iterable[DescribedConfig]]
-        likeness: Hashable
         if resource_type == ConfigResourceType.TOPIC:
             if name not in image.topics.topics_by_name:
                 result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 result.error_message = f"there is no topic {shown}"
                 return result
-            overrides = image.configs.get(ConfigResourceType.TOPIC, name)
-            likeness = resource_type, frozenset(overrides.items()), keys
-            describe = partial(self._topic, image, overrides, keys)
-        elif resource_type == ConfigResourceType.BROKER and name in ("", str(self._config.node_id)):
-            likeness = resource_type, name, keys
-            describe = partial(self._node, image, name, keys)
         elif resource_type == ConfigResourceType.BROKER:
-            result.error_code = ErrorCode.INVALID_REQUEST
-            result.error_message = (
-                f"this node answers for {self._config.node_id}, not for {shown!r}"
-            )
-            return result
+            if name not in ("", str(self._config.node_id)):
+                result.error_code = ErrorCode.INVALID_REQUEST
+                result.error_message = (
+                    f"this node answers for {self._config.node_id}, not for {shown!r}"
+                )
+                return result
         else:
             result.error_code = ErrorCode.INVALID_REQUEST
             result.error_message = (
@@ -171,25 +139,5 @@ class ClusterDescriptions:
                 "4 (broker) are"
             )
             return result
-        entries.fill(result, likeness, describe)
+        entries.fill(result, *description(self._config, image.configs, resource_type, name, keys))
         return result
-
-    def _topic(
-        self, image: MetadataImage, overrides: Mapping[str, str], keys: Collection[str] | None
-    ) -> list[DescribedConfig]:
-        defaults, own = self._dynamic(image)
-        return describe_topic_config(self._config, defaults, own, overrides, keys)
-
-    def _node(
-        self, image: MetadataImage, name: str, keys: Collection[str] | None
-    ) -> list[DescribedConfig]:
-        defaults, own = self._dynamic(image)
-        if name:
-            return describe_broker_config(self._config, defaults, own, keys)
-        return describe_cluster_default_config(defaults, keys)
-
-    def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        return (
-            image.configs.get(ConfigResourceType.BROKER, ""),
-            image.configs.get(ConfigResourceType.BROKER, str(self._config.node_id)),
-        )

@@ -12,11 +12,12 @@ from typing import Final
 from moldau.controller.apis import ControllerApis
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
-from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, Server, ServerLimits
+from moldau.server.server import ListenerSpec, Server
+from moldau.server.server_connection import ServerLimits
 
 CLOSE_GRACE_MS: Final = 500.0
 """How long a stop waits for answers on their way; waiting fetches are ended before."""
@@ -45,7 +46,7 @@ class ControllerListener:
         self._router: RequestRouter | None = None
         self._clock = clock
         self._on_fault = on_fault
-        self._authorizer = authorizer or AllowAllAuthorizer()
+        self._authorizer = authorizer or Authorizer()
         self._watchdog = watchdog
         self._server = Server(
             clock=clock,
@@ -79,10 +80,6 @@ class ControllerListener:
         """Requests that run or wait, early ones included."""
         running = 0 if self._router is None else self._router.request_count
         return running + self._server.early_count
-
-    @property
-    def connection_count(self) -> int:
-        return self._server.connection_count
 
     async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:
         """Accept nothing more, end what runs (fetches may wait long), close the connections."""

@@ -16,9 +16,10 @@ from typing import Final
 from moldau.config.backoff import Backoff
 from moldau.controller.apis import ControllerApis
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
     METADATA_VERSION,
     advertised_features,
-    supports_controller_registration,
+    range_entries,
 )
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
@@ -31,8 +32,8 @@ from moldau.protocol.messages.p70_controller_registration import (
 from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.restarts import RestartedTask
-from moldau.server.authorizer import AllowAllAuthorizer
-from moldau.server.request_context import Sender
+from moldau.server.authorizer import Authorizer
+from moldau.server.request import Sender
 
 logger = logging.getLogger("moldau.controller.registration")
 
@@ -107,8 +108,9 @@ class ControllerRegistrationManager:
 
     def _may_register(self) -> bool:
         features = self._image().features
-        return METADATA_VERSION in features.finalized_levels and supports_controller_registration(
-            features.metadata_level
+        return (
+            METADATA_VERSION in features.finalized_levels
+            and features.metadata_level >= CONTROLLER_REGISTRATION_LEVEL
         )
 
     async def _run(self) -> None:
@@ -158,17 +160,10 @@ class ControllerRegistrationManager:
     async def _send(self, leader: LeaderAddress) -> ControllerRegistrationResponse:
         response: Message
         finalized = self._image().features.finalized_levels
-        self._request.features = [
-            Feature(
-                name=name,
-                min_supported_version=levels.minimum_level,
-                max_supported_version=levels.maximum_level,
-            )
-            for name, levels in advertised_features(finalized).items()
-        ]
+        self._request.features = range_entries(Feature, advertised_features(finalized).items())
         if leader.node_id == self._request.controller_id:
             response = await self._apis.answer(
-                Sender(OWN_PRINCIPAL, AllowAllAuthorizer(), timeout_ms=REQUEST_TIMEOUT_MS),
+                Sender(OWN_PRINCIPAL, Authorizer(), timeout_ms=REQUEST_TIMEOUT_MS),
                 self._request,
             )
         else:

@@ -5,12 +5,14 @@ The levels are those of Apache Kafka 4.3's `version-mapping`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
+
+T = TypeVar("T")
 
 METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
@@ -24,11 +26,15 @@ MINIMUM_METADATA_LEVEL: Final = 7
 LATEST_METADATA_LEVEL: Final = 30
 LATEST_KRAFT_LEVEL: Final = 1
 
-_DIRECTORY_ASSIGNMENT_LEVEL: Final = 17
 _MIGRATION_LEVEL: Final = 8
-_ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL: Final = 12
-_TRANSACTIONS_LEVEL: Final = 13
-_CONTROLLER_REGISTRATION_LEVEL: Final = 15
+ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL: Final = 12
+"""From this level on a smaller ISR alone leaves the leader epoch as it is."""
+TRANSACTIONS_LEVEL: Final = 13
+"""From this level on Begin/EndTransactionRecord may be written (KIP-868)."""
+CONTROLLER_REGISTRATION_LEVEL: Final = 15
+"""From this level on controllers register themselves in the log (KIP-919)."""
+DIRECTORY_ASSIGNMENT_LEVEL: Final = 17
+"""From this level on partitions name the log directory of each replica (KIP-858)."""
 _ELIGIBLE_LEADER_REPLICAS_LEVEL: Final = 23
 _CORDONED_DIRECTORIES_LEVEL: Final = 30
 
@@ -124,30 +130,22 @@ def advertised_features(finalized_levels: Mapping[str, int]) -> dict[str, Featur
     return ranges
 
 
-def supports_transactions(metadata_level: int) -> bool:
-    """Whether Begin/EndTransactionRecord may be written (KIP-868)."""
-    return metadata_level >= _TRANSACTIONS_LEVEL
-
-
-def supports_controller_registration(metadata_level: int) -> bool:
-    """Whether controllers register themselves in the log (KIP-919)."""
-    return metadata_level >= _CONTROLLER_REGISTRATION_LEVEL
-
-
-def supports_directory_assignment(metadata_level: int) -> bool:
-    """Whether partitions name the log directory of each replica (KIP-858)."""
-    return metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL
-
-
-def supports_isr_shrink_without_new_leader_epoch(metadata_level: int) -> bool:
-    """Whether a smaller ISR alone leaves the leader epoch as it is; before 3.6 it did not."""
-    return metadata_level >= _ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL
+def range_entries(kind: Callable[..., T], ranges: Iterable[tuple[str, Any]]) -> list[T]:
+    """Names and ranges of levels as the entries of a registration's message or record."""
+    return [
+        kind(
+            name=name,
+            min_supported_version=levels.minimum_level,
+            max_supported_version=levels.maximum_level,
+        )
+        for name, levels in ranges
+    ]
 
 
 def register_broker_record_version(metadata_level: int) -> int:
     if metadata_level >= _CORDONED_DIRECTORIES_LEVEL:
         return 4
-    if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL:
+    if metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL:
         return 3
     return 2 if metadata_level >= _MIGRATION_LEVEL else 1
 
@@ -155,13 +153,13 @@ def register_broker_record_version(metadata_level: int) -> int:
 def broker_registration_change_record_version(metadata_level: int) -> int:
     if metadata_level >= _CORDONED_DIRECTORIES_LEVEL:
         return 3
-    return 2 if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL else 1
+    return 2 if metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL else 1
 
 
 def partition_record_version(metadata_level: int) -> int:
     if metadata_level >= _ELIGIBLE_LEADER_REPLICAS_LEVEL:
         return 2
-    return 1 if metadata_level >= _DIRECTORY_ASSIGNMENT_LEVEL else 0
+    return 1 if metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL else 0
 
 
 def metadata_release(metadata_level: int) -> str:

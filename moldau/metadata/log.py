@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from moldau.metadata.image.values import Provenance
 from moldau.protocol.schema import Message
 
 
@@ -24,6 +25,11 @@ class CommittedBatch:
     size_bytes: int
     records: tuple[Message, ...]
 
+    @property
+    def provenance(self) -> Provenance:
+        """Of the image with this batch."""
+        return Provenance(self.last_offset, self.leader_epoch, self.append_timestamp_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
@@ -36,6 +42,10 @@ class LoadedSnapshot:
     last_contained_log_time_ms: int
     size_bytes: int
     records: tuple[Message, ...]
+
+    @property
+    def provenance(self) -> Provenance:
+        return Provenance(self.end_offset - 1, self.leader_epoch, self.last_contained_log_time_ms)
 
 
 class MetadataLogListener(Protocol):

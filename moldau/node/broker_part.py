@@ -14,6 +14,7 @@ import random
 import socket
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from moldau.broker.api import broker_routes
@@ -38,7 +39,7 @@ from moldau.config import (
     effective_broker_config,
     effective_topic_config,
 )
-from moldau.metadata.features import advertised_features
+from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.node.quorum_link import ProducerIdBlocks
 from moldau.node.settings import DynamicSettings, server_limits
@@ -49,10 +50,11 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
-from moldau.server.authorizer import AllowAllAuthorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.request import RequestMetrics
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, RequestMetrics, Server
+from moldau.server.server import ListenerSpec, Server
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.workers import ProcessWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
@@ -129,6 +131,7 @@ class BrokerPart:
         Raises:
             LogDirectoryError: no directory can be used.
         """
+        worker = partial(ProcessWorker, self._filesystem)
         log_manager = LogManager(
             self._filesystem,
             self._clock,
@@ -138,7 +141,7 @@ class BrokerPart:
             random=self._random,
             on_directory_offline=self._directory_failed,
             cleaner_settings=CleanerSettings.from_values(self._config),
-            make_cleaner_worker=self._cleaner_worker if self._has_child_processes else None,
+            make_cleaner_worker=worker if self._has_child_processes else None,
         )
         log_manager.on_flushed = self._registry.histogram(
             "kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs"
@@ -164,6 +167,7 @@ class BrokerPart:
             watchdog=self._watchdog,
         )
         self.server = server
+        timers = server.connections.timers
         await server.start(
             ListenerSpec(endpoint.listener_name, endpoint.host, endpoint.port)
             for endpoint in self._config.broker_listeners
@@ -174,7 +178,7 @@ class BrokerPart:
             log_manager=log_manager,
             clock=self._clock,
             filesystem=self._filesystem,
-            timers=server.timers,
+            timers=timers,
             registry=self._registry,
             ports=ReplicationPorts(
                 controller=controller,
@@ -186,13 +190,13 @@ class BrokerPart:
             on_fault=self._on_fault,
         )
         self._replica_manager = replica_manager
-        services = self._make_services(controller, log_manager, replica_manager, server.timers)
+        services = self._make_services(controller, log_manager, replica_manager, timers)
         self._coordinators = Coordinators(services)
         self.services = services
         self._router = RequestRouter(
             broker_routes(services),
             clock=self._clock,
-            authorizer=AllowAllAuthorizer(),
+            authorizer=Authorizer(),
             on_fault=self._on_fault,
             watchdog=self._watchdog,
         )
@@ -271,7 +275,7 @@ class BrokerPart:
         self._metadata.add_publisher(
             DynamicSettings(
                 self._config,
-                self.server,
+                self.server.connections,
                 log_manager,
                 self._replica_manager.replication,
                 self.services.transaction_verifier,
@@ -301,6 +305,7 @@ class BrokerPart:
 
     def _make_lifecycle(self, controller: ControllerChannel) -> BrokerLifecycle:
         online = self._directories.online
+        finalized = self._metadata.image.features.finalized_levels
         return BrokerLifecycle(
             controller,
             BrokerDescription(
@@ -315,16 +320,7 @@ class BrokerPart:
                     )
                     for endpoint in self._advertised()
                 ],
-                features=[
-                    Feature(
-                        name=name,
-                        min_supported_version=levels.minimum_level,
-                        max_supported_version=levels.maximum_level,
-                    )
-                    for name, levels in advertised_features(
-                        self._metadata.image.features.finalized_levels
-                    ).items()
-                ],
+                features=range_entries(Feature, advertised_features(finalized).items()),
                 rack=self._config.rack,
                 log_directory_ids=[each.directory_id for each in online],
                 previous_broker_epoch=self._previous_broker_epoch,
@@ -421,9 +417,6 @@ class BrokerPart:
         )
         overrides = configs.get(ConfigResourceType.TOPIC, topic_name)
         return LogConfig.from_topic_config(effective_topic_config(node_values, overrides))
-
-    def _cleaner_worker(self) -> ProcessWorker:
-        return ProcessWorker(self._filesystem)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         if self._lifecycle is not None:

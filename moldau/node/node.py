@@ -178,7 +178,8 @@ class Node:
 
     def _open_directories(self, format_if_needed: bool) -> LogDirectories:
         paths = list(self._config.log_directories)
-        if format_if_needed and not self._is_formatted(paths):
+        markers = [os.path.join(path, META_PROPERTIES) for path in paths]
+        if format_if_needed and not any(map(self._filesystem.exists, markers)):
             cluster_id = random_cluster_id(self._random)
             plan = FormatPlan.from_config(self._config, cluster_id)
             format_storage(self._filesystem, self._clock, self._random, plan)
@@ -209,9 +210,6 @@ class Node:
             )
         self._filesystem.mkdirs(path)
 
-    def _is_formatted(self, paths: list[str]) -> bool:
-        return any(self._filesystem.exists(os.path.join(path, META_PROPERTIES)) for path in paths)
-
     async def _start_quorum(self, directories: LogDirectories) -> NetworkControllerChannel:
         quorum = QuorumNode(
             self._config,
@@ -227,7 +225,7 @@ class Node:
         relay = LeaderRelay(asyncio.get_running_loop())
         channel = self._channel = NetworkControllerChannel(
             relay.leader,
-            own=quorum if self._config.is_controller else None,
+            own=quorum.own_controller,
             client_id=f"broker-{self._config.node_id}",
             clock=self._clock,
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),

@@ -23,7 +23,6 @@ from moldau.broker.lifecycle.metadata_loader import (
     high_watermark_of,
     wait_applied,
 )
-from moldau.metadata.image import Provenance
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.quorum_node import QuorumNode
 from moldau.protocol.errors import ErrorCode
@@ -69,14 +68,10 @@ class LoaderFeed:
         self._loader = loader
 
     def on_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        provenance = Provenance(
-            snapshot.end_offset - 1, snapshot.leader_epoch, snapshot.last_contained_log_time_ms
-        )
-        self._loader.handle_snapshot(snapshot.records, provenance)
+        self._loader.handle_snapshot(snapshot.records, snapshot.provenance)
 
     def on_commit(self, batch: CommittedBatch) -> None:
-        provenance = Provenance(batch.last_offset, batch.leader_epoch, batch.append_timestamp_ms)
-        self._loader.handle_commit(batch.records, provenance)
+        self._loader.handle_commit(batch.records, batch.provenance)
 
 
 class NoActiveController(ControllerUnavailable):

@@ -1,9 +1,9 @@
 """A node's part in the quorum, on a thread of its own: voter, candidate for one, or observer.
 
 Owns: joining log, controller core, driver, listener and APIs on the quorum thread, and the way in
-and out of it. Must not: know the broker. Invariant: everything below runs on the quorum's loop;
-what other threads see are requests, responses, committed batches and the leader, none of which
-changes afterwards.
+and out of it. Must not: know the broker. Invariants: all of that runs on the quorum's loop; what
+other threads see are requests, responses, committed batches and the leader, none of which changes
+afterwards; nothing crosses without a bound.
 """
 
 from __future__ import annotations
@@ -12,41 +12,46 @@ import asyncio
 import logging
 import random
 import secrets
+import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias
 
-from moldau.broker.lifecycle.controller_channel import ForwardedClient, RequestUndelivered
+from moldau.broker.lifecycle.controller_channel import OwnController
 from moldau.config import NodeConfig
-from moldau.controller import (
-    Controller,
-    ControllerCore,
-    ControllerSettings,
-    SnapshotPolicy,
-)
 from moldau.controller.apis import ControllerApis, LongWork
+from moldau.controller.controller import Controller, SnapshotPolicy
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node.metadata_relay import MetadataConsumer, MetadataRelay
 from moldau.node.settings import controller_registration, metadata_log_settings
-from moldau.protocol.schema import Message, Request, Response
+from moldau.protocol.schema import Message
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
-from moldau.raft import MetadataLogError, QuorumLog, RaftRequestHandler, VoterSet, read_bootstrap
+from moldau.raft import (
+    MetadataLogError,
+    QuorumLog,
+    RaftRequestHandler,
+    Subscription,
+    VoterSet,
+    read_bootstrap,
+)
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.filesystem import Filesystem, OsFilesystem
+from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
-from moldau.runtime.loop_thread import LoopBusy, LoopThread
-from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.loop_thread import LoopThread
+from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
-from moldau.server.authorizer import AllowAllAuthorizer, Authorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
-from moldau.server.request_context import Sender
-from moldau.server.server import ListenerSpec, ServerLimits
+from moldau.server.server import ListenerSpec
+from moldau.server.server_connection import ServerLimits
 
 logger = logging.getLogger("moldau.controller")
 
@@ -54,6 +59,107 @@ ExceptionHandler: TypeAlias = Callable[[asyncio.AbstractEventLoop, dict[str, obj
 LeaderWatcher: TypeAlias = Callable[[LeaderAddress | None], None]
 
 ACTIVATION_TIMEOUT_S: Final = 60.0
+
+MAX_RELAYED_BATCHES: Final = 1_000
+MAX_RELAYED_BYTES: Final = 64 * 1024 * 1024
+BATCHES_PER_VISIT: Final = 64
+
+
+class MetadataConsumer(Protocol):
+    """Told of metadata on its own loop."""
+
+    def on_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        """Replace everything by the snapshot's content."""
+
+    def on_commit(self, batch: CommittedBatch) -> None:
+        """Apply one committed batch; a control batch has no records."""
+
+
+class MetadataRelay:
+    """A log listener that hands committed metadata to a consumer on another loop, in order.
+    It holds at most MAX_RELAYED_BATCHES before it asks the log for a pause.
+    """
+
+    def __init__(
+        self,
+        consumer: MetadataConsumer,
+        consumer_loop: asyncio.AbstractEventLoop,
+        log_loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._consumer = consumer
+        self._consumer_loop = consumer_loop
+        self._log_loop = log_loop
+        self._queue: deque[CommittedBatch | LoadedSnapshot] = deque()
+        self._queued_bytes = 0
+        self._lock = threading.Lock()
+        self._is_scheduled = False
+        self._is_paused = False
+        self._is_closed = False
+        self.subscription: Subscription | None = None
+
+    # -- on the log's loop -----------------------------------------------------------------------
+
+    def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
+        """Queue a snapshot; what was queued before it is void."""
+        with self._lock:
+            self._queue.clear()
+            self._queued_bytes = 0
+        self._put(snapshot)
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        self._put(batch)
+
+    def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
+        """Ignored: metadata does not depend on the leader that wrote it."""
+
+    def _put(self, item: CommittedBatch | LoadedSnapshot) -> None:
+        with self._lock:
+            self._queue.append(item)
+            self._queued_bytes += item.size_bytes
+            is_full = (
+                len(self._queue) >= MAX_RELAYED_BATCHES or self._queued_bytes >= MAX_RELAYED_BYTES
+            )
+            if is_full and not self._is_paused and self.subscription is not None:
+                self._is_paused = True
+                self.subscription.pause()
+            must_schedule = not self._is_scheduled
+            self._is_scheduled = True
+        if must_schedule and not self._consumer_loop.is_closed():
+            self._consumer_loop.call_soon_threadsafe(self._drain)
+
+    # -- on the consumer's loop ------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        for _ in range(BATCHES_PER_VISIT):
+            with self._lock:
+                if not self._queue or self._is_closed:
+                    self._is_scheduled = False
+                    resume, self._is_paused = self._is_paused, False
+                    break
+                item = self._queue.popleft()
+                self._queued_bytes -= item.size_bytes
+            is_taken = False
+            try:
+                if isinstance(item, LoadedSnapshot):
+                    self._consumer.on_snapshot(item)
+                else:
+                    self._consumer.on_commit(item)
+                is_taken = True
+            finally:
+                if not is_taken:
+                    # The loop is told of the exception; what comes after it is delivered still.
+                    self._consumer_loop.call_soon(self._drain)
+        else:
+            self._consumer_loop.call_soon(self._drain)
+            return
+        if resume and self.subscription is not None and not self._log_loop.is_closed():
+            self._log_loop.call_soon_threadsafe(self.subscription.resume)
+
+    def close(self) -> None:
+        """Hand over nothing any more; on the consumer's loop."""
+        with self._lock:
+            self._is_closed = True
+            self._queue.clear()
 
 
 class QuorumNode:
@@ -66,7 +172,6 @@ class QuorumNode:
         directory_id: the id of the directory that holds the metadata log.
         on_fatal: told once, from the quorum's thread, when the node must not go on.
         exception_handler: the quorum loop's, told of unexpected exceptions.
-        filesystem, clock, network: the simulation's, or None for the machine's.
         limits, authorizer: of the controller listeners.
         registry: gets what the loop's watchdog counts; without it there is none.
     """
@@ -78,35 +183,29 @@ class QuorumNode:
         cluster_id: str,
         directory_id: uuid.UUID,
         on_fatal: Callable[[str], None],
-        filesystem: Filesystem | None = None,
-        clock: Clock | None = None,
-        network: Network | None = None,
-        loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
         exception_handler: ExceptionHandler | None = None,
         limits: ServerLimits | None = None,
         authorizer: Authorizer | None = None,
         registry: Registry | None = None,
     ) -> None:
-        self.node_id: int = config.node_id
         self._config = config
         self._cluster_id = cluster_id
         self._directory_id = directory_id
         self._on_fatal = on_fatal
-        self._own_filesystem = OsFilesystem(thread_count=2) if filesystem is None else None
-        self._filesystem: Filesystem = filesystem or self._own_filesystem  # type: ignore[assignment]
-        self._given_clock = clock
-        self._network = network or AsyncioNetwork()
+        self._filesystem = OsFilesystem(thread_count=2)
+        self._network = AsyncioNetwork()
         self._limits = limits
-        self._authorizer = authorizer
+        self._authorizer = authorizer or Authorizer()
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
-        self._thread = LoopThread("moldau-quorum", loop_factory)
+        self._thread = LoopThread("moldau-quorum")
         self._exception_handler = exception_handler
         self._starting: asyncio.Task[None] | None = None
         self._log: QuorumLog | None = None
         self._peers: ConnectionPeers | None = None
         self._controller: Controller | None = None
-        self._apis: ControllerApis | None = None
+        self.own_controller: OwnController | None = None
+        """For the broker of this process, once started; None without the role controller."""
         self._listener: ControllerListener | None = None
         self._registration: ControllerRegistrationManager | None = None
         self._relays: list[MetadataRelay] = []
@@ -133,7 +232,7 @@ class QuorumNode:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._exception_handler)
-        clock = self._given_clock or SystemClock(loop)
+        clock = SystemClock(loop)
         if self._registry is not None:
             self._watchdog = LoopWatchdog(clock, self._registry, "QuorumLoop")
             self._watchdog.start()
@@ -190,7 +289,7 @@ class QuorumNode:
         config = self._config
         controller = self._controller = Controller(
             ControllerCore(
-                ControllerSettings.from_node_config(config, self._cluster_id),
+                ControllerSettings(config, self._cluster_id),
                 random.Random(secrets.randbits(128)),
             ),
             log,
@@ -202,7 +301,10 @@ class QuorumNode:
                 interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
             ),
         )
-        apis = self._apis = self._make_apis(controller, log, clock)
+        apis = self._make_apis(controller, log, clock)
+        self.own_controller = OwnController(
+            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self._authorizer
+        )
         assert self._listener is not None, "bound"
         controller.start()
         self._listener.open(apis)
@@ -281,50 +383,6 @@ class QuorumNode:
         controller = self._controller
         return controller is not None and controller.is_active
 
-    @property
-    def committed_end_offset(self) -> int:
-        """As `ControllerApis`; read it after a response of this node's controller."""
-        apis = self._apis
-        assert apis is not None, "a controller runs on this node"
-        return apis.committed_end_offset
-
-    async def send(
-        self,
-        request: Request[Response],
-        principal: str,
-        *,
-        timeout_ms: float | None = None,
-        client: ForwardedClient | None = None,
-    ) -> Response:
-        """This node's controller's response to a request.
-
-        Args:
-            principal, client: the client's, whose permissions count, when its request is passed on;
-                what this process asks for itself is always permitted.
-
-        Raises:
-            RequestUndelivered: it was not taken: too much is under way, or there is no controller.
-        """
-        apis = self._apis
-        if apis is None:
-            raise RequestUndelivered("no controller runs on this node")
-        if client is None:
-            sender = Sender(principal, AllowAllAuthorizer(), timeout_ms=timeout_ms)
-        else:
-            sender = Sender(
-                principal,
-                self._authorizer or AllowAllAuthorizer(),
-                client.client_id,
-                timeout_ms=timeout_ms,
-                client_host=client.host,
-                api_version=client.api_version,
-            )
-        try:
-            response = await self._thread.run(apis.answer(sender, request))
-        except LoopBusy as error:
-            raise RequestUndelivered(str(error)) from None
-        return cast("Response", response)
-
     async def subscribe(self, consumer: MetadataConsumer) -> None:
         """Deliver snapshot and batches to `consumer` on the calling loop, from the beginning."""
         relay = MetadataRelay(consumer, asyncio.get_running_loop(), self._thread.loop)
@@ -369,8 +427,7 @@ class QuorumNode:
         if self._log is not None or self._listener is not None:
             await self._thread.run(self._stop())
         await self._thread.stop()
-        if self._own_filesystem is not None:
-            self._own_filesystem.close()
+        self._filesystem.close()
 
     async def _stop(self) -> None:
         if self._watchdog is not None:

@@ -22,7 +22,7 @@ from moldau.raft import MetadataLogSettings, VoterDescription, VoterEndpoint, Vo
 from moldau.raft.core.values import Destination
 from moldau.runtime.network import OS_DEFAULT_BYTES
 from moldau.runtime.telemetry.logs import set_level
-from moldau.server.server import Server, ServerLimits
+from moldau.server.server_connection import ConnectionGroup, ServerLimits
 from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
@@ -77,7 +77,6 @@ def http_address(config: NodeConfig) -> tuple[str, int] | None:
 logger = logging.getLogger("moldau.node")
 
 LOG_LEVEL = "moldau.log.level"
-ROOT_LOGGER = "moldau"
 
 
 class DynamicSettings:
@@ -86,13 +85,13 @@ class DynamicSettings:
     def __init__(
         self,
         config: NodeConfig,
-        server: Server,
+        connections: ConnectionGroup,
         log_manager: LogManager,
         replication: Replication,
         transaction_verifier: TransactionVerifier,
     ) -> None:
         self._config = config
-        self._server = server
+        self._connections = connections
         self._log_manager = log_manager
         self._replication = replication
         self._transaction_verifier = transaction_verifier
@@ -112,7 +111,7 @@ class DynamicSettings:
         self._apply(effective_broker_config(self._config, defaults, own))
 
     def _apply(self, values: dict[str, Any]) -> None:
-        self._server.update_limits(server_limits(self._config, values))
+        self._connections.update_limits(server_limits(self._config, values))
         self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
         self._log_manager.cleaner.update_settings(CleanerSettings.from_values(values))
         self._replication.update_settings(values)
@@ -121,7 +120,7 @@ class DynamicSettings:
         )
         if values[LOG_LEVEL] != self._log_level:
             self._log_level = values[LOG_LEVEL]
-            set_level(ROOT_LOGGER, self._log_level)
+            set_level(self._log_level)
             logger.info("log level is now %s", self._log_level)
 
 

@@ -36,7 +36,8 @@ from moldau.raft.state_files import (
 )
 from moldau.raft.values import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import Clock
-from moldau.runtime.filesystem import FileRegion, Filesystem
+from moldau.runtime.files import FileRegion
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import read_partition_metadata, write_partition_metadata
 from moldau.storage.faults import CorruptFile, DiskFull, LogOffline
 from moldau.storage.log import Log

@@ -13,9 +13,9 @@ import asyncio
 import random
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -40,7 +40,7 @@ from moldau.runtime.network import (
 )
 
 if TYPE_CHECKING:
-    from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+    from moldau.protocol.messages.p18_api_versions import ApiVersionsResponse
     from moldau.runtime.authentication.sasl import Send
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000.0
@@ -83,11 +83,10 @@ class UnsupportedByPeer(LocalProtocolError):
     """The peer serves no version of the API that we speak."""
 
 
-class Authenticator(Protocol):
-    """Logs a connection in."""
-
-    async def __call__(self, send: Send, peer: str) -> int:
-        """Returns how many ms that lasts, 0 for ever. Raises AuthenticationError."""
+Authenticator: TypeAlias = "Callable[[Send, str], Awaitable[int]]"
+"""Logs a connection to a peer in; returns how many ms that lasts, 0 for ever. Raises
+AuthenticationError.
+"""
 
 
 class HeldRequests:
@@ -626,49 +625,31 @@ class Connection(asyncio.BufferedProtocol):
             self._arm_deadline(min(pending.deadline_ms for pending in self._pending))
 
     async def _negotiate(self) -> None:
-        response = await ask_versions(self.send, self._peer)
+        """Ask for what the peer serves, in the newest version of ApiVersions that it takes
+        (KIP-511). Raises RemoteProtocolError when it refuses.
+        """
+        import moldau
+        from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+
+        request = ApiVersionsRequest(
+            client_software_name=CLIENT_SOFTWARE_NAME,
+            client_software_version=str(getattr(moldau, "__version__", "0")),
+        )
+        response = await self.send(request, api_version=ApiVersionsRequest.MAX_VERSION)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            # The answer is a version 0 body; a recent enough peer names the versions it would take.
+            highest = 0
+            for entry in response.api_keys:
+                if entry.api_key == ApiKey.API_VERSIONS:
+                    highest = min(entry.max_version, ApiVersionsRequest.MAX_VERSION)
+            response = await self.send(request, api_version=highest)
+        error = response.error_code
+        if error != ErrorCode.NONE:
+            raise RemoteProtocolError(f"{self._peer} refuses ApiVersions with error {error}")
         self.api_versions = response
         self.versions = MappingProxyType(
             {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
         )
-
-
-class SendsVersion(Protocol):
-    """Sends a request in a version of the caller's choice."""
-
-    async def __call__(
-        self, message: ApiVersionsRequest, *, api_version: int
-    ) -> ApiVersionsResponse:
-        """The response."""
-
-
-async def ask_versions(send: SendsVersion, peer: str) -> ApiVersionsResponse:
-    """What the peer serves, in the newest version of ApiVersions that it takes (KIP-511).
-
-    Raises RemoteProtocolError when it refuses.
-    """
-    from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-
-    request = ApiVersionsRequest(
-        client_software_name=CLIENT_SOFTWARE_NAME, client_software_version=_version()
-    )
-    response = await send(request, api_version=ApiVersionsRequest.MAX_VERSION)
-    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-        # The answer is a version 0 body; a recent enough peer names the versions it would take.
-        highest = 0
-        for entry in response.api_keys:
-            if entry.api_key == ApiKey.API_VERSIONS:
-                highest = min(entry.max_version, ApiVersionsRequest.MAX_VERSION)
-        response = await send(request, api_version=highest)
-    if response.error_code != ErrorCode.NONE:
-        raise RemoteProtocolError(f"{peer} refuses ApiVersions with error {response.error_code}")
-    return response
-
-
-def _version() -> str:
-    import moldau
-
-    return str(getattr(moldau, "__version__", "0"))
 
 
 def gathered(pieces: Sequence[Buffer], limit_bytes: int) -> list[Buffer]:

@@ -18,28 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
-from moldau.runtime.files import (
-    Buffer,
-    File,
-    FileRegion,
-    MappedFile,
-    OsFile,
-    OsMappedFile,
-)
-
-__all__ = [
-    "Buffer",
-    "DirectoryLock",
-    "DiskUsage",
-    "File",
-    "FileRegion",
-    "Filesystem",
-    "LockHeld",
-    "MappedFile",
-    "OsFile",
-    "OsFilesystem",
-    "OsMappedFile",
-]
+from moldau.runtime.files import File, MappedFile, OsFile, OsMappedFile
 
 OFFLOAD_THREAD_COUNT = 4
 """Threads that wait for disks; more only make one disk seek more."""

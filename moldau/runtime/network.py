@@ -46,7 +46,6 @@ class Network(Protocol):
         host: str,
         port: int,
         *,
-        ssl_context: ssl.SSLContext | None = None,
         backlog: int = DEFAULT_BACKLOG,
         receive_buffer_bytes: int = OS_DEFAULT_BYTES,
     ) -> Listener:
@@ -75,7 +74,6 @@ class AsyncioNetwork:
         host: str,
         port: int,
         *,
-        ssl_context: ssl.SSLContext | None = None,
         backlog: int = DEFAULT_BACKLOG,
         receive_buffer_bytes: int = OS_DEFAULT_BYTES,
     ) -> Listener:
@@ -96,9 +94,7 @@ class AsyncioNetwork:
                 raise OSError(f"{host or '*'} has no address this machine can listen on")
             for each in sockets:
                 servers.append(
-                    await loop.create_server(
-                        protocol_factory, sock=each, backlog=backlog, ssl=ssl_context
-                    )
+                    await loop.create_server(protocol_factory, sock=each, backlog=backlog)
                 )
         except OSError as error:
             for server in servers:

@@ -9,63 +9,51 @@ business; a feature whose lowest version is 0 is told to v4 clients only, since 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from moldau.metadata.features import KRAFT_VERSION, advertised_features
 from moldau.metadata.image import MetadataImage
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p18_api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-    SupportedFeatureKey,
-)
-from moldau.server.request_context import RequestContext
+from moldau.protocol.messages import p18_api_versions as p18
+from moldau.server.request import RequestContext
 
 CLIENT_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,254}[a-zA-Z0-9])?\Z")
 FIRST_VERSION_WITH_SOFTWARE: Final = 3
 FIRST_VERSION_WITH_ZERO_FEATURES: Final = 4
 
 
-class ServedVersions(NamedTuple):
-    """What a listener tells of one API."""
-
-    api_key: int
-    min_version: int
-    max_version: int
-
-
 def answer_api_versions(
     context: RequestContext,
-    request: ApiVersionsRequest,
-    served: Iterable[ServedVersions],
+    request: p18.ApiVersionsRequest,
+    served: Mapping[ApiKey, tuple[int, int]],
     image: MetadataImage,
     kraft_version: int,
 ) -> None:
     """Answer at once: every client begins with this.
 
     Args:
+        served: the lowest and highest version by API.
         kraft_version: the finalized level, which is not in the image.
     """
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
         for text in (request.client_software_name, request.client_software_version):
             if CLIENT_SOFTWARE.match(text) is None:
-                context.respond(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
+                context.respond(p18.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
                 return
         context.request.connection.client_software_name = request.client_software_name
         context.request.connection.client_software_version = request.client_software_version
-    response = ApiVersionsResponse(
+    response = p18.ApiVersionsResponse(
         api_keys=[
-            ApiVersion(api_key=api_key, min_version=min_version, max_version=max_version)
-            for api_key, min_version, max_version in served
+            p18.ApiVersion(api_key=api_key, min_version=min_version, max_version=max_version)
+            for api_key, (min_version, max_version) in served.items()
         ]
     )
     if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
         finalized = {**image.features.finalized_levels, KRAFT_VERSION: kraft_version}
         response.supported_features = [
-            SupportedFeatureKey(
+            p18.SupportedFeatureKey(
                 name=name, min_version=levels.minimum_level, max_version=levels.maximum_level
             )
             for name, levels in advertised_features(image.features.finalized_levels).items()
@@ -73,7 +61,7 @@ def answer_api_versions(
         ]
         response.finalized_features_epoch = image.provenance.last_contained_offset
         response.finalized_features = [
-            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            p18.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in sorted(finalized.items())
             if level > 0
         ]

@@ -1,11 +1,11 @@
-"""Operations and resources (KIP-11, KIP-290), and the authorizer's port. An answer depends only on
+"""Operations and resources (KIP-11, KIP-290), and the authorizer. An answer depends only on
 the arguments and on the rules in force, so asking twice does no harm.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import Final
 
 CLUSTER_RESOURCE_NAME: Final = "kafka-cluster"
 """The one name that a resource of type CLUSTER has."""
@@ -83,27 +83,10 @@ SUPPORTED_OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 """The operations that mean something on each kind of resource (KIP-430 reports these)."""
 
 
-class Authorizer(Protocol):
-    """Decides about one operation of one principal on one resource."""
-
-    def authorize(
-        self,
-        principal: str,
-        client_host: str,
-        operation: Operation,
-        resource_type: ResourceType,
-        resource_name: str,
-    ) -> bool:
-        """True when `principal`, coming from `client_host`, may do this."""
-
-    def authorize_by_resource_type(
-        self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
-    ) -> bool:
-        """True when the principal may do this to at least one resource of that type (KIP-679)."""
-
-
-class AllowAllAuthorizer:
-    """No rules: every principal may do everything, as in Kafka without `authorizer.class.name`."""
+class Authorizer:
+    """Decides about one operation of one principal on one resource. This one has no rules: every
+    principal may do everything, as in Kafka without `authorizer.class.name`.
+    """
 
     __slots__ = ()
 
@@ -115,9 +98,11 @@ class AllowAllAuthorizer:
         resource_type: ResourceType,
         resource_name: str,
     ) -> bool:
+        """True when `principal`, coming from `client_host`, may do this."""
         return True
 
     def authorize_by_resource_type(
         self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
+        """True when the principal may do this to at least one resource of that type (KIP-679)."""
         return True

@@ -1,30 +1,37 @@
-"""The entries of one DescribeConfigs answer, of brokers and controllers alike.
+"""The permissions and the entries of one DescribeConfigs answer, of brokers and controllers alike.
 
-Owns: the translation of a described key to its entry, what entries of one answer share, and how
-many there may be. Must not: decide what is described. Invariant: documentation and synonyms are
-there only when the request asks for them; resources that are alike share the entries, which stay as
-they are then; an answer has at most MAX_DESCRIBED_ENTRIES.
+Owns: how a resource is described, the translation of a described key to its entry, what entries of
+one answer share, and how many there may be. Must not: decide which resources are served.
+Invariants: documentation and synonyms are there only when the request asks for them; resources that
+are alike share the entries, which stay as they are then; an answer has at most
+MAX_DESCRIBED_ENTRIES.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import partial
 from typing import Final
 
-from moldau.config.describe import DescribedConfig
-from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p32_describe_configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
+from moldau.config import (
+    DescribedConfig,
+    NodeConfig,
+    describe_broker_config,
+    describe_cluster_default_config,
+    describe_group_config,
+    describe_topic_config,
 )
+from moldau.metadata.image import ConfigResourceType, ConfigsImage
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p32_describe_configs as p32
+from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.request import Sender
 
 
 def config_entry(
-    request: DescribeConfigsRequest, config: DescribedConfig
-) -> DescribeConfigsResourceResult:
-    entry = DescribeConfigsResourceResult(
+    request: p32.DescribeConfigsRequest, config: DescribedConfig
+) -> p32.DescribeConfigsResourceResult:
+    entry = p32.DescribeConfigsResourceResult(
         name=config.name,
         value=config.value,
         read_only=config.read_only,
@@ -35,10 +42,55 @@ def config_entry(
     )
     if request.include_synonyms:
         entry.synonyms = [
-            DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
+            p32.DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
             for each in config.synonyms
         ]
     return entry
+
+
+def config_permission(
+    sender: Sender, operation: Operation, resource_type: int, name: str
+) -> ErrorCode:
+    """NONE, or why the sender may not do `operation` to a resource's configuration."""
+    if resource_type == ConfigResourceType.TOPIC:
+        allowed = sender.authorized_topic(operation, name)
+        return ErrorCode.NONE if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if resource_type == ConfigResourceType.GROUP:
+        allowed = sender.authorized(operation, ResourceType.GROUP, name)
+        return ErrorCode.NONE if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+    allowed = sender.authorized_cluster(operation)
+    return ErrorCode.NONE if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def description(
+    config: NodeConfig,
+    configs: ConfigsImage,
+    resource_type: int,
+    name: str,
+    keys: Collection[str] | None,
+) -> tuple[Hashable, Callable[[], Iterable[DescribedConfig]]]:
+    """What is equal for resources that are described alike, and how to describe this one: a topic,
+    a group, the node itself or, with no name, what is set for all brokers.
+    """
+    defaults = configs.get(ConfigResourceType.BROKER, "")
+    if resource_type == ConfigResourceType.BROKER and name == "":
+        return (resource_type, name, keys), partial(describe_cluster_default_config, defaults, keys)
+    own = configs.get(ConfigResourceType.BROKER, str(config.node_id))
+    if resource_type == ConfigResourceType.BROKER:
+        return (
+            (resource_type, name, keys),
+            partial(describe_broker_config, config, defaults, own, keys),
+        )
+    overrides = configs.get(resource_type, name)
+    describe = (
+        describe_group_config
+        if resource_type == ConfigResourceType.GROUP
+        else describe_topic_config
+    )
+    return (
+        (resource_type, frozenset(overrides.items()), keys),
+        partial(describe, config, defaults, own, overrides, keys),
+    )
 
 
 MAX_DESCRIBED_ENTRIES: Final = 500_000
@@ -56,14 +108,14 @@ class DescribedEntries:
 
     __slots__ = ("_entries", "_entry_count", "_request")
 
-    def __init__(self, request: DescribeConfigsRequest) -> None:
+    def __init__(self, request: p32.DescribeConfigsRequest) -> None:
         self._request = request
-        self._entries: dict[Hashable, list[DescribeConfigsResourceResult]] = {}
+        self._entries: dict[Hashable, list[p32.DescribeConfigsResourceResult]] = {}
         self._entry_count = 0
 
     def fill(
         self,
-        result: DescribeConfigsResult,
+        result: p32.DescribeConfigsResult,
         likeness: Hashable,
         describe: Callable[[], Iterable[DescribedConfig]],
     ) -> None:

@@ -241,11 +241,8 @@ class OutgoingStream:
                 continue
             if self._needs_prefetch(head, READ_PIECE_BYTES):
                 return
-            size = min(READ_PIECE_BYTES, head.length - self._head_sent)
-            piece = head.file.pread(size, head.position + self._head_sent)
-            if len(piece) != size:
-                raise OSError(f"{head.file.name} ends inside a response")
-            self._advance_region(head, size)
+            piece = self._read_piece(head)
+            self._advance_region(head, len(piece))
             self._transport.write(piece)
 
     def _pump_direct(self, direct: socket.socket) -> None:
@@ -286,7 +283,10 @@ class OutgoingStream:
 
     def _send_region(self, direct: socket.socket, region: FileRegion) -> int:
         if region.file.fileno() < 0:
-            return self._send_region_copy(direct, region)
+            # Without a descriptor, on a connection that has already left its transport.
+            sent = direct.send(self._read_piece(region))
+            self._advance_region(region, sent)
+            return sent
         offset = region.position + self._head_sent
         count = min(region.length - self._head_sent, PUMP_LIMIT_BYTES)
         sent = os.sendfile(direct.fileno(), region.file.fileno(), offset, count)
@@ -295,15 +295,12 @@ class OutgoingStream:
         self._advance_region(region, sent)
         return sent
 
-    def _send_region_copy(self, direct: socket.socket, region: FileRegion) -> int:
-        """A region without a descriptor, on a connection that has already left its transport."""
+    def _read_piece(self, region: FileRegion) -> bytes:
         size = min(READ_PIECE_BYTES, region.length - self._head_sent)
         piece = region.file.pread(size, region.position + self._head_sent)
         if len(piece) != size:
             raise OSError(f"{region.file.name} ends inside a response")
-        sent = direct.send(piece)
-        self._advance_region(region, sent)
-        return sent
+        return piece
 
     def _advance_region(self, region: FileRegion, sent: int) -> None:
         self.pending_bytes -= sent

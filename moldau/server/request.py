@@ -1,25 +1,34 @@
-"""One request on the server side, which is at the same time its place in the order of responses.
+"""One request on the server side: its place in the order of responses, and what its handler sees.
 
-Owns: the request's frame until the response has been built, and the response until it leaves.
-Must not: interpret bodies, or be touched from another thread than its connection's loop.
-Invariant: answered exactly once; the frame's bytes are released exactly once.
+Owns: the request's frame until the response has been built, the response until it leaves, and the
+throttle time that goes into it. Must not: interpret bodies, know any API, or be touched from
+another thread than its connection's loop. Invariants: a request is answered exactly once, by
+`respond`, `respond_nothing` or `close`; the frame's bytes are released exactly once; the sender of
+a forwarded request is its client, never the broker that forwarded it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from sys import getrefcount
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, encode_response
 from moldau.protocol.produce_parts import has_more_parts
 from moldau.protocol.schema import ArrayType, Message, Struct
 from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
-
-if TYPE_CHECKING:
-    from moldau.server.server_connection import ServerConnection
+from moldau.runtime.slices import Work
+from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
+from moldau.server.authorizer import (
+    CLUSTER_RESOURCE_NAME,
+    SUPPORTED_OPERATIONS,
+    Authorizer,
+    Operation,
+    ResourceType,
+)
+from moldau.server.outgoing import Offload
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -37,6 +46,55 @@ FREED_AT_ONCE: Final = 500
 
 _NAMED_ONCE: Final = 2
 """What `getrefcount` says of an object that only a local variable names."""
+
+
+class Connection(Protocol):
+    """A client's connection, as its requests and their handlers see it.
+
+    `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
+    software name and version are set by the ApiVersions handler.
+    """
+
+    client_host: str
+    client_software_name: str
+    client_software_version: str
+    is_closed: bool
+    listener_name: str
+    principal: str
+    state: dict[str, Any]
+
+    @property
+    def offload(self) -> Offload: ...
+
+    def throttle(self, delay_ms: float) -> None:
+        """Handle no further request of this connection for `delay_ms` (quota violated, KIP-219)."""
+
+    def hold(self, request: Request) -> None:
+        """Count a request that waits where room is limited for all connections, until it is
+        answered. Those behind it wait when one connection takes too much of that room.
+        """
+
+    def suspend(self) -> None:
+        """Handle no further request of this connection until `proceed`: one that takes several
+        turns of the loop keeps its place in the order.
+        """
+
+    def proceed(self) -> None: ...
+
+    def start(self, work: Work) -> None:
+        """Run work that ends by itself, for a request of this connection."""
+
+    def on_close(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback` with the connection when it ends."""
+
+    def close(self, reason: str) -> None:
+        """End the connection now; answers not sent yet are dropped. One log line, rate limited."""
+
+    def release_frame(self, frame: memoryview) -> None:
+        """The frame's bytes are not needed any more."""
+
+    def on_response(self, request: Request) -> None:
+        """The request has been answered."""
 
 
 class Request:
@@ -66,7 +124,7 @@ class Request:
 
     def __init__(
         self,
-        connection: ServerConnection,
+        connection: Connection,
         header: RequestHeader,
         header_size: int,
         frame: memoryview,
@@ -208,6 +266,149 @@ class Request:
         self.release_body()
 
 
+class Sender:
+    """The client behind a request, and the questions to the authorizer about it.
+
+    Args:
+        api_version: of the response; None when the response is not encoded (in process).
+        timeout_ms: how long the answer may take; None for the request's own limit.
+        listener_name: the listener that the request came in by.
+    """
+
+    __slots__ = (
+        "api_version",
+        "authorizer",
+        "client_host",
+        "client_id",
+        "listener_name",
+        "principal",
+        "timeout_ms",
+    )
+
+    def __init__(
+        self,
+        principal: str,
+        authorizer: Authorizer,
+        client_id: str | None = None,
+        *,
+        client_host: str = "127.0.0.1",
+        api_version: int | None = None,
+        listener_name: str = "",
+        timeout_ms: float | None = None,
+    ) -> None:
+        self.principal = principal
+        self.authorizer = authorizer
+        self.client_id = client_id
+        self.client_host = client_host
+        self.api_version = api_version
+        self.listener_name = listener_name
+        self.timeout_ms = timeout_ms
+
+    def authorized(
+        self, operation: Operation, resource_type: ResourceType, resource_name: str
+    ) -> bool:
+        return self.authorizer.authorize(
+            self.principal, self.client_host, operation, resource_type, resource_name
+        )
+
+    def authorized_topic(self, operation: Operation, topic_name: str) -> bool:
+        return self.authorizer.authorize(
+            self.principal, self.client_host, operation, ResourceType.TOPIC, topic_name
+        )
+
+    def authorized_cluster(self, operation: Operation) -> bool:
+        return self.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+
+    def authorized_by_resource_type(
+        self, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        """Whether there is any resource of that type the sender may do this to (KIP-679)."""
+        return self.authorizer.authorize_by_resource_type(
+            self.principal, self.client_host, operation, resource_type
+        )
+
+    def authorized_operations_on(self, resource_type: ResourceType, resource_name: str) -> int:
+        """What the sender may do there (KIP-430): bit n stands for the operation numbered n."""
+        allowed = 0
+        for operation in SUPPORTED_OPERATIONS[resource_type]:
+            if self.authorized(operation, resource_type, resource_name):
+                allowed |= 1 << operation
+        return allowed
+
+    def authorized_topic_operations(self, topic_name: str) -> int:
+        return self.authorized_operations_on(ResourceType.TOPIC, topic_name)
+
+    def authorized_cluster_operations(self) -> int:
+        return self.authorized_operations_on(ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+
+
+class RequestContext(Sender):
+    """One request in a handler's hands; outlives the handler's call when the answer comes later."""
+
+    __slots__ = ("api_key", "received_ms", "request", "throttle_time_ms")
+
+    api_version: int
+
+    def __init__(self, request: Request, authorizer: Authorizer) -> None:
+        connection = request.connection
+        self.request = request
+        self.authorizer = authorizer
+        self.api_key = request.api_key
+        self.api_version = request.api_version
+        self.client_id = request.client_id
+        self.received_ms = request.received_ms
+        self.listener_name = connection.listener_name
+        self.principal = connection.principal
+        self.client_host = connection.client_host
+        self.timeout_ms = None
+        self.throttle_time_ms = 0
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the request has its answer, or never gets one."""
+        return self.request.is_answered
+
+    def throttle(self, throttle_time_ms: int) -> None:
+        """Ask for a pause; the longest one asked for wins."""
+        self.throttle_time_ms = max(self.throttle_time_ms, throttle_time_ms)
+
+    def throttle_at_once(self, throttle_time_ms: int) -> None:
+        """Ask for a pause that begins before the answer."""
+        if throttle_time_ms:
+            self.throttle(throttle_time_ms)
+            self.request.connection.throttle(throttle_time_ms)
+
+    def hold_if_waiting(self) -> None:
+        """Unless it is answered: give the request's bytes back, and count it among those of its
+        connection that wait for a commit.
+        """
+        if not self.is_answered:
+            self.request.release_body()
+            self.request.connection.hold(self.request)
+
+    def respond(self, message: Message) -> None:
+        """Send the response in its turn on the connection; dropped when the client has gone."""
+        assert not self.is_answered, "a request is answered once"
+        if self.throttle_time_ms:
+            message.throttle_time_ms = self.throttle_time_ms  # type: ignore[attr-defined]
+            self.request.connection.throttle(self.throttle_time_ms)
+        try:
+            self.request.respond(message)
+        finally:
+            if not self.is_answered:
+                # Left open, everything behind it on the connection would wait for ever.
+                self.close("an answer failed inside the node")
+
+    def respond_nothing(self) -> None:
+        """Finish a request whose sender expects no response (acks=0)."""
+        assert not self.is_answered, "a request is answered once"
+        self.request.respond_nothing()
+
+    def close(self, reason: str) -> None:
+        """Close the connection instead of answering; `reason` goes to the log."""
+        self.request.close(reason)
+
+
 def is_large_message(struct: Struct) -> bool:
     """Whether an array has LARGE_ELEMENT_COUNT elements, in the first of all elements as well."""
     for name in array_names(type(struct)):
@@ -249,3 +450,45 @@ def array_names(struct: type[Struct]) -> tuple[str, ...]:
         names = tuple(field.name for field in fields if isinstance(field.type, ArrayType))
         _ARRAYS[struct] = names
     return names
+
+
+REQUEST_METRICS: Final = "kafka.network:type=RequestMetrics,name="
+
+
+class _Instruments(NamedTuple):
+    requests: Counter
+    local_time_ms: Histogram
+    total_time_ms: Histogram
+    request_bytes: Counter
+    response_bytes: Counter
+
+
+class RequestMetrics:
+    """Counts and times of answered requests, by API, under Kafka's names; five additions each."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._by_api: dict[int, _Instruments] = {}
+
+    def request_completed(
+        self, request: Request, response_bytes: int, local_ms: float, total_ms: float
+    ) -> None:
+        """`local_ms` in the handler, `total_ms` from reception until handed to the socket."""
+        instruments = self._by_api.get(request.api_key) or self._of(request.api_key)
+        instruments.requests.value += 1
+        instruments.local_time_ms.observe(local_ms)
+        instruments.total_time_ms.observe(total_ms)
+        instruments.request_bytes.value += request.size_bytes
+        instruments.response_bytes.value += response_bytes
+
+    def _of(self, api_key: int) -> _Instruments:
+        name = api_name(api_key)
+        registry = self._registry
+        instruments = self._by_api[api_key] = _Instruments(
+            registry.counter(f"{REQUEST_METRICS}RequestsPerSec", request=name),
+            registry.histogram(f"{REQUEST_METRICS}LocalTimeMs", request=name),
+            registry.histogram(f"{REQUEST_METRICS}TotalTimeMs", request=name),
+            registry.counter(f"{REQUEST_METRICS}RequestBytes", request=name),
+            registry.counter(f"{REQUEST_METRICS}ResponseBytes", request=name),
+        )
+        return instruments

@@ -19,7 +19,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 if TYPE_CHECKING:
     from moldau.protocol.schema import Message
@@ -129,16 +129,6 @@ class RequestRouter:
         on_fault: told of an exception that no handler expected; decides if the node goes on.
         watchdog: of the loop, if it has one.
     """
-
-    __slots__ = (
-        "_authorizer",
-        "_clock",
-        "_on_fault",
-        "_routes",
-        "_suspended",
-        "_traffic",
-        "_watchdog",
-    )
 
     def __init__(
         self,

@@ -1,32 +1,43 @@
-"""One accepted connection: frames in, requests to the handler, responses out in request order.
+"""The connections of a server: frames in, requests to the handler, responses out in request order.
 
-Owns: the deque of unanswered requests, the frames not yet given to the handler, why reading is
-paused. Must not: know any API (but the header), wait, or create a task.
-Invariant: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are with
-the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing more
-is read from the socket; what the handler has not had within `TURN_MS` waits in the server's line,
-one request a turn.
+A connection owns: the deque of unanswered requests, the frames not yet given to the handler, why
+reading is paused. The group of all owns: how many may be there, whose turn it is, and the memory
+their frames may take. Must not: know any API (but the header), or wait.
+
+Invariants: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are
+with the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing
+more is read from the socket; what the handler has not had within `TURN_MS` waits in the group's
+line, one request a turn; whatever one peer sends, only its own connection suffers; all memory that
+a peer can make us hold has a limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
-from moldau.protocol.framing import CHUNK_BYTES, FrameReader
+from moldau.protocol.framing import (
+    CHUNK_BYTES,
+    DEFAULT_MAX_FRAME_BYTES,
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    FrameReader,
+    ReceiveMemory,
+)
 from moldau.protocol.headers import decode_request_header
-from moldau.runtime.clock import TimerHandle
+from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
+from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES, set_socket_options
 from moldau.runtime.slices import Work
-from moldau.server.loop_watchdog import STALL_MS
+from moldau.runtime.telemetry.logs import RateLimitedLog
+from moldau.runtime.timers import TimerWheel
+from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
-from moldau.server.request import Request
-
-if TYPE_CHECKING:
-    from moldau.server.server import Server
+from moldau.server.request import Request, RequestMetrics
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
@@ -46,7 +57,7 @@ MAX_HELD_BYTES: Final = 1024 * 1024
 """Bytes of such requests after which the connection's next ones are not handled."""
 
 TURN_MS: Final = 0.25
-"""How long requests that have just been read are handled. The rest joins the server's line, of
+"""How long requests that have just been read are handled. The rest joins the group's line, of
 which one request is handled between two looks at the sockets; nothing more is read from the
 connection before the handler has all that it has sent.
 """
@@ -60,7 +71,17 @@ that a client with few requests in flight sends the next ones early.
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 """Response bytes a peer may leave unread before its further requests wait."""
 
+SWEEP_INTERVAL_MS: Final = 1000.0
+"""How often idle and stalled connections are looked for."""
+
+STALLED_FRAME_MS: Final = 10_000.0
+"""A peer silent for so long inside a large frame is closed when others wait for the memory."""
+
+UNLIMITED: Final = 2**31 - 1
+
 ANONYMOUS: Final = "User:ANONYMOUS"
+
+_LOG = logging.getLogger("moldau.server")
 
 
 class PauseReason:
@@ -88,12 +109,33 @@ _STOPS_DISPATCH: Final = (
 )
 
 
-class ServerConnection(asyncio.BufferedProtocol):
-    """A client as the server sees it. Made by the Server; handlers reach it as
-    `request.connection`.
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Kafka's limits by their own keys; the defaults are Kafka's, except where it has none."""
 
-    `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
-    software name and version are set by the ApiVersions handler.
+    request_max_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    """`socket.request.max.bytes`"""
+    queued_max_request_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+    """`queued.max.request.bytes`; Kafka's -1 (no limit) becomes this default."""
+    max_connections: int = UNLIMITED
+    """`max.connections`"""
+    max_connections_per_ip: int = UNLIMITED
+    """`max.connections.per.ip`"""
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    """`max.connections.per.ip.overrides`"""
+    connections_max_idle_ms: float = 600_000.0
+    """`connections.max.idle.ms`; negative for never."""
+    send_buffer_bytes: int = OS_DEFAULT_BYTES
+    """`socket.send.buffer.bytes`"""
+    receive_buffer_bytes: int = OS_DEFAULT_BYTES
+    """`socket.receive.buffer.bytes`"""
+    listen_backlog: int = DEFAULT_BACKLOG
+    """`socket.listen.backlog.size`"""
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """A client as the server sees it; its requests know it as `Connection`, whose methods are
+    explained there.
     """
 
     __slots__ = (
@@ -101,6 +143,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_close_callbacks",
         "_dispatching",
         "_flush_scheduled",
+        "_group",
         "_held",
         "_held_bytes",
         "_in_line",
@@ -108,7 +151,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_read_bytes",
         "_reader",
         "_requests",
-        "_server",
         "_stream",
         "_throttle_timer",
         "_throttled_until_ms",
@@ -129,10 +171,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
     _stream: OutgoingStream
 
-    def __init__(self, server: Server, listener_name: str) -> None:
-        self._server = server
+    def __init__(self, group: ConnectionGroup, listener_name: str) -> None:
+        self._group = group
         self.listener_name = listener_name
-        self._reader = FrameReader(server.memory, max_frame_bytes=server.limits.request_max_bytes)
+        self._reader = FrameReader(group.memory, max_frame_bytes=group.limits.request_max_bytes)
         self._requests: deque[Request] = deque()
         self._backlog: deque[memoryview] = deque()
         self._pause_reasons = 0
@@ -154,7 +196,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.connection_id = ""
         self.principal = ANONYMOUS
         self.state: dict[str, Any] = {}
-        self.last_active_ms = server.clock.monotonic_ms()
+        self.last_active_ms = group.clock.monotonic_ms()
 
     def __repr__(self) -> str:
         return f"ServerConnection({self.connection_id})"
@@ -176,20 +218,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._reader.holds_large_frame
 
     def throttle(self, delay_ms: float) -> None:
-        """Handle no further request of this connection for `delay_ms` (quota violated, KIP-219)."""
-        until = self._server.clock.monotonic_ms() + delay_ms
+        until = self._group.clock.monotonic_ms() + delay_ms
         if delay_ms <= 0 or until <= self._throttled_until_ms or self.is_closed:
             return
         if self._throttle_timer is not None:
             self._throttle_timer.cancel()
         self._throttled_until_ms = until
-        self._throttle_timer = self._server.timers.call_later(delay_ms, self._end_throttle)
+        self._throttle_timer = self._group.timers.call_later(delay_ms, self._end_throttle)
         self._pause(PauseReason.THROTTLED)
 
     def hold(self, request: Request) -> None:
-        """Count a request that waits where room is limited for all connections, until it is
-        answered. Those behind it wait when one connection takes too much of that room.
-        """
         self._held.add(request)
         self._held_bytes += request.size_bytes
         if self._holds_too_much:
@@ -200,9 +238,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         return len(self._held) >= MAX_HELD_REQUESTS or self._held_bytes >= MAX_HELD_BYTES
 
     def suspend(self) -> None:
-        """Handle no further request of this connection until `proceed`: one that takes several
-        turns of the loop keeps its place in the order.
-        """
         self._pause(PauseReason.SUSPENDED)
 
     def proceed(self) -> None:
@@ -210,28 +245,24 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def offload(self) -> Offload:
-        return self._server.offload or run_inline
+        return self._group.offload or run_inline
 
     def start(self, work: Work) -> None:
-        """Run work that ends by itself, for a request of this connection."""
-        self._server.start_work(work)
+        self._group.start_work(work)
 
     def on_close(self, callback: Callable[[ServerConnection], object]) -> None:
         self._close_callbacks.append(callback)
 
     def close(self, reason: str) -> None:
-        """End the connection now; answers not sent yet are dropped. One log line, rate limited."""
         if not self.is_closed:
-            self._server.log_closing(self, reason)
+            self._group.log_closing(self, reason)
             self._abort()
 
     def release_frame(self, frame: memoryview) -> None:
-        """For Request: the frame's bytes are not needed any more."""
         self._reader.release(frame)
-        self._server.on_memory_released()
+        self._group.on_memory_released()
 
     def on_response(self, request: Request) -> None:
-        """For Request: it has been answered."""
         if request in self._held:
             self._held.remove(request)
             self._held_bytes -= request.size_bytes
@@ -250,17 +281,17 @@ class ServerConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         local = transport.get_extra_info("sockname") or ("", 0)
         self.client_host, self.client_port = str(peer[0]), int(peer[1])
-        server = self._server
-        self._stream = OutgoingStream(self.transport, self, server.loop, offload=server.offload)
+        group = self._group
+        self._stream = OutgoingStream(self.transport, self, group.loop, offload=group.offload)
         self.connection_id = (
-            f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{server.next_connection_index()}"
+            f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{group.next_connection_index()}"
         )
-        if not server.admit(self):
+        if not group.admit(self):
             self._abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._finish()
-        self._server.forget(self)
+        self._group.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._reader.get_buffer(sizehint)
@@ -271,7 +302,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
             return
-        now = self._server.clock.monotonic_ms()
+        now = self._group.clock.monotonic_ms()
         self.last_active_ms = now
         reader = self._reader
         try:
@@ -284,22 +315,22 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._read_bytes = max(MIN_READ_BYTES, len(frames[-1]) * MAX_IN_FLIGHT_REQUESTS)
             else:
                 self._read_bytes = CHUNK_BYTES
-            self._server.bytes_received += nbytes
+            self._group.bytes_received += nbytes
             self._backlog.extend(frames)
             if not self._in_line:
                 self._dispatch(now, TURN_MS)
             if reader.error is not None:
                 # What came whole before the garbage is answered first.
-                self._server.log_closing(self, str(reader.error))
+                self._group.log_closing(self, str(reader.error))
                 self.begin_closing()
                 return
         # A connection that has begun a large frame goes on: its memory is reserved, and only its
         # end frees it.
         if self.is_closed or reader.holds_large_frame:
             return
-        if reader.is_blocked or self._server.memory.is_exhausted:
+        if reader.is_blocked or self._group.memory.is_exhausted:
             self._pause(PauseReason.MEMORY)
-            self._server.wait_for_memory(self)
+            self._group.wait_for_memory(self)
 
     def eof_received(self) -> bool:
         # The client reads no more answers: a half-closed Kafka connection has no meaning. Nor does
@@ -320,12 +351,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._resume(PauseReason.UNREAD_RESPONSES)
 
     def on_progress(self) -> None:
-        self.last_active_ms = self._server.clock.monotonic_ms()
+        self.last_active_ms = self._group.clock.monotonic_ms()
 
     def on_send_failed(self, error: OSError) -> None:
         self.close(f"sending failed: {error.strerror or error}")
 
-    # -- the server's side ----------------------------------------------------------------------
+    # -- the group's side -----------------------------------------------------------------------
 
     def begin_closing(self) -> None:
         """Take no further request; close when everything accepted has been answered and sent."""
@@ -342,7 +373,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         frames = self._reader.resume()
         if self._reader.is_blocked:
-            self._server.wait_for_memory(self)
+            self._group.wait_for_memory(self)
             return
         if frames:
             self._backlog.extend(frames)
@@ -350,10 +381,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resume(PauseReason.MEMORY)
 
     def take_turn(self) -> None:
-        """First in the server's line: one request is handled."""
+        """First in the line: one request is handled."""
         self._in_line = False
         if not self.is_closed:
-            self._dispatch(self._server.clock.monotonic_ms(), 0.0)
+            self._dispatch(self._group.clock.monotonic_ms(), 0.0)
 
     def flush(self) -> None:
         """Send what can be sent: the answered requests at the head of the order, joined."""
@@ -362,8 +393,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         requests = self._requests
         if self.is_closed or not requests or not requests[0].is_done:
             return
-        server = self._server
-        now = server.clock.monotonic_ms()
+        group = self._group
+        now = group.clock.monotonic_ms()
         pending: list[bytes | bytearray | memoryview] = []
         finished: list[Request] = []
         stream = self._stream
@@ -372,7 +403,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 request = requests.popleft()
                 finished.append(request)
                 response_bytes = self._queue_parts(request, pending)
-                server.on_completed(request, response_bytes, now)
+                group.on_completed(request, response_bytes, now)
         except OSError as error:
             # A file could not be read: half a response is no response.
             for request in finished:
@@ -402,7 +433,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._dispatching:
             return
         self._dispatching = True
-        backlog, requests, server = self._backlog, self._requests, self._server
+        backlog, requests, group = self._backlog, self._requests, self._group
         begun_ms = now
         try:
             while backlog and not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
@@ -417,7 +448,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 request = Request(self, header, header_size, frame, now)
                 requests.append(request)
                 try:
-                    server.handler(request)
+                    group.handler(request)
                 except RemoteProtocolError as error:
                     self.flush()
                     request.close(f"malformed request: {error}")
@@ -427,9 +458,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                     # be answered, and nothing behind it could be.
                     request.close("a request failed inside the node")
                     raise
-                handled_ms = request.handled_ms = server.clock.monotonic_ms()
-                if handled_ms - begun_ms > STALL_MS and server.watchdog is not None:
-                    server.watchdog.held_by(request, handled_ms - begun_ms)
+                handled_ms = request.handled_ms = group.clock.monotonic_ms()
+                if handled_ms - begun_ms > STALL_MS and group.watchdog is not None:
+                    group.watchdog.held_by(request, handled_ms - begun_ms)
                 begun_ms = handled_ms
                 if len(requests) >= MAX_IN_FLIGHT_REQUESTS:
                     self.flush()
@@ -452,7 +483,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Have a turn after the connections that wait already."""
         if self._backlog and not self._in_line and not self._pause_reasons & _STOPS_DISPATCH:
             self._in_line = True
-            self._server.wait_for_turn(self)
+            self._group.wait_for_turn(self)
 
     def _queue_parts(self, request: Request, pending: list[bytes | bytearray | memoryview]) -> int:
         """Move a response's parts to `pending`, and through it to the stream at a big region."""
@@ -476,7 +507,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._server.schedule_flush(self)
+            self._group.schedule_flush(self)
 
     def _pause(self, reason: int) -> None:
         if self.is_closed:
@@ -507,7 +538,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         for frame in self._backlog:
             self._reader.release(frame)
         self._backlog.clear()
-        self._server.on_memory_released()
+        self._group.on_memory_released()
 
     def _finish(self) -> None:
         """Drop everything that belongs to the connection; unanswered requests keep their frames."""
@@ -527,3 +558,241 @@ class ServerConnection(asyncio.BufferedProtocol):
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             callback(self)
+
+
+class ConnectionGroup:
+    """The connections of one server, and what they share on its loop: limits, the memory their
+    frames may take, the flushes and turns that are due, and the sweep for idle connections.
+
+    `offload` is the Filesystem's (for cold file regions); `memory` may be shared by servers of one
+    loop; `watchdog` is the loop's.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[Request], None],
+        clock: Clock,
+        limits: ServerLimits,
+        *,
+        metrics: RequestMetrics | None,
+        offload: Offload | None,
+        memory: ReceiveMemory | None,
+        watchdog: LoopWatchdog | None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.clock = clock
+        self.timers = TimerWheel(clock)
+        self.offload = offload
+        self.watchdog = watchdog
+        self.memory = memory or ReceiveMemory(limits.queued_max_request_bytes)
+        self.loop: asyncio.AbstractEventLoop
+        self.is_open = False
+        """Whether there is a listener that connections may come from."""
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.created_count = 0
+        self.rejected_count = 0
+        self._metrics = metrics
+        self._connections: dict[ServerConnection, None] = {}  # in the order they came
+        self._per_ip: dict[str, int] = {}
+        self._connection_index = 0
+        self._flush_queue: list[ServerConnection] = []
+        self._line: deque[ServerConnection] = deque()
+        self._is_turn_due = False
+        self._memory_waiters: deque[ServerConnection] = deque()
+        self._waking = False
+        self._sweep_timer: TimerHandle | None = None
+        self._all_closed: asyncio.Event | None = None
+        self._log = RateLimitedLog(_LOG, clock)
+        self._work: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def __iter__(self) -> Iterator[ServerConnection]:
+        return iter(tuple(self._connections))
+
+    def update_limits(self, limits: ServerLimits) -> None:
+        """Use other limits from now on; existing connections are left alone."""
+        self.limits = limits
+        self.memory.limit_bytes = limits.queued_max_request_bytes
+        self.on_memory_released()
+
+    async def close(self, graceful_ms: float) -> None:
+        """Answer what was accepted for at most `graceful_ms`, then cut the rest."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if self._connections:
+            self._all_closed = asyncio.Event()
+            for connection in self:
+                connection.begin_closing()
+            try:
+                async with asyncio.timeout(graceful_ms / 1000):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                for connection in self:
+                    connection.close("the server is shutting down")
+                await self._all_closed.wait()
+        self.timers.close()
+
+    # -- for connections -------------------------------------------------------------------------
+
+    def start_work(self, work: Work) -> None:
+        """Run what a connection's request needs beyond its handler; a failure goes to the loop's
+        exception handler.
+        """
+        task = self.loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work_ended)
+
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.loop.call_exception_handler(
+                {"message": "a request failed", "exception": error, "task": task}
+            )
+
+    def next_connection_index(self) -> int:
+        self._connection_index += 1
+        return self._connection_index
+
+    def admit(self, connection: ServerConnection) -> bool:
+        """Count a new connection in, or say that a limit forbids it."""
+        host = connection.client_host
+        limits = self.limits
+        if not self.is_open:
+            return False
+        if len(self._connections) >= limits.max_connections:
+            return self._turn_away(connection, f"max.connections={limits.max_connections}")
+        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
+        count = self._per_ip.get(host, 0)
+        if count >= allowed:
+            return self._turn_away(connection, f"max.connections.per.ip={allowed}")
+        self._per_ip[host] = count + 1
+        self._connections[connection] = None
+        self.created_count += 1
+        set_socket_options(connection.transport, limits.send_buffer_bytes)
+        return True
+
+    def _turn_away(self, connection: ServerConnection, limit: str) -> bool:
+        self.rejected_count += 1
+        self._log.warning(
+            "connection from %s refused on listener %s: %s is reached",
+            connection.client_host,
+            connection.listener_name,
+            limit,
+        )
+        return False
+
+    def forget(self, connection: ServerConnection) -> None:
+        if connection not in self._connections:
+            return
+        del self._connections[connection]
+        host = connection.client_host
+        left = self._per_ip[host] - 1
+        if left:
+            self._per_ip[host] = left
+        else:
+            del self._per_ip[host]
+        if self._all_closed is not None and not self._connections:
+            self._all_closed.set()
+
+    def log_closing(self, connection: ServerConnection, reason: str) -> None:
+        """The one line about a connection we end."""
+        self._log.warning(
+            "closing connection %s of listener %s (client %s): %s",
+            connection.connection_id,
+            connection.listener_name,
+            connection.client_software_name,
+            reason,
+        )
+
+    def schedule_flush(self, connection: ServerConnection) -> None:
+        """Flush the connection when the callbacks now running are through (joins responses)."""
+        if not self._flush_queue:
+            self.loop.call_soon(self._flush_all)
+        self._flush_queue.append(connection)
+
+    def _flush_all(self) -> None:
+        queue, self._flush_queue = self._flush_queue, []
+        position = 0
+        try:
+            for connection in queue:
+                position += 1
+                connection.flush()
+        finally:
+            # Should one fail unexpectedly, the others are still served.
+            if position < len(queue):
+                if not self._flush_queue:
+                    self.loop.call_soon(self._flush_all)
+                self._flush_queue.extend(queue[position:])
+
+    def wait_for_turn(self, connection: ServerConnection) -> None:
+        """Let the connection take its turn after those that wait already. There is one turn between
+        two looks at the sockets, however many wait: what has come in since then waits for one.
+        """
+        self._line.append(connection)
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        connection = self._line.popleft()
+        if self._line:
+            self.loop.call_soon(self._next_turn)
+        else:
+            self._is_turn_due = False
+        try:
+            if self._flush_queue:
+                self._flush_all()  # what is answered does not wait for the turn
+        finally:
+            connection.take_turn()
+
+    def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
+        self.bytes_sent += response_bytes
+        metrics = self._metrics
+        if metrics is not None:
+            received = request.received_ms
+            metrics.request_completed(
+                request, response_bytes, request.handled_ms - received, now_ms - received
+            )
+
+    def wait_for_memory(self, connection: ServerConnection) -> None:
+        """Wake the connection when frames have been released."""
+        self._memory_waiters.append(connection)
+        # It may be free again: frames that came with the one that waits have been answered since.
+        self.on_memory_released()
+
+    def on_memory_released(self) -> None:
+        if self._memory_waiters and not self._waking and not self.memory.is_exhausted:
+            self._waking = True
+            self.loop.call_soon(self._wake_memory_waiters)
+
+    def _wake_memory_waiters(self) -> None:
+        self._waking = False
+        for _ in range(len(self._memory_waiters)):
+            if self.memory.is_exhausted:
+                return
+            self._memory_waiters.popleft().memory_available()
+
+    # -- sweeping --------------------------------------------------------------------------------
+
+    def start_sweeping(self) -> None:
+        self._sweep_timer = self.timers.call_later(SWEEP_INTERVAL_MS, self._sweep)
+
+    def _sweep(self) -> None:
+        self.start_sweeping()
+        now = self.clock.monotonic_ms()
+        idle_ms = self.limits.connections_max_idle_ms
+        frames_wait = bool(self._memory_waiters)
+        for connection in self:
+            silent_ms = now - connection.last_active_ms
+            if 0 <= idle_ms < silent_ms and connection.is_idle:
+                connection.close(f"idle for {silent_ms:.0f} ms")
+            elif (
+                frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame
+            ):
+                connection.close("stalled inside a request while others wait for its memory")

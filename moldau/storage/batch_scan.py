@@ -19,7 +19,7 @@ from moldau.protocol.records import (
     verify_crc,
 )
 from moldau.protocol.records.header import CRC_COVERED_FROM, crc32c
-from moldau.runtime.filesystem import Buffer, File
+from moldau.runtime.files import Buffer, File
 
 HEADER_SCAN_BYTES = 8 * 1024
 """Read at a time for headers only: small batches share a read, large ones are skipped."""

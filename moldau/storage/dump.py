@@ -41,7 +41,8 @@ from moldau.protocol.records import (
 from moldau.protocol.records.header import CRC_COVERED_FROM
 from moldau.protocol.schema import Message, Struct
 from moldau.protocol.types import uuid_to_base64
-from moldau.runtime.filesystem import File, Filesystem
+from moldau.runtime.files import File
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import crc32c_from
 from moldau.storage.checkpoints import (
     CLEAN_SHUTDOWN_MARKER,

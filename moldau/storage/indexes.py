@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, NamedTuple
 
-from moldau.runtime.filesystem import Filesystem, MappedFile
+from moldau.runtime.files import MappedFile
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.faults import is_out_of_room
 
 POPULATE_BYTES = 64 * 1024

@@ -21,7 +21,8 @@ from typing import overload
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import InvalidBatch, InvalidBatchReason
 from moldau.runtime.clock import Clock
-from moldau.runtime.filesystem import File, FileRegion, Filesystem
+from moldau.runtime.files import File, FileRegion
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import scan_verified
 from moldau.storage.faults import is_out_of_descriptors, is_out_of_room
 from moldau.storage.indexes import AbortedTransaction

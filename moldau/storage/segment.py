@@ -19,7 +19,8 @@ from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader, InvalidBatch, InvalidBatchReason
-from moldau.runtime.filesystem import File, Filesystem
+from moldau.runtime.files import File
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import scan_headers
 from moldau.storage.faults import is_out_of_room
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex

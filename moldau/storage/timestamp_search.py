@@ -18,7 +18,7 @@ from moldau.protocol.records import (
     decode_records,
     verify_crc,
 )
-from moldau.runtime.filesystem import FileRegion
+from moldau.runtime.files import FileRegion
 from moldau.storage.batch_scan import scan_headers
 from moldau.storage.faults import LogOffline, is_out_of_room
 from moldau.storage.log import Log

@@ -27,7 +27,8 @@ from moldau.protocol.records import (
     validate_records,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.filesystem import File, Filesystem
+from moldau.runtime.files import File
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,

@@ -21,11 +21,11 @@ from moldau.protocol.records import (
     patch_batch,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager
+from tests.kit.manual_clock import ManualClock
 from tests.storage.crash_model import Model, check_files, check_recovered, stored_batches
 from tests.storage.simulated_disk import DirectoryNode, DiskImage
 from tests.storage.simulated_filesystem import Operation, SimulatedFilesystem

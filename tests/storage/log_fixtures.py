@@ -9,13 +9,13 @@ from typing import Any
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Record, decode_records, encode_batch, iter_batches
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.append import AppendOrigin, AppendResult
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_segments import ReadResult
 from moldau.storage.timestamp_search import TimestampedOffset, TimestampSearch
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 TOPIC_PARTITION = TopicPartition("topic", 0)

@@ -26,12 +26,12 @@ from moldau.protocol.records import (
     encode_end_txn_batch,
     patch_batch,
 )
-from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_manager import LogManager
 from moldau.storage.producer_entry import RETAINED_BATCH_COUNT, ProducerEntry
+from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import START_MS, format_directory, make_manager, topic_id, tp

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from moldau.runtime.filesystem import Buffer, DiskUsage, LockHeld
+from moldau.runtime.files import Buffer
+from moldau.runtime.filesystem import DiskUsage, LockHeld
 from tests.storage.simulated_disk import DirectoryNode, DiskImage, FileNode, Node
 
 

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from moldau.protocol.records import Codec, Record, encode_batch
 from moldau.protocol.types import TopicPartition, random_topic_id
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.cleaner.workers import CleanerWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
 from moldau.storage.log_directory import open_log_directories
 from moldau.storage.log_manager import LogManager
 from moldau.storage.meta_properties import MetaProperties, write_meta_properties
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"

@@ -14,7 +14,6 @@ import pytest
 
 from moldau.protocol.records import Codec, Record, decode_records, iter_batches
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.checkpoints import read_clean_shutdown_marker
 from moldau.storage.dump import DumpOptions, Row, dump_path, format_row
@@ -24,6 +23,7 @@ from moldau.storage.log_directory import open_log_directories
 from moldau.storage.log_manager import LogManager
 from moldau.storage.meta_properties import read_meta_properties
 from moldau.storage.verify import Severity, Verification
+from tests.kit.manual_clock import ManualClock
 from tests.storage.storage_fixtures import tp
 
 GOLDEN = Path(__file__).parent / "golden"

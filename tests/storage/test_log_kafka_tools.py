@@ -13,11 +13,11 @@ from random import Random
 import pytest
 
 from moldau.protocol.records import Codec, ControlRecordType, EndTxnMarker, encode_end_txn_batch
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.append import AppendOrigin
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import START_MS, TOPIC_PARTITION, append
 
 pytestmark = pytest.mark.java

@@ -9,7 +9,6 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import ZERO_UUID, TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.restarts import FIRST_PAUSE_MS
 from moldau.storage.checkpoints import (
     read_clean_shutdown_marker,
@@ -20,6 +19,7 @@ from moldau.storage.faults import DiskFull, LogOffline
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_manager import InconsistentTopicId, LogManager, describe_log_dirs
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.storage_fixtures import (
     START_MS,

@@ -9,7 +9,7 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import iter_batches
-from moldau.runtime.filesystem import FileRegion
+from moldau.runtime.files import FileRegion
 from moldau.storage import log_segments
 from moldau.storage.log_config import LogConfig
 from moldau.storage.segment import MAX_VERIFIED_RANGES, OpenSegments, VerifiedRanges

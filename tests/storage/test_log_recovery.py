@@ -10,10 +10,10 @@ import pytest
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.storage.faults import DiskFull
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import (
     START_MS,
     LogBench,

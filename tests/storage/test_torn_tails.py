@@ -15,10 +15,10 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.records import Codec, iter_batches
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
 from moldau.storage.verify import Verification
+from tests.kit.manual_clock import ManualClock
 from tests.storage.crash_model import contents_of
 from tests.storage.simulated_disk import DirectoryNode, deep_copy
 from tests.storage.simulated_filesystem import SimulatedFilesystem

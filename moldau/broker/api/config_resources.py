@@ -13,8 +13,9 @@ from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
 from moldau.runtime.slices import LoopSlices
-from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.authorizer import Operation
+from moldau.server.described_configs import config_permission
+from moldau.server.request import RequestContext
 
 TO_PYTHON_LEVEL: Final = {
     "FATAL": logging.CRITICAL,
@@ -32,11 +33,11 @@ FROM_PYTHON_LEVEL: Final = {
 
 Problem = tuple[ErrorCode, str]
 
-_GUARDED: Final = {
-    ConfigResourceType.TOPIC: (ResourceType.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic"),
-    ConfigResourceType.GROUP: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "group"),
+_REFUSALS: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed on this topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed on this group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed on the cluster",
 }
-"""What guards a resource's configuration where it is not the cluster."""
 
 FORWARD_TIMEOUT_MS: Final = 30_000
 
@@ -51,12 +52,9 @@ def refusal(
     """Why the client may not do this to the resource's configuration, or what is wrong with the
     resource; None for nothing.
     """
-    if resource_type in _GUARDED:
-        guard, error, word = _GUARDED[ConfigResourceType(resource_type)]
-        if not context.authorized(operation, guard, resource_name):
-            return error, f"not allowed on this {word}"
-    elif not context.authorized_cluster(operation):
-        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed on the cluster"
+    error = config_permission(context, operation, resource_type, resource_name)
+    if error is not ErrorCode.NONE:
+        return error, _REFUSALS[error]
     if resource_type == ConfigResourceType.TOPIC:
         illegal = topic_name_problem(resource_name)
         if illegal is not None:

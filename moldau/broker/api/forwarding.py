@@ -25,7 +25,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET
 from moldau.protocol.schema import AnyRequest, Message, Request, Response
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 logger = logging.getLogger("moldau.broker.api.forwarding")
 

@@ -36,7 +36,7 @@ from moldau.protocol.messages.p00_produce import (
 )
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 from moldau.storage.append import transactional_producer
 
 FIRST_BY_TOPIC_ID: Final = 13

@@ -49,7 +49,7 @@ from moldau.protocol.messages.p01_fetch import (
     PartitionData,
 )
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_SESSIONS: Final = 7

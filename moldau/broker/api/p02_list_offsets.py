@@ -26,7 +26,7 @@ from moldau.protocol.messages.p02_list_offsets import (
 from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 from moldau.storage.faults import LogOffline
 from moldau.storage.timestamp_search import TimestampSearch
 

@@ -35,7 +35,7 @@ from moldau.protocol.messages.p03_metadata import (
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.types import ZERO_UUID, is_legal_topic_name
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 AUTO_CREATE_WAIT_MS = 5_000
 AUTO_CREATE_MAX_TOPICS = 1_000

@@ -26,7 +26,7 @@ from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitResponseTopic,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FIRST_TOPIC_ID_VERSION: Final = 10
 

@@ -30,7 +30,7 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FIRST_TOP_LEVEL_ERROR_VERSION: Final = 2
 FIRST_BATCHED_VERSION: Final = 8

@@ -22,7 +22,7 @@ from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 4
 FIRST_SHARE_VERSION: Final = 6

@@ -11,7 +11,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest, HeartbeatResponse
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(services: BrokerServices, context: RequestContext, request: HeartbeatRequest) -> None:

@@ -20,7 +20,7 @@ from moldau.protocol.messages.p13_leave_group import (
     MemberResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 3
 

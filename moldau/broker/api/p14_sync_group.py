@@ -14,7 +14,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 PROTOCOL_SINCE: Final = 5
 """The version from which on the protocol's type and name must be told."""

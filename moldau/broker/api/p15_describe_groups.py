@@ -18,7 +18,7 @@ from moldau.protocol.messages.p15_describe_groups import (
     DescribeGroupsResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

@@ -18,7 +18,7 @@ from moldau.protocol.messages.p16_list_groups import (
     ListGroupsResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

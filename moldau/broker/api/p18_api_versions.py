@@ -14,18 +14,16 @@ from moldau.broker.api import BROKER_APIS
 from moldau.broker.api.services import BrokerServices
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.server.api_versions import ServedVersions, answer_api_versions
-from moldau.server.request_context import RequestContext
+from moldau.server.api_versions import answer_api_versions
+from moldau.server.request import RequestContext
 
 ADVERTISED_MIN_VERSION: Final = {ApiKey.PRODUCE: 0}
 """Where what clients are told differs from what is served (see above)."""
 
-TOLD: Final = [
-    ServedVersions(
-        api_key, ADVERTISED_MIN_VERSION.get(api_key, served.min_version), served.max_version
-    )
+TOLD: Final = {
+    api_key: (ADVERTISED_MIN_VERSION.get(api_key, served.min_version), served.max_version)
     for api_key, served in BROKER_APIS.items()
-]
+}
 
 
 def handle(services: BrokerServices, context: RequestContext, request: ApiVersionsRequest) -> None:

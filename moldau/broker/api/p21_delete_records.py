@@ -24,7 +24,7 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsTopicResult,
 )
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 HIGH_WATERMARK = -1
 

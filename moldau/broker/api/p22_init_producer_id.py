@@ -27,7 +27,7 @@ from moldau.protocol.messages.p22_init_producer_id import (
 )
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

@@ -19,7 +19,7 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

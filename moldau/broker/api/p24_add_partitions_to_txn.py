@@ -30,7 +30,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FIRST_BROKER_VERSION = 4
 

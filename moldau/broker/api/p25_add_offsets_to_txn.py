@@ -17,7 +17,7 @@ from moldau.protocol.messages.p25_add_offsets_to_txn import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

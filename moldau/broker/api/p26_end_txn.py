@@ -21,7 +21,7 @@ from moldau.broker.coordinator.transaction.core.transaction import (
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 FIRST_VERSION_WITH_EPOCH_BUMP = 5
 

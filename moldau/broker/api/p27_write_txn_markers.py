@@ -25,7 +25,7 @@ from moldau.protocol.messages.p27_write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

@@ -39,7 +39,7 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 from moldau.storage.append import BatchProducer
 
 FIRST_WITH_LOAD_ERROR: Final = 2

@@ -9,7 +9,7 @@ are refused until that part exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Collection
 from functools import partial
 
 from moldau.broker.api.config_resources import known_loggers, logger_level, refusal
@@ -18,10 +18,6 @@ from moldau.config import (
     ConfigSource,
     ConfigType,
     DescribedConfig,
-    describe_broker_config,
-    describe_cluster_default_config,
-    describe_group_config,
-    describe_topic_config,
 )
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.messages.p32_describe_configs import (
@@ -32,8 +28,8 @@ from moldau.protocol.messages.p32_describe_configs import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
-from moldau.server.described_configs import DescribedEntries
-from moldau.server.request_context import RequestContext
+from moldau.server.described_configs import DescribedEntries, description
+from moldau.server.request import RequestContext
 
 
 async def answer(
@@ -65,37 +61,12 @@ def _describe(
         return result
     # An empty list means all keys, as null does.
     keys = frozenset(resource.configuration_keys or ()) or None
-    entries.fill(result, *_description(services, resource_type, name, keys))
-    return result
-
-
-def _description(
-    services: BrokerServices, resource_type: int, name: str, keys: Collection[str] | None
-) -> tuple[Hashable, Callable[[], Iterable[DescribedConfig]]]:
-    """What is equal for resources that are described alike, and how to describe this one."""
     if resource_type == ConfigResourceType.BROKER_LOGGER:
-        return (resource_type, keys), partial(_loggers, keys)
-    configs = services.metadata.image.configs
-    defaults = configs.get(ConfigResourceType.BROKER, "")
-    if resource_type == ConfigResourceType.BROKER and name == "":
-        return (resource_type, name, keys), partial(describe_cluster_default_config, defaults, keys)
-    own = configs.get(ConfigResourceType.BROKER, str(services.broker_id))
-    config = services.node_config
-    if resource_type == ConfigResourceType.BROKER:
-        return (
-            (resource_type, name, keys),
-            partial(describe_broker_config, config, defaults, own, keys),
-        )
-    overrides = configs.get(resource_type, name)
-    describe = (
-        describe_group_config
-        if resource_type == ConfigResourceType.GROUP
-        else describe_topic_config
-    )
-    return (
-        (resource_type, frozenset(overrides.items()), keys),
-        partial(describe, config, defaults, own, overrides, keys),
-    )
+        entries.fill(result, (resource_type, keys), partial(_loggers, keys))
+    else:
+        configs = services.metadata.image.configs
+        entries.fill(result, *description(services.node_config, configs, resource_type, name, keys))
+    return result
 
 
 def _loggers(keys: Collection[str] | None) -> list[DescribedConfig]:

@@ -18,7 +18,7 @@ from moldau.protocol.messages.p33_alter_configs import (
     AlterConfigsResponse,
 )
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 async def answer(

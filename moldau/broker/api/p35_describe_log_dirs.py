@@ -19,7 +19,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 from moldau.storage.log_manager import describe_log_dirs
 
 

@@ -19,7 +19,7 @@ from moldau.protocol.messages.p42_delete_groups import (
     DeleteGroupsResponse,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

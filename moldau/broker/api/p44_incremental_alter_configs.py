@@ -29,7 +29,7 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 SET: Final = 0
 DELETE: Final = 1

@@ -22,7 +22,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteResponseTopic,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

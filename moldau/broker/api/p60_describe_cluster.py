@@ -17,7 +17,7 @@ from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2

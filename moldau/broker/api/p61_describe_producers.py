@@ -20,7 +20,7 @@ from moldau.protocol.messages.p61_describe_producers import (
 )
 from moldau.protocol.types import is_legal_topic_name
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

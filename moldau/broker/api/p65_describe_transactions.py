@@ -21,7 +21,7 @@ from moldau.protocol.messages.p65_describe_transactions import (
     TransactionState,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

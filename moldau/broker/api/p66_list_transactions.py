@@ -26,7 +26,7 @@ from moldau.protocol.messages.p66_list_transactions import (
 )
 from moldau.runtime.slices import LoopSlices
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 async def answer(

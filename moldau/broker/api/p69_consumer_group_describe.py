@@ -20,7 +20,7 @@ from moldau.protocol.messages.p69_consumer_group_describe import (
     DescribedGroup,
 )
 from moldau.server.authorizer import Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 def handle(

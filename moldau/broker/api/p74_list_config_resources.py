@@ -20,7 +20,7 @@ from moldau.protocol.messages.p74_list_config_resources import (
     ListConfigResourcesResponse,
 )
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 ALL_TYPES: Final = tuple(kind for kind in ConfigResourceType if kind)
 

@@ -24,7 +24,7 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.slices import LoopSlices, sorted_in_slices
 from moldau.server.authorizer import Operation
-from moldau.server.request_context import RequestContext
+from moldau.server.request import RequestContext
 
 
 async def answer(

@@ -29,7 +29,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ControllerUnavailable,
 )
 from moldau.config.backoff import Backoff
-from moldau.metadata.features import METADATA_VERSION, supports_directory_assignment
+from moldau.metadata.features import DIRECTORY_ASSIGNMENT_LEVEL, METADATA_VERSION
 from moldau.metadata.image import MetadataDelta, MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (
@@ -420,6 +420,6 @@ class RegistrationTracker:
         if (
             registration is not None
             and not registration.directories
-            and supports_directory_assignment(features.metadata_level)
+            and features.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL
         ):
             self._refresh()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Final, Generic, NamedTuple, Protocol, cast
 
@@ -23,12 +23,15 @@ from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
-from moldau.protocol.schema import Request, Response
+from moldau.protocol.schema import Message, Request, Response
 from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
+from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import Network
+from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload, run_inline
+from moldau.server.request import Sender
 
 MAX_WAITING_REQUESTS: Final = 1_000
 DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -97,32 +100,20 @@ class TryAgain(Exception):
     """This attempt brought no valid answer; another one may."""
 
 
-class RequestUndelivered(Exception):
-    """The controller did not take the request, or did not answer in time."""
+class OwnController(NamedTuple):
+    """The controller of this process, asked on its own thread.
 
-
-class OwnController(Protocol):
-    """The controller of this process."""
+    Attributes:
+        answer: its response to a request, for the sender's permissions.
+        committed_end_offset: as in `ControllerAnswer`; read after a response.
+        authorizer: of clients' requests; what this process asks for itself is always permitted.
+    """
 
     node_id: int
-
-    @property
-    def committed_end_offset(self) -> int:
-        """As in `ControllerAnswer`; read after a response of this controller."""
-
-    async def send(
-        self,
-        request: Request[Response],
-        principal: str,
-        *,
-        timeout_ms: float | None = None,
-        client: ForwardedClient | None = None,
-    ) -> Response:
-        """This controller's response to a request, `client`'s or this process's own.
-
-        Raises:
-            RequestUndelivered: too much is under way, or there is no controller.
-        """
+    thread: LoopThread
+    answer: Callable[[Sender, Message], Coroutine[object, None, Message]]
+    committed_end_offset: Callable[[], int]
+    authorizer: Authorizer
 
 
 _LANES: Final = {
@@ -279,23 +270,31 @@ class NetworkControllerChannel:
     async def _ask_own(
         own: OwnController, leader: LeaderAddress, asked: _Asked[Response], timeout_ms: float
     ) -> ControllerAnswer[Response]:
+        client = asked.client
+        if client is None:
+            sender = Sender(asked.principal, Authorizer(), timeout_ms=int(timeout_ms))
+        else:
+            sender = Sender(
+                asked.principal,
+                own.authorizer,
+                client.client_id,
+                client_host=client.host,
+                api_version=client.api_version,
+                timeout_ms=int(timeout_ms),
+            )
         # The controller carries out what it was asked even when no caller waits any more: the
         # limit is this caller's.
         try:
             async with asyncio.timeout(max(timeout_ms, 0.0) / 1000):
-                response = await own.send(
-                    asked.request,
-                    asked.principal,
-                    timeout_ms=int(timeout_ms),
-                    client=asked.client,
-                )
-        except (TimeoutError, RequestUndelivered) as problem:
+                answer = await own.thread.run(own.answer(sender, asked.request))
+        except (TimeoutError, LoopBusy) as problem:
             raise TryAgain(f"{leader}: {str(problem) or 'no answer in time'}") from problem
+        response = cast("Response", answer)
         if has_error(response, ErrorCode.NOT_CONTROLLER):
             raise TryAgain(f"{leader} is not the active controller")
-        if asked.client is None:
+        if client is None:
             return ControllerAnswer(response)
-        return ControllerAnswer(response, own.committed_end_offset)
+        return ControllerAnswer(response, own.committed_end_offset())
 
     async def _forward(
         self,

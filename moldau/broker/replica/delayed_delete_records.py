@@ -18,7 +18,7 @@ from moldau.protocol.messages.p21_delete_records import (
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
 
 NO_LOW_WATERMARK: Final = -1
 

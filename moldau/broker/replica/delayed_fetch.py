@@ -21,7 +21,7 @@ from moldau.server.authorizer import Operation
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import FetchPartition, Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
 
 PENDING_WAIT_MS: Final = 5_000
 """How long a fetch with `max_wait_ms` 0 waits for bytes that are being verified off the loop."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.replica_manager import ReplicaManager
     from moldau.broker.replica.verification_guards import VerificationGuard
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
     from moldau.storage.append import AppendResult
 
 

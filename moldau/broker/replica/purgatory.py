@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from moldau.runtime.timers import TimerWheel, WheelTimer
-    from moldau.server.request_context import RequestContext
-    from moldau.server.server_connection import ServerConnection
+    from moldau.server.request import Connection, RequestContext
 
 MAX_OPERATIONS: Final = 100_000
 """Operations that may wait in one purgatory; one more is answered at once, with what there is."""
@@ -130,7 +129,7 @@ class Purgatory:
         operation.on_timeout()
 
 
-def _drop_all(connection: ServerConnection) -> None:
+def _drop_all(connection: Connection) -> None:
     waiting: dict[DelayedOperation, Purgatory] = connection.state.pop(STATE_KEY, {})
     for operation, purgatory in waiting.items():
         purgatory.drop(operation)

@@ -28,7 +28,7 @@ from moldau.metadata.image.configs import ConfigResource, ConfigResourceType
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.server.quotas import Quotas, UnlimitedQuotas
+from moldau.server.quotas import Quotas
 from moldau.storage.log_config import ConfigValues, LogConfig
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
     from moldau.server.authorizer import Operation
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
     from moldau.storage.log import Log
     from moldau.storage.log_manager import LogManager
 
@@ -134,7 +134,7 @@ class ReplicaManager:
         self.clock = clock
         self.filesystem = filesystem
         self.image = MetadataImage.EMPTY
-        self.quotas: Quotas = UnlimitedQuotas() if quotas is None else quotas
+        self.quotas = quotas or Quotas()
         self.is_confirmed = ports.is_confirmed
         self._on_fault = on_fault
         self.topic_stats = BrokerTopicStats(registry)

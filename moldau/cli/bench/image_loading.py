@@ -75,7 +75,7 @@ class _Target:
             feed = LoaderFeed(loader)
             self._on_snapshot, self._on_commit = feed.on_snapshot, feed.on_commit
             return
-        settings = ControllerSettings.from_node_config(config, cluster_id="")
+        settings = ControllerSettings(config, cluster_id="")
         core = ControllerCore(settings, random.Random(0))
         self.image = lambda: core.committed_image
 

@@ -26,7 +26,7 @@ the broker hears of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from uuid import UUID
@@ -42,51 +42,21 @@ from moldau.controller.core.partition_changes import (
 from moldau.controller.core.result import ControllerResult, Refusal, Resume, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
+    DIRECTORY_ASSIGNMENT_LEVEL,
     broker_registration_change_record_version,
     metadata_release,
     register_broker_record_version,
-    supports_controller_registration,
-    supports_directory_assignment,
 )
 from moldau.metadata.image import BrokerRegistration, MetadataImage
+from moldau.protocol import metadata_records as kinds
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p62_broker_registration import (
-    BrokerRegistrationRequest,
-    BrokerRegistrationResponse,
-)
-from moldau.protocol.messages.p62_broker_registration import Feature as BrokerRange
-from moldau.protocol.messages.p62_broker_registration import Listener as BrokerListener
-from moldau.protocol.messages.p63_broker_heartbeat import (
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-)
-from moldau.protocol.messages.p64_unregister_broker import (
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
-)
-from moldau.protocol.messages.p67_allocate_producer_ids import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-)
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    ControllerRegistrationResponse,
-)
-from moldau.protocol.messages.p70_controller_registration import Feature as ControllerRange
-from moldau.protocol.messages.p70_controller_registration import Listener as ControllerListener
-from moldau.protocol.metadata_records import (
-    BrokerRegistrationChangeRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
-    UnregisterBrokerRecord,
-)
-from moldau.protocol.metadata_records.nodes import (
-    BrokerEndpoint,
-    BrokerFeature,
-    ControllerEndpoint,
-    ControllerFeature,
-)
+from moldau.protocol.messages import p62_broker_registration as p62
+from moldau.protocol.messages import p63_broker_heartbeat as p63
+from moldau.protocol.messages import p64_unregister_broker as p64
+from moldau.protocol.messages import p67_allocate_producer_ids as p67
+from moldau.protocol.messages import p70_controller_registration as p70
+from moldau.protocol.metadata_records import nodes
 from moldau.protocol.schema import AnyRequest, Message
 from moldau.protocol.types import RESERVED_TOPIC_IDS, ZERO_UUID
 
@@ -151,17 +121,14 @@ class BrokerHeartbeats:
         """Brokers to fence: not fenced yet and silent for longer than their session."""
         return [
             broker_id
-            for broker_id in sorted(self._sessions)
+            for broker_id, _session, _broker in sorted(self._unfenced(image))
             if not self.has_valid_session(broker_id, now_ms)
-            and (broker := image.cluster.brokers.get(broker_id)) is not None
-            and not broker.fenced
         ]
 
     def next_expiry_ms(self, image: MetadataImage) -> float | None:
         times = [
             session.last_contact_ms + self._session_timeout_ms
-            for broker_id, session in self._sessions.items()
-            if (broker := image.cluster.brokers.get(broker_id)) is not None and not broker.fenced
+            for _broker_id, session, _broker in self._unfenced(image)
         ]
         return min(times, default=None)
 
@@ -178,14 +145,18 @@ class BrokerHeartbeats:
             return True
         return all(
             other.metadata_offset >= session.controlled_shutdown_offset
-            for other_id, other in self._sessions.items()
-            if (broker := image.cluster.brokers.get(other_id)) is not None
-            and not broker.fenced
-            and not broker.in_controlled_shutdown
+            for _other_id, other, broker in self._unfenced(image)
+            if not broker.in_controlled_shutdown
         )
 
+    def _unfenced(self, image: MetadataImage) -> Iterator[tuple[int, _Session, BrokerRegistration]]:
+        for broker_id, session in self._sessions.items():
+            broker = image.cluster.brokers.get(broker_id)
+            if broker is not None and not broker.fenced:
+                yield broker_id, session, broker
 
-def check_registration(state: ControllerState, request: BrokerRegistrationRequest) -> None:
+
+def check_registration(state: ControllerState, request: p62.BrokerRegistrationRequest) -> None:
     """Check a broker's registration, apart from its session.
 
     Raises Refusal: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, UNSUPPORTED_VERSION.
@@ -208,14 +179,14 @@ def check_registration(state: ControllerState, request: BrokerRegistrationReques
     _check_features(state, request)
 
 
-def _check_directories(state: ControllerState, request: BrokerRegistrationRequest) -> None:
+def _check_directories(state: ControllerState, request: p62.BrokerRegistrationRequest) -> None:
     directories = set(request.log_dirs)
     if len(directories) != len(request.log_dirs):
         raise _invalid("a log directory is named twice")
     if not directories.isdisjoint(RESERVED_TOPIC_IDS):
         raise _invalid("a log directory has a reserved id")
     if not directories:
-        if supports_directory_assignment(state.metadata_level):
+        if state.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL:
             raise _invalid("a broker needs a log directory")
         return
     for broker_id, other in state.image.cluster.brokers.items():
@@ -223,7 +194,7 @@ def _check_directories(state: ControllerState, request: BrokerRegistrationReques
             raise _invalid(f"broker {broker_id} has the same log directory")
 
 
-def _check_features(state: ControllerState, request: BrokerRegistrationRequest) -> None:
+def _check_features(state: ControllerState, request: p62.BrokerRegistrationRequest) -> None:
     ranges = {
         feature.name: (feature.min_supported_version, feature.max_supported_version)
         for feature in request.features
@@ -242,22 +213,22 @@ def _invalid(message: str) -> Refusal:
 
 
 def registration_record(
-    request: BrokerRegistrationRequest,
+    request: p62.BrokerRegistrationRequest,
     version: int,
     *,
     broker_epoch: int,
     keeps: BrokerRegistration | None,
-) -> RegisterBrokerRecord:
+) -> kinds.RegisterBrokerRecord:
     """The record of a registration; `keeps` is the same incarnation's earlier one, whose state
     stays.
     """
-    return RegisterBrokerRecord(
+    return kinds.RegisterBrokerRecord(
         broker_id=request.broker_id,
         is_migrating_zk_broker=version >= 2 and request.is_migrating_zk_broker,
         incarnation_id=request.incarnation_id,
         broker_epoch=broker_epoch,
-        end_points=_end_points(request.listeners, BrokerEndpoint),
-        features=_feature_ranges(request.features, BrokerFeature),
+        end_points=_end_points(request.listeners, nodes.BrokerEndpoint),
+        features=_feature_ranges(request.features, nodes.BrokerFeature),
         rack=request.rack,
         fenced=True if keeps is None else keeps.fenced,
         in_controlled_shutdown=keeps is not None and keeps.in_controlled_shutdown,
@@ -269,12 +240,12 @@ def registration_record(
 
 
 def register_controller(
-    state: ControllerState, request: ControllerRegistrationRequest
-) -> ControllerResult[ControllerRegistrationResponse]:
+    state: ControllerState, request: p70.ControllerRegistrationRequest
+) -> ControllerResult[p70.ControllerRegistrationResponse]:
     """ControllerRegistration: write down a controller's addresses and feature ranges (KIP-919)."""
-    if not supports_controller_registration(state.metadata_level):
+    if state.metadata_level < CONTROLLER_REGISTRATION_LEVEL:
         return ControllerResult(
-            ControllerRegistrationResponse(
+            p70.ControllerRegistrationResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,
                 error_message=f"not at {metadata_release(state.metadata_level)}",
             )
@@ -284,37 +255,37 @@ def register_controller(
         own = ranges.get(name)
         if own is None or not own.min_supported_version <= level <= own.max_supported_version:
             return ControllerResult(
-                ControllerRegistrationResponse(
+                p70.ControllerRegistrationResponse(
                     error_code=ErrorCode.UNSUPPORTED_VERSION,
                     error_message=f"{name} is finalized at level {level}",
                 )
             )
-    record = RegisterControllerRecord(
+    record = kinds.RegisterControllerRecord(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
         zk_migration_ready=request.zk_migration_ready,
-        end_points=_end_points(request.listeners, ControllerEndpoint),
-        features=_feature_ranges(request.features, ControllerFeature),
+        end_points=_end_points(request.listeners, nodes.ControllerEndpoint),
+        features=_feature_ranges(request.features, nodes.ControllerFeature),
     )
-    return ControllerResult(ControllerRegistrationResponse(error_message=None), [(record, 0)])
+    return ControllerResult(p70.ControllerRegistrationResponse(error_message=None), [(record, 0)])
 
 
 def allocate_producer_ids(
-    state: ControllerState, request: AllocateProducerIdsRequest
-) -> ControllerResult[AllocateProducerIdsResponse]:
+    state: ControllerState, request: p67.AllocateProducerIdsRequest
+) -> ControllerResult[p67.AllocateProducerIdsResponse]:
     """AllocateProducerIds: the next block of 1,000 for a broker of this broker epoch (KIP-730)."""
     error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
     first = max(state.image.producer_ids.next_producer_id, 0)
     if error is ErrorCode.NONE and first > _LAST_BLOCK_START:
         error = ErrorCode.UNKNOWN_SERVER_ERROR  # all ids of 63 bits are used up
     if error is not ErrorCode.NONE:
-        return ControllerResult(AllocateProducerIdsResponse(error_code=error))
-    record = ProducerIdsRecord(
+        return ControllerResult(p67.AllocateProducerIdsResponse(error_code=error))
+    record = kinds.ProducerIdsRecord(
         broker_id=request.broker_id,
         broker_epoch=request.broker_epoch,
         next_producer_id=first + PRODUCER_ID_BLOCK_SIZE,
     )
-    response = AllocateProducerIdsResponse(
+    response = p67.AllocateProducerIdsResponse(
         producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK_SIZE
     )
     return ControllerResult(response, [(record, 0)])
@@ -324,7 +295,7 @@ T = TypeVar("T")
 
 
 def _end_points(
-    listeners: Iterable[BrokerListener | ControllerListener], kind: Callable[..., T]
+    listeners: Iterable[p62.Listener | p70.Listener], kind: Callable[..., T]
 ) -> list[T]:
     return [
         kind(
@@ -335,7 +306,7 @@ def _end_points(
 
 
 def _feature_ranges(
-    features: Iterable[BrokerRange | ControllerRange], kind: Callable[..., T]
+    features: Iterable[p62.Feature | p70.Feature], kind: Callable[..., T]
 ) -> list[T]:
     return [
         kind(
@@ -356,12 +327,14 @@ class ClusterControl:
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
-        self.heartbeats = BrokerHeartbeats(state.settings.broker_session_timeout_ms)
+        self.heartbeats = BrokerHeartbeats(
+            state.settings.node_config.get_int("broker.session.timeout.ms")
+        )
         self.must_sweep = False
 
     def register_broker(
-        self, request: BrokerRegistrationRequest, *, log_end_offset: int, now_ms: float
-    ) -> ControllerResult[BrokerRegistrationResponse]:
+        self, request: p62.BrokerRegistrationRequest, *, log_end_offset: int, now_ms: float
+    ) -> ControllerResult[p62.BrokerRegistrationResponse]:
         """Register an incarnation; its broker epoch is the offset the next record will get."""
         state, broker_id = self._state, request.broker_id
         existing = state.broker(broker_id)
@@ -371,7 +344,7 @@ class ClusterControl:
             if existing is not None and is_new_incarnation:
                 self._check_not_alive(existing, now_ms)
         except Refusal as refusal:
-            return ControllerResult(BrokerRegistrationResponse(error_code=refusal.error))
+            return ControllerResult(p62.BrokerRegistrationResponse(error_code=refusal.error))
         version = register_broker_record_version(state.metadata_level)
         keeps = None if is_new_incarnation else existing
         broker_epoch = log_end_offset if keeps is None else keeps.broker_epoch
@@ -384,7 +357,7 @@ class ClusterControl:
             step = unregistered_directories_step(state, broker_id, directories)
         if not step.is_last:
             return ControllerResult(
-                BrokerRegistrationResponse(),
+                p62.BrokerRegistrationResponse(),
                 step.records,
                 resume=self._again(self.register_broker, request),
                 leaving=broker_id if keeps is None else None,
@@ -395,12 +368,14 @@ class ClusterControl:
             self.must_sweep = True  # what lies in a directory that is back may lead again
         step.records.append((record, version))
         self.heartbeats.touch(broker_id, broker_epoch, now_ms)
-        return ControllerResult(BrokerRegistrationResponse(broker_epoch=broker_epoch), step.records)
+        return ControllerResult(
+            p62.BrokerRegistrationResponse(broker_epoch=broker_epoch), step.records
+        )
 
     def _is_clean(
         self,
         existing: BrokerRegistration | None,
-        request: BrokerRegistrationRequest,
+        request: p62.BrokerRegistrationRequest,
         directories: Collection[UUID],
     ) -> bool:
         """Whether the broker has all that it had when it stopped, as far as that can be known.
@@ -430,7 +405,7 @@ class ClusterControl:
         The broker in the controller's own process is the exception: when that process asks to
         register a new incarnation, the old one is known to be dead.
         """
-        if existing.broker_id == self._state.settings.node_id:
+        if existing.broker_id == self._state.settings.node_config.node_id:
             return
         alive = self.heartbeats.has_valid_session(existing.broker_id, now_ms)
         if alive and not existing.in_controlled_shutdown:
@@ -440,19 +415,19 @@ class ClusterControl:
             )
 
     def heartbeat(
-        self, request: BrokerHeartbeatRequest, *, log_end_offset: int, now_ms: float
-    ) -> ControllerResult[BrokerHeartbeatResponse]:
+        self, request: p63.BrokerHeartbeatRequest, *, log_end_offset: int, now_ms: float
+    ) -> ControllerResult[p63.BrokerHeartbeatResponse]:
         state = self._state
         error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
         if error is not ErrorCode.NONE:
-            return ControllerResult(BrokerHeartbeatResponse(error_code=error))
+            return ControllerResult(p63.BrokerHeartbeatResponse(error_code=error))
         broker = state.broker(request.broker_id)
         assert broker is not None
         self.heartbeats.touch(
             broker.broker_id, broker.broker_epoch, now_ms, request.current_metadata_offset
         )
         is_caught_up = request.current_metadata_offset >= broker.broker_epoch
-        response = BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=broker.fenced)
+        response = p63.BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=broker.fenced)
         directories = self._directory_step(broker, request)
         if directories.records:
             # What the broker wants besides is decided once its directories are right.
@@ -478,11 +453,11 @@ class ClusterControl:
         return ControllerResult(response)
 
     def _advance_shutdown(
-        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, log_end_offset: int
-    ) -> ControllerResult[BrokerHeartbeatResponse]:
+        self, broker: BrokerRegistration, request: p63.BrokerHeartbeatRequest, log_end_offset: int
+    ) -> ControllerResult[p63.BrokerHeartbeatResponse]:
         """First move leadership away; once every live broker has read that, give leave to stop."""
         state, broker_id = self._state, broker.broker_id
-        response = BrokerHeartbeatResponse(
+        response = p63.BrokerHeartbeatResponse(
             is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=False
         )
         is_half_way = state.leaving.get(broker_id) is request
@@ -505,12 +480,12 @@ class ClusterControl:
         return self._leave(broker, request, shut_down=True)
 
     def _leave(
-        self, broker: BrokerRegistration, request: BrokerHeartbeatRequest, *, shut_down: bool
-    ) -> ControllerResult[BrokerHeartbeatResponse]:
+        self, broker: BrokerRegistration, request: p63.BrokerHeartbeatRequest, *, shut_down: bool
+    ) -> ControllerResult[p63.BrokerHeartbeatResponse]:
         """Fence a broker that asked for it. One that may stop has no session any more: its next
         start need not wait for the end of it.
         """
-        response = BrokerHeartbeatResponse(
+        response = p63.BrokerHeartbeatResponse(
             is_caught_up=request.current_metadata_offset >= broker.broker_epoch,
             is_fenced=True,
             should_shut_down=shut_down,
@@ -559,8 +534,8 @@ class ClusterControl:
         self.must_sweep |= self._state.is_active(broker_id)
 
     def unregister_broker(
-        self, request: UnregisterBrokerRequest, *, log_end_offset: int, now_ms: float
-    ) -> ControllerResult[UnregisterBrokerResponse]:
+        self, request: p64.UnregisterBrokerRequest, *, log_end_offset: int, now_ms: float
+    ) -> ControllerResult[p64.UnregisterBrokerResponse]:
         """Remove a registration for good; its partitions' replicas stay assigned.
 
         The broker leaves the eligible leaders, too: what it has does not count any more.
@@ -568,17 +543,17 @@ class ClusterControl:
         broker = self._state.broker(request.broker_id)
         if broker is None:
             return ControllerResult(
-                UnregisterBrokerResponse(
+                p64.UnregisterBrokerResponse(
                     error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
                     error_message=f"broker {request.broker_id} is not registered",
                 )
             )
-        response = UnregisterBrokerResponse(error_message=None)
+        response = p64.UnregisterBrokerResponse(error_message=None)
         step = leaving_step(self._state, broker.broker_id, is_clean=False)
         if not step.is_last:
             again = self._again(self.unregister_broker, request)
             return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)
-        record = UnregisterBrokerRecord(
+        record = kinds.UnregisterBrokerRecord(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch
         )
         step.records.append((record, 0))
@@ -591,7 +566,9 @@ class ClusterControl:
             self.must_sweep = True  # the others get their leaders from the sweep
         return [self._change(broker, fenced=UNFENCE), *step.records]
 
-    def _directory_step(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> Step:
+    def _directory_step(
+        self, broker: BrokerRegistration, request: p63.BrokerHeartbeatRequest
+    ) -> Step:
         """What failed and cordoned directories in a heartbeat change."""
         version = broker_registration_change_record_version(self._state.metadata_level)
         failed = set(request.offline_log_dirs).intersection(broker.directories)
@@ -621,7 +598,7 @@ class ClusterControl:
             record.in_controlled_shutdown = IN_CONTROLLED_SHUTDOWN
         return record, 1 if shutdown else 0
 
-    def _blank_change(self, broker: BrokerRegistration) -> BrokerRegistrationChangeRecord:
-        return BrokerRegistrationChangeRecord(
+    def _blank_change(self, broker: BrokerRegistration) -> kinds.BrokerRegistrationChangeRecord:
+        return kinds.BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch
         )

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from functools import cache
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from moldau.config import (
     ConfigError,
@@ -47,15 +47,9 @@ Defaults: TypeAlias = Callable[[], Values]
 """The broker values that topics and groups inherit; made when they are first asked for."""
 
 Resource: TypeAlias = legacy.AlterConfigsResource | incremental.AlterConfigsResource
-ResourceT = TypeVar("ResourceT", bound=Resource)
-
-
-class _Outcome(Protocol):
-    error_code: int
-    error_message: str | None
-
-
-OutcomeT = TypeVar("OutcomeT", bound=_Outcome)
+ResponseT = TypeVar(
+    "ResponseT", legacy.AlterConfigsResponse, incremental.IncrementalAlterConfigsResponse
+)
 
 MAX_CLEARED_PARTITIONS: Final = MAX_RECORDS_PER_REQUEST
 """How many partitions may lose their eligible leaders at once."""
@@ -74,57 +68,54 @@ def incremental_alter_configs(
     state: ControllerState, request: incremental.IncrementalAlterConfigsRequest
 ) -> Steps[ControllerResult[incremental.IncrementalAlterConfigsResponse]]:
     """Change single keys of resources; each resource on its own (KIP-339)."""
-    response = incremental.IncrementalAlterConfigsResponse()
-    response.responses, records = yield from _alter(
+    return _alter(
         state,
-        request.resources,
-        request.validate_only,
+        request,
+        incremental.IncrementalAlterConfigsResponse(),
         lambda resource: _after_operations(state, resource),
         incremental.AlterConfigsResourceResponse,
     )
-    return ControllerResult(response, records)
 
 
 def legacy_alter_configs(
     state: ControllerState, request: legacy.AlterConfigsRequest
 ) -> Steps[ControllerResult[legacy.AlterConfigsResponse]]:
     """Replace whole configurations: keys that are not named are removed (KIP-133)."""
-    response = legacy.AlterConfigsResponse()
-    response.responses, records = yield from _alter(
+    return _alter(
         state,
-        request.resources,
-        request.validate_only,
+        request,
+        legacy.AlterConfigsResponse(),
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
         legacy.AlterConfigsResourceResponse,
     )
-    return ControllerResult(response, records)
 
 
 def _alter(
     state: ControllerState,
-    resources: Sequence[ResourceT],
-    validate_only: bool,
-    wanted_config: Callable[[ResourceT], Mapping[str, str]],
-    make_outcome: Callable[..., OutcomeT],
-) -> Steps[tuple[list[OutcomeT], list[VersionedRecord]]]:
-    """Each resource's answer and the records, for both requests."""
-    outcomes: list[OutcomeT] = []
+    request: legacy.AlterConfigsRequest | incremental.IncrementalAlterConfigsRequest,
+    response: ResponseT,
+    wanted_config: Callable[[Any], Mapping[str, str]],
+    make_outcome: Callable[..., Any],
+) -> Steps[ControllerResult[ResponseT]]:
+    outcomes = response.responses
     records: list[VersionedRecord] = []
     named_twice = yield from repeated(
-        (each.resource_type, each.resource_name) for each in resources
+        (each.resource_type, each.resource_name) for each in request.resources
     )
     defaults = cache(lambda: state.broker_defaults())
-    for resource in resources:
+    for resource in request.resources:
         yield
         error, message = ErrorCode.NONE, None
         try:
             _check_resource(state, resource, named_twice)
-            own = _records(state, defaults, resource, wanted_config(resource))
+            own: Sequence[VersionedRecord] = _records(
+                state, defaults, resource, wanted_config(resource)
+            )
             own = [*own, *clear_eligible_leaders(state, own)]
         except Refusal as refusal:
             error, message = refusal.error, refusal.message
         else:
-            if not validate_only:
+            if not request.validate_only:
                 records += own
         outcomes.append(
             make_outcome(
@@ -139,7 +130,7 @@ def _alter(
         for outcome in outcomes:
             outcome.error_code, outcome.error_message = ErrorCode.POLICY_VIOLATION, too_many
         records = []
-    return outcomes, records
+    return ControllerResult(response, records)
 
 
 def _check_resource(

@@ -17,7 +17,7 @@ appended batches, in log order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import GeneratorType
@@ -45,36 +45,12 @@ from moldau.controller.core.topic_control import create_partitions, create_topic
 from moldau.metadata.features import (
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     METADATA_VERSION,
-    supports_transactions,
+    TRANSACTIONS_LEVEL,
 )
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.metadata.steps import Steps
-from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
-from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest
-from moldau.protocol.messages.p33_alter_configs import AlterConfigsRequest
-from moldau.protocol.messages.p37_create_partitions import CreatePartitionsRequest
-from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest
-from moldau.protocol.messages.p44_incremental_alter_configs import IncrementalAlterConfigsRequest
-from moldau.protocol.messages.p45_alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-)
-from moldau.protocol.messages.p46_list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-)
-from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
-from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
-from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationRequest
-from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
-from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
-from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
-from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
-from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
-from moldau.protocol.metadata_records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    EndTransactionRecord,
-    FeatureLevelRecord,
-)
+from moldau.protocol import metadata_records as kinds
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.metadata_records.frame import encode_record
 from moldau.protocol.schema import AnyRequest, Message
 
@@ -88,7 +64,11 @@ class Role(Enum):
     ACTIVE = "active"
 
 
-_TRANSACTION_MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
+_TRANSACTION_MARKS: Final = (
+    kinds.BeginTransactionRecord,
+    kinds.EndTransactionRecord,
+    kinds.AbortTransactionRecord,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +85,20 @@ class Change:
 
 _Decision = ControllerResult[Message] | Steps[ControllerResult[Message]]
 
-HANDLERS: Final[dict[type[AnyRequest], Callable[[ControllerState, Any], _Decision]]] = {
-    CreateTopicsRequest: create_topics,
-    DeleteTopicsRequest: delete_topics,
-    CreatePartitionsRequest: create_partitions,
-    IncrementalAlterConfigsRequest: incremental_alter_configs,
-    AlterConfigsRequest: legacy_alter_configs,
-    UpdateFeaturesRequest: update_features,
-    AllocateProducerIdsRequest: allocate_producer_ids,
-    ControllerRegistrationRequest: register_controller,
-    AssignReplicasToDirsRequest: assign_replicas_to_directories,
-    AlterPartitionRequest: alter_partition,
-    ElectLeadersRequest: elect_leaders,
-    AlterPartitionReassignmentsRequest: alter_partition_reassignments,
-    ListPartitionReassignmentsRequest: list_partition_reassignments,
+HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.ALTER_CONFIGS: legacy_alter_configs,
+    ApiKey.UPDATE_FEATURES: update_features,
+    ApiKey.ALLOCATE_PRODUCER_IDS: allocate_producer_ids,
+    ApiKey.CONTROLLER_REGISTRATION: register_controller,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: assign_replicas_to_directories,
+    ApiKey.ALTER_PARTITION: alter_partition,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }
 """What decides each request that depends on neither the time nor the log's end."""
 
@@ -135,10 +115,10 @@ class ControllerCore:
         self._tasks = PeriodicTasks(self.state)
         self._transactions = TransactionFilter()
         self._appended: deque[tuple[int, MetadataImage]] = deque()
-        self._broker_handlers: dict[type[AnyRequest], Callable[..., ControllerResult[Message]]] = {
-            BrokerRegistrationRequest: self.cluster_control.register_broker,
-            BrokerHeartbeatRequest: self.cluster_control.heartbeat,
-            UnregisterBrokerRequest: self.cluster_control.unregister_broker,
+        self._broker_handlers: dict[int, Callable[..., ControllerResult[Message]]] = {
+            ApiKey.BROKER_REGISTRATION: self.cluster_control.register_broker,
+            ApiKey.BROKER_HEARTBEAT: self.cluster_control.heartbeat,
+            ApiKey.UNREGISTER_BROKER: self.cluster_control.unregister_broker,
         }
 
     def load_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
@@ -208,7 +188,7 @@ class ControllerCore:
         self._tasks.start(monotonic_ms)
         records: list[VersionedRecord] = []
         if self._transactions.is_open:
-            records.append((AbortTransactionRecord(reason="the leader was replaced"), 0))
+            records.append((kinds.AbortTransactionRecord(reason="the leader was replaced"), 0))
         if METADATA_VERSION not in self.state.image.features.finalized_levels:
             records += self._bootstrap(bootstrap_records)
         return records
@@ -217,15 +197,15 @@ class ControllerCore:
         levels = {
             record.name: record.feature_level
             for record, _version in given
-            if isinstance(record, FeatureLevelRecord)
+            if isinstance(record, kinds.FeatureLevelRecord)
         }
         assert METADATA_VERSION in levels, "the formatted feature levels name metadata.version"
         records = list(given)
         if levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0):
             records += eligible_leader_replicas_records(self.state)
-        if supports_transactions(levels[METADATA_VERSION]):
-            begin = BeginTransactionRecord(name=BOOTSTRAP_TRANSACTION)
-            records = [(begin, 0), *records, (EndTransactionRecord(), 0)]
+        if levels[METADATA_VERSION] >= TRANSACTIONS_LEVEL:
+            begin = kinds.BeginTransactionRecord(name=BOOTSTRAP_TRANSACTION)
+            records = [(begin, 0), *records, (kinds.EndTransactionRecord(), 0)]
         return records
 
     def deactivate(self) -> None:
@@ -247,11 +227,11 @@ class ControllerCore:
             now_ms: monotonic milliseconds, for sessions.
         """
         assert self.role is Role.ACTIVE
-        broker_handler = self._broker_handlers.get(type(request))
+        broker_handler = self._broker_handlers.get(request.API_KEY)
         if broker_handler is not None:
             result = broker_handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
             return self._note_steps(request, result)
-        decided = HANDLERS[type(request)](self.state, request)
+        decided = HANDLERS[request.API_KEY](self.state, request)
         if isinstance(decided, GeneratorType):
             result = yield from decided
             result.may_wait = True
@@ -311,10 +291,6 @@ class ControllerCore:
         """Records of the elections the controller holds by itself; empty when none is due."""
         assert self.role is Role.ACTIVE
         return self._tasks.run_due(now_ms)
-
-    def set_voter_ids(self, voter_ids: Iterable[int]) -> None:
-        """Note the quorum's voters: all of them must support what is to be finalized."""
-        self.state.voter_ids = frozenset(voter_ids)
 
     @property
     def may_snapshot(self) -> bool:

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import cache
 from itertools import islice
 from typing import Final
 
 from moldau.controller.core.partition_changes import (
+    UNCHANGED,
     Election,
     PartitionChanger,
+    PartitionTarget,
     Step,
     election_step,
     leaving_step,
@@ -162,39 +165,23 @@ def _needs_election(partition: PartitionRegistration, election_type: ElectionTyp
 
 def preferred_leaders_pass(state: ControllerState) -> Step:
     """Give leadership back to preferred replicas that are in sync again."""
+
+    def target_of(partition: PartitionRegistration) -> PartitionTarget | None:
+        # Checked first: most preferred replicas that do not lead are out of sync.
+        return UNCHANGED if partition.replicas[0] in (partition.isr or partition.elr) else None
+
     changer = PartitionChanger(state, election=Election.PREFERRED)
-    records: list[VersionedRecord] = []
-    for topic_id, partition_index in state.index.without_preferred_leader():
-        if len(records) == MAX_ELECTIONS_PER_PASS:
-            return Step(records, is_last=False)
-        topic = state.image.topics.topics_by_id[topic_id]
-        partition = topic.partitions[partition_index]
-        if partition.replicas[0] not in (partition.isr or partition.elr):
-            continue  # checked first: most preferred replicas that do not lead are out of sync
-        record = changer.change(topic, partition_index, partition)
-        if record is not None:
-            records.append(record)
-    return Step(records, is_last=True)
+    candidates = state.index.without_preferred_leader()
+    return changer.step(candidates, target_of, MAX_ELECTIONS_PER_PASS)
 
 
 def unclean_leaders_pass(state: ControllerState) -> Step:
     """Elect any live replica where no replica leads and the topic's configuration allows it."""
+    topics = state.image.topics.topics_by_id
+    is_allowed = cache(state.unclean_election_allowed)
+    candidates = (key for key in state.index.without_leader() if is_allowed(topics[key[0]].name))
     changer = PartitionChanger(state, election=Election.UNCLEAN)
-    records: list[VersionedRecord] = []
-    allowed: dict[str, bool] = {}
-    for topic_id, partition_index in state.index.without_leader():
-        if len(records) == MAX_ELECTIONS_PER_PASS:
-            return Step(records, is_last=False)
-        topic = state.image.topics.topics_by_id[topic_id]
-        if topic.name not in allowed:
-            is_allowed = state.unclean_election_allowed(topic.name)
-            allowed[topic.name] = is_allowed
-        if allowed[topic.name]:
-            partition = topic.partitions[partition_index]
-            record = changer.change(topic, partition_index, partition)
-            if record is not None:
-                records.append(record)
-    return Step(records, is_last=True)
+    return changer.step(candidates, lambda _partition: UNCHANGED, MAX_ELECTIONS_PER_PASS)
 
 
 NEXT_TURN_DELAY_MS: Final = 10.0
@@ -207,17 +194,13 @@ _NEVER: Final = float("inf")
 class PeriodicTasks:
     """The tasks of one active controller. Times are monotonic milliseconds."""
 
-    __slots__ = (
-        "_rebalance_due_ms",
-        "_state",
-        "_sweep_brokers",
-        "_sweep_due_ms",
-        "_sweep_partitions",
-        "_unclean_due_ms",
-    )
-
     def __init__(self, state: ControllerState) -> None:
         self._state = state
+        config = state.settings.node_config
+        self._rebalance_interval_ms = 1_000 * config.get_int(
+            "leader.imbalance.check.interval.seconds"
+        )
+        self._unclean_interval_ms = config.get_int("unclean.leader.election.interval.ms")
         self._sweep_brokers: deque[int] = deque()
         self._sweep_partitions: deque[PartitionKey] = deque()
         self.stop()
@@ -232,10 +215,9 @@ class PeriodicTasks:
         """Begin to lead: the intervals begin to run, and what an earlier leader left half done is
         finished at once.
         """
-        settings = self._state.settings
-        if settings.auto_leader_rebalance_enabled:
-            self._rebalance_due_ms = now_ms + settings.leader_imbalance_check_interval_ms
-        self._unclean_due_ms = now_ms + settings.unclean_leader_election_interval_ms
+        if self._state.settings.node_config.get_boolean("auto.leader.rebalance.enable"):
+            self._rebalance_due_ms = now_ms + self._rebalance_interval_ms
+        self._unclean_due_ms = now_ms + self._unclean_interval_ms
         index = self._state.index
         self._sweep_brokers.extend(
             broker_id for broker_id in index.members() if not self._state.is_active(broker_id)
@@ -261,13 +243,13 @@ class PeriodicTasks:
             return step.records
         if now_ms >= self._rebalance_due_ms:
             step = preferred_leaders_pass(self._state)
-            interval_ms = self._state.settings.leader_imbalance_check_interval_ms
-            self._rebalance_due_ms = now_ms + (interval_ms if step.is_last else NEXT_TURN_DELAY_MS)
+            delay_ms = self._rebalance_interval_ms if step.is_last else NEXT_TURN_DELAY_MS
+            self._rebalance_due_ms = now_ms + delay_ms
             return step.records
         if now_ms >= self._unclean_due_ms:
             step = unclean_leaders_pass(self._state)
-            interval_ms = self._state.settings.unclean_leader_election_interval_ms
-            self._unclean_due_ms = now_ms + (interval_ms if step.is_last else NEXT_TURN_DELAY_MS)
+            delay_ms = self._unclean_interval_ms if step.is_last else NEXT_TURN_DELAY_MS
+            self._unclean_due_ms = now_ms + delay_ms
             return step.records
         return []
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
     FEATURE_REQUIREMENTS,
     KRAFT_VERSION,
@@ -19,7 +20,6 @@ from moldau.metadata.features import (
     advertised_features,
     is_lossless_downgrade,
     metadata_release,
-    supports_controller_registration,
 )
 from moldau.metadata.image import ConfigResourceType, LevelRange
 from moldau.metadata.steps import Steps, repeated
@@ -87,7 +87,7 @@ def _update(
     supported = advertised_features(state.image.features.finalized_levels).get(name)
     if supported is None:
         raise _refused(f"there is no feature {name[:MAX_NAME_CHARACTERS]!r}")
-    if is_quorum_feature(name):
+    if name == KRAFT_VERSION:  # the listener's handler takes such updates to the quorum
         raise _refused(f"{name} is the quorum's own: only the quorum's leader changes it")
     if not is_known_upgrade_type(update):
         raise _refused(f"there is no upgrade type {update.upgrade_type}")
@@ -104,14 +104,6 @@ def _update(
     if name == ELIGIBLE_LEADER_REPLICAS_VERSION and level > current:
         records += eligible_leader_replicas_records(state)
     return records
-
-
-def is_quorum_feature(name: str) -> bool:
-    """Whether a feature's level lives in the quorum's control records, not in the image.
-
-    The listener's UpdateFeatures handler takes such updates to the quorum; here they are refused.
-    """
-    return name == KRAFT_VERSION
 
 
 def is_known_upgrade_type(update: FeatureUpdateKey) -> bool:
@@ -157,9 +149,9 @@ def _check_nodes(state: ControllerState, name: str, level: int) -> None:
             lowest, highest = features.get(name, LevelRange(0, 0))
             if level and not lowest <= level <= highest:
                 raise _refused(f"{kind} {node_id} supports only levels {lowest} to {highest}")
-    if supports_controller_registration(state.metadata_level):
+    if state.metadata_level >= CONTROLLER_REGISTRATION_LEVEL:
         for node_id in sorted(state.voter_ids):
-            if node_id != state.settings.node_id and node_id not in cluster.controllers:
+            if node_id != state.settings.node_config.node_id and node_id not in cluster.controllers:
                 raise _refused(f"controller {node_id} has not said yet what it supports")
 
 

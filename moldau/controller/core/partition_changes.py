@@ -24,9 +24,9 @@ from moldau.controller.core.placement import default_directory
 from moldau.controller.core.result import VersionedRecord
 from moldau.controller.core.state import ControllerState, is_named_directory
 from moldau.metadata.features import (
+    DIRECTORY_ASSIGNMENT_LEVEL,
+    ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL,
     partition_record_version,
-    supports_directory_assignment,
-    supports_isr_shrink_without_new_leader_epoch,
 )
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 from moldau.metadata.image.values import NO_LEADER_CHANGE, RECOVERED, RECOVERING
@@ -273,7 +273,7 @@ class _Transition:
         needs_epoch = not set(partition.replicas).issubset(self.replicas) or (
             record.isr is not None
             and not set(partition.isr).issubset(self.isr)
-            and not supports_isr_shrink_without_new_leader_epoch(self.rules.metadata_level)
+            and self.rules.metadata_level < ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL
         )
         if self.leader != partition.leader or needs_epoch:
             record.leader = self.leader
@@ -300,7 +300,7 @@ class _Transition:
     ) -> None:
         """Kept replicas keep their directories, new ones get their broker's (KIP-858)."""
         partition = self.partition
-        if not supports_directory_assignment(self.rules.metadata_level):
+        if self.rules.metadata_level < DIRECTORY_ASSIGNMENT_LEVEL:
             return
         if self.replicas == partition.replicas and not self.directories:
             return
@@ -332,15 +332,6 @@ class PartitionChanger:
     `may_lead` tells whether a broker counts as live in this decision; the directory of its replica
     is looked at besides.
     """
-
-    __slots__ = (
-        "_default_directory",
-        "_election",
-        "_live",
-        "_may_lead",
-        "_rules_by_topic",
-        "_state",
-    )
 
     def __init__(
         self,
@@ -389,9 +380,16 @@ class PartitionChanger:
         self,
         candidates: Iterable[PartitionKey],
         target_of: Callable[[PartitionRegistration], PartitionTarget | None],
+        max_changes: int | None = None,
     ) -> Step:
-        """Change candidates until the step is full; a target of None skips one."""
+        """Change candidates until the step is full; a target of None skips one.
+
+        Args:
+            max_changes: what makes a step full, if not `max_changes_per_step`.
+        """
         topics = self._state.image.topics.topics_by_id
+        if max_changes is None:
+            max_changes = self._state.settings.max_changes_per_step
         records: list[VersionedRecord] = []
         for topic_id, partition_index in candidates:
             topic = topics.get(topic_id)
@@ -399,7 +397,7 @@ class PartitionChanger:
             target = None if partition is None else target_of(partition)
             if topic is None or partition is None or target is None:
                 continue
-            if len(records) == self._state.settings.max_changes_per_step:
+            if len(records) == max_changes:
                 return Step(records, is_last=False)
             record = self.change(topic, partition_index, partition, target)
             if record is not None:

@@ -100,9 +100,6 @@ class PartitionIndex:
     def with_elr_member(self, broker_id: int) -> Iterator[PartitionKey]:
         return _iterate(self._by_elr_member.get(broker_id, _NOWHERE))
 
-    def led_by(self, broker_id: int) -> Iterator[PartitionKey]:
-        return _iterate(self._by_leader.get(broker_id, _NOWHERE))
-
     def without_leader(self) -> Iterator[PartitionKey]:
         return _iterate(self._by_leader.get(NO_LEADER, _NOWHERE))
 

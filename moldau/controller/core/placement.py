@@ -12,7 +12,7 @@ from uuid import UUID
 
 from moldau.controller.core.result import Refusal
 from moldau.controller.core.state import ControllerState, Random
-from moldau.metadata.features import supports_directory_assignment
+from moldau.metadata.features import DIRECTORY_ASSIGNMENT_LEVEL
 from moldau.metadata.image import (
     MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
@@ -193,7 +193,7 @@ def new_partition(state: ControllerState, replicas: Sequence[int]) -> PartitionR
     isr = tuple(broker_id for broker_id in replicas if state.is_active(broker_id))
     assert isr, "placement and manual checks leave a live replica"
     directories = (MIGRATING_DIRECTORY,) * len(replicas)
-    if supports_directory_assignment(state.metadata_level):
+    if state.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL:
         directories = tuple(default_directory(state, broker_id) for broker_id in replicas)
     return PartitionRegistration(
         replicas=tuple(replicas), directories=directories, isr=isr, leader=isr[0]

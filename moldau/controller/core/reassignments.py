@@ -22,26 +22,15 @@ from moldau.metadata.image import PartitionRegistration, TopicImage
 from moldau.metadata.image.values import RECOVERING
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p45_alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
-)
-from moldau.protocol.messages.p46_list_partition_reassignments import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingPartitionReassignment,
-    OngoingTopicReassignment,
-)
+from moldau.protocol.messages import p45_alter_partition_reassignments as p45
+from moldau.protocol.messages import p46_list_partition_reassignments as p46
 
 
 def alter_partition_reassignments(
-    state: ControllerState, request: AlterPartitionReassignmentsRequest
-) -> Steps[ControllerResult[AlterPartitionReassignmentsResponse]]:
+    state: ControllerState, request: p45.AlterPartitionReassignmentsRequest
+) -> Steps[ControllerResult[p45.AlterPartitionReassignmentsResponse]]:
     """Start, change or cancel (null) reassignments; each partition on its own."""
-    response = AlterPartitionReassignmentsResponse(
+    response = p45.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
     )
     result = ControllerResult(response)
@@ -54,7 +43,7 @@ def alter_partition_reassignments(
     changer = PartitionChanger(state)
     seen: set[tuple[str, int]] = set()
     for wanted_topic in request.topics:
-        answers = ReassignableTopicResponse(name=wanted_topic.name)
+        answers = p45.ReassignableTopicResponse(name=wanted_topic.name)
         response.responses.append(answers)
         topic = state.topic(wanted_topic.name)
         yield
@@ -75,7 +64,7 @@ def alter_partition_reassignments(
                 if record is not None:
                     result.records.append(record)
             answers.partitions.append(
-                ReassignablePartitionResponse(
+                p45.ReassignablePartitionResponse(
                     partition_index=wanted.partition_index, error_code=error, error_message=message
                 )
             )
@@ -86,7 +75,7 @@ def _reassign(
     state: ControllerState,
     changer: PartitionChanger,
     topic: TopicImage | None,
-    wanted: ReassignablePartition,
+    wanted: p45.ReassignablePartition,
     allow_replication_factor_change: bool,
 ) -> VersionedRecord | None:
     partition = None if topic is None else topic.partitions.get(wanted.partition_index)
@@ -177,19 +166,19 @@ def _without(replicas: Iterable[int], excluded: Sequence[int]) -> list[int]:
 
 
 def list_partition_reassignments(
-    state: ControllerState, request: ListPartitionReassignmentsRequest
-) -> Steps[ControllerResult[ListPartitionReassignmentsResponse]]:
+    state: ControllerState, request: p46.ListPartitionReassignmentsRequest
+) -> Steps[ControllerResult[p46.ListPartitionReassignmentsResponse]]:
     """Which replicas are being moved, of the named partitions or of all (null)."""
-    response = ListPartitionReassignmentsResponse(error_message=None)
-    answers: dict[str, OngoingTopicReassignment] = {}
+    response = p46.ListPartitionReassignmentsResponse(error_message=None)
+    answers: dict[str, p46.OngoingTopicReassignment] = {}
     for topic, partition_index in _asked_for(state, request):
         yield
         partition = topic.partitions.get(partition_index)
         if partition is None or not partition.is_reassigning:
             continue
-        answer = answers.setdefault(topic.name, OngoingTopicReassignment(name=topic.name))
+        answer = answers.setdefault(topic.name, p46.OngoingTopicReassignment(name=topic.name))
         answer.partitions.append(
-            OngoingPartitionReassignment(
+            p46.OngoingPartitionReassignment(
                 partition_index=partition_index,
                 replicas=list(partition.replicas),
                 adding_replicas=list(partition.adding_replicas),
@@ -201,7 +190,7 @@ def list_partition_reassignments(
 
 
 def _asked_for(
-    state: ControllerState, request: ListPartitionReassignmentsRequest
+    state: ControllerState, request: p46.ListPartitionReassignmentsRequest
 ) -> Iterator[tuple[TopicImage, int]]:
     if request.topics is None:
         for topic_id, partition_index in state.index.reassigning():

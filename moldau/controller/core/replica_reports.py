@@ -26,30 +26,13 @@ from moldau.controller.core.partition_changes import PartitionChanger, Partition
 from moldau.controller.core.partition_index import PartitionKey
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
 from moldau.controller.core.state import ControllerState
-from moldau.metadata.features import partition_record_version, supports_directory_assignment
+from moldau.metadata.features import DIRECTORY_ASSIGNMENT_LEVEL, partition_record_version
 from moldau.metadata.image import PartitionRegistration, TopicImage
 from moldau.metadata.image.topics import merge_partition_change
 from moldau.metadata.image.values import LOST_DIRECTORY, RECOVERED, RECOVERING
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p56_alter_partition import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    BrokerState,
-    PartitionData,
-    PartitionDataResponse,
-    TopicDataResponse,
-)
-from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-    DirectoryDataResponse,
-)
-from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
-    PartitionDataResponse as DirectoryPartitionResponse,
-)
-from moldau.protocol.messages.p73_assign_replicas_to_dirs import (
-    TopicDataResponse as DirectoryTopicResponse,
-)
+from moldau.protocol.messages import p56_alter_partition as p56
+from moldau.protocol.messages import p73_assign_replicas_to_dirs as p73
 from moldau.protocol.metadata_records import PartitionChangeRecord
 
 UNCHECKED_BROKER_EPOCH = -1
@@ -57,8 +40,8 @@ UNCHECKED_BROKER_EPOCH = -1
 
 
 def alter_partition(
-    state: ControllerState, request: AlterPartitionRequest
-) -> ControllerResult[AlterPartitionResponse]:
+    state: ControllerState, request: p56.AlterPartitionRequest
+) -> ControllerResult[p56.AlterPartitionResponse]:
     """Take over ISRs and recovery states; each partition on its own.
 
     A leader reports all its partitions at once, which after the loss of a follower may be a great
@@ -66,11 +49,11 @@ def alter_partition(
     """
     leader = state.broker(request.broker_id)
     if leader is None or leader.broker_epoch != request.broker_epoch:
-        return ControllerResult(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-    response = AlterPartitionResponse()
-    pending: list[tuple[TopicDataResponse, PartitionData]] = []
+        return ControllerResult(p56.AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    response = p56.AlterPartitionResponse()
+    pending: list[tuple[p56.TopicDataResponse, p56.PartitionData]] = []
     for wanted_topic in request.topics:
-        answers = TopicDataResponse(topic_id=wanted_topic.topic_id)
+        answers = p56.TopicDataResponse(topic_id=wanted_topic.topic_id)
         response.topics.append(answers)
         pending += [(answers, wanted) for wanted in wanted_topic.partitions]
     return _step(state, request.broker_id, response, iter(pending), set())
@@ -79,10 +62,10 @@ def alter_partition(
 def _step(
     state: ControllerState,
     broker_id: int,
-    response: AlterPartitionResponse,
-    pending: Iterator[tuple[TopicDataResponse, PartitionData]],
+    response: p56.AlterPartitionResponse,
+    pending: Iterator[tuple[p56.TopicDataResponse, p56.PartitionData]],
     seen: set[PartitionKey],
-) -> ControllerResult[AlterPartitionResponse]:
+) -> ControllerResult[p56.AlterPartitionResponse]:
     result = ControllerResult(response)
     changer = PartitionChanger(state)
     looked_at = 0
@@ -110,7 +93,7 @@ def _step(
 
 
 def _check(
-    state: ControllerState, topic: TopicImage, broker_id: int, wanted: PartitionData
+    state: ControllerState, topic: TopicImage, broker_id: int, wanted: p56.PartitionData
 ) -> ErrorCode:
     partition = topic.partitions.get(wanted.partition_index)
     if partition is None:
@@ -142,18 +125,18 @@ def _check(
     return ErrorCode.NONE
 
 
-def _members(wanted: PartitionData) -> list[BrokerState]:
+def _members(wanted: p56.PartitionData) -> list[p56.BrokerState]:
     """The new ISR, whichever version brought it."""
     if wanted.new_isr_with_epochs:
         return wanted.new_isr_with_epochs
     return [
-        BrokerState(broker_id=broker_id, broker_epoch=UNCHECKED_BROKER_EPOCH)
+        p56.BrokerState(broker_id=broker_id, broker_epoch=UNCHECKED_BROKER_EPOCH)
         for broker_id in wanted.new_isr
     ]
 
 
 def _is_legal_recovery(
-    partition: PartitionRegistration, wanted: PartitionData, isr: Sequence[int]
+    partition: PartitionRegistration, wanted: p56.PartitionData, isr: Sequence[int]
 ) -> bool:
     """A recovering leader is alone in the ISR, and no leader goes back to recovering by itself."""
     if wanted.leader_recovery_state == RECOVERED:
@@ -165,7 +148,7 @@ def _is_legal_recovery(
     )
 
 
-def _is_eligible(state: ControllerState, member: BrokerState) -> bool:
+def _is_eligible(state: ControllerState, member: p56.BrokerState) -> bool:
     broker = state.broker(member.broker_id)
     return (
         broker is not None
@@ -175,8 +158,8 @@ def _is_eligible(state: ControllerState, member: BrokerState) -> bool:
 
 
 def _alter(
-    changer: PartitionChanger, metadata_level: int, topic: TopicImage, wanted: PartitionData
-) -> tuple[PartitionDataResponse, VersionedRecord]:
+    changer: PartitionChanger, metadata_level: int, topic: TopicImage, wanted: p56.PartitionData
+) -> tuple[p56.PartitionDataResponse, VersionedRecord]:
     partition = topic.partitions[wanted.partition_index]
     target = PartitionTarget(
         isr=[member.broker_id for member in _members(wanted)],
@@ -195,7 +178,7 @@ def _alter(
         # The new ISR completed a reassignment, and with it the leader epoch grew. The sender has
         # to learn the new state from the log before it asks for anything else.
         return _refused(wanted, ErrorCode.NEW_LEADER_ELECTED), record
-    answer = PartitionDataResponse(
+    answer = p56.PartitionDataResponse(
         partition_index=wanted.partition_index,
         error_code=ErrorCode.NONE,
         leader_id=partition.leader,
@@ -207,32 +190,32 @@ def _alter(
     return answer, record
 
 
-def _refused(wanted: PartitionData, error: ErrorCode) -> PartitionDataResponse:
-    return PartitionDataResponse(partition_index=wanted.partition_index, error_code=error)
+def _refused(wanted: p56.PartitionData, error: ErrorCode) -> p56.PartitionDataResponse:
+    return p56.PartitionDataResponse(partition_index=wanted.partition_index, error_code=error)
 
 
 def assign_replicas_to_directories(
-    state: ControllerState, request: AssignReplicasToDirsRequest
-) -> ControllerResult[AssignReplicasToDirsResponse]:
+    state: ControllerState, request: p73.AssignReplicasToDirsRequest
+) -> ControllerResult[p73.AssignReplicasToDirsResponse]:
     """Note the directories a broker chose for its replicas; each partition on its own."""
     error = state.check_broker_epoch(request.broker_id, request.broker_epoch)
-    if error is ErrorCode.NONE and not supports_directory_assignment(state.metadata_level):
+    if error is ErrorCode.NONE and state.metadata_level < DIRECTORY_ASSIGNMENT_LEVEL:
         error = ErrorCode.UNSUPPORTED_VERSION
-    response = AssignReplicasToDirsResponse(error_code=error)
+    response = p73.AssignReplicasToDirsResponse(error_code=error)
     result = ControllerResult(response)
     if error is not ErrorCode.NONE:
         return result
     changer = PartitionChanger(state)
     for directory in request.directories:
         is_online = state.is_online_directory(directory.id, request.broker_id)
-        directory_answer = DirectoryDataResponse(id=directory.id)
+        directory_answer = p73.DirectoryDataResponse(id=directory.id)
         response.directories.append(directory_answer)
         for topic in directory.topics:
-            topic_answer = DirectoryTopicResponse(topic_id=topic.topic_id)
+            topic_answer = p73.TopicDataResponse(topic_id=topic.topic_id)
             directory_answer.topics.append(topic_answer)
             for partition in topic.partitions:
                 index = partition.partition_index
-                answer = DirectoryPartitionResponse(partition_index=index)
+                answer = p73.PartitionDataResponse(partition_index=index)
                 topic_answer.partitions.append(answer)
                 try:
                     record = _assign(

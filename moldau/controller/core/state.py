@@ -55,40 +55,15 @@ class Random(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """What the controller takes from the node's configuration and keeps while it runs; what may
-    change at run time is in the image. `node_config` gives the defaults behind topic and broker
+    """What the controller is told at its start; what may change at run time is in the image.
+
+    `node_config` has the controller's own keys, and the defaults behind topic and broker
     configuration.
     """
 
-    node_id: int
-    cluster_id: str
     node_config: NodeConfig
-    default_partition_count: int = 1
-    default_replication_factor: int = 1
-    delete_topic_enabled: bool = True
-    broker_session_timeout_ms: int = 9_000
-    auto_leader_rebalance_enabled: bool = True
-    leader_imbalance_check_interval_ms: int = 300_000
-    unclean_leader_election_interval_ms: int = 300_000
+    cluster_id: str
     max_changes_per_step: int = MAX_CHANGES_PER_STEP
-
-    @classmethod
-    def from_node_config(cls, node_config: NodeConfig, cluster_id: str) -> ControllerSettings:
-        return cls(
-            node_id=node_config.node_id,
-            cluster_id=cluster_id,
-            node_config=node_config,
-            default_partition_count=node_config.get_int("num.partitions"),
-            default_replication_factor=node_config.get_int("default.replication.factor"),
-            delete_topic_enabled=node_config.get_boolean("delete.topic.enable"),
-            broker_session_timeout_ms=node_config.get_int("broker.session.timeout.ms"),
-            auto_leader_rebalance_enabled=node_config.get_boolean("auto.leader.rebalance.enable"),
-            leader_imbalance_check_interval_ms=1_000
-            * node_config.get_int("leader.imbalance.check.interval.seconds"),
-            unclean_leader_election_interval_ms=node_config.get_int(
-                "unclean.leader.election.interval.ms"
-            ),
-        )
 
 
 def is_named_directory(directory: UUID, registered: Collection[UUID]) -> bool:
@@ -106,16 +81,6 @@ def is_named_directory(directory: UUID, registered: Collection[UUID]) -> bool:
 
 class ControllerState:
     """What decisions look at. The working image changes only by `replay`, `follow` and `reset`."""
-
-    __slots__ = (
-        "_names_by_collision_key",
-        "image",
-        "index",
-        "leaving",
-        "random",
-        "settings",
-        "voter_ids",
-    )
 
     def __init__(self, settings: ControllerSettings, random: Random) -> None:
         self.settings = settings

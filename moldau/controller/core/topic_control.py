@@ -36,25 +36,9 @@ from moldau.metadata.image.topics import partition_record
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.coordinator_records import INTERNAL_TOPICS
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p19_create_topics import (
-    CreatableTopic,
-    CreatableTopicConfigs,
-    CreatableTopicResult,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from moldau.protocol.messages.p20_delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
-)
-from moldau.protocol.messages.p37_create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-)
+from moldau.protocol.messages import p19_create_topics as p19
+from moldau.protocol.messages import p20_delete_topics as p20
+from moldau.protocol.messages import p37_create_partitions as p37
 from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import (
@@ -75,15 +59,15 @@ class _Batch:
 
     state: ControllerState
     names_by_collision_key: dict[str, str]
-    described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+    described: dict[tuple[tuple[str, str], ...], list[p19.CreatableTopicConfigs]]
     defaults: Callable[[], Values]
 
 
 def create_topics(
-    state: ControllerState, request: CreateTopicsRequest
-) -> Steps[ControllerResult[CreateTopicsResponse]]:
+    state: ControllerState, request: p19.CreateTopicsRequest
+) -> Steps[ControllerResult[p19.CreateTopicsResponse]]:
     """CreateTopics: a topic that is refused leaves the others alone (KIP-4, KIP-525)."""
-    response = CreateTopicsResponse()
+    response = p19.CreateTopicsResponse()
     result = ControllerResult(response)
     if _partition_total(state, request) > MAX_RECORDS_PER_REQUEST:
         too_many = Refusal(
@@ -117,8 +101,8 @@ def create_topics(
 
 
 def _all_refused(
-    request: CreateTopicsRequest, refusal: Refusal
-) -> Steps[list[CreatableTopicResult]]:
+    request: p19.CreateTopicsRequest, refusal: Refusal
+) -> Steps[list[p19.CreatableTopicResult]]:
     results = []
     for topic in request.topics:
         results.append(_refused(topic, refusal))
@@ -126,21 +110,21 @@ def _all_refused(
     return results
 
 
-def _partition_total(state: ControllerState, request: CreateTopicsRequest) -> int:
+def _partition_total(state: ControllerState, request: p19.CreateTopicsRequest) -> int:
     total = 0
     for topic in request.topics:
         if topic.assignments:
             total += len(topic.assignments)
         elif topic.num_partitions == USE_DEFAULT:
-            total += state.settings.default_partition_count
+            total += state.settings.node_config.get_int("num.partitions")
         else:
             total += max(topic.num_partitions, 0)
     return total
 
 
 def _create_topic(
-    batch: _Batch, topic: CreatableTopic
-) -> Steps[tuple[list[VersionedRecord], CreatableTopicResult]]:
+    batch: _Batch, topic: p19.CreatableTopic
+) -> Steps[tuple[list[VersionedRecord], p19.CreatableTopicResult]]:
     _check_name(batch, topic.name)
     configs = _checked_configs(batch, topic)
     placements = yield from _place(batch, topic)
@@ -156,7 +140,7 @@ def _create_topic(
         )
         records.append((config, 0))
     records += yield from _partition_records(state, topic_id, placements)
-    created = CreatableTopicResult(
+    created = p19.CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
         error_code=ErrorCode.NONE,
@@ -201,7 +185,7 @@ def _check_name(batch: _Batch, topic_name: str) -> None:
         )
 
 
-def _checked_configs(batch: _Batch, topic: CreatableTopic) -> dict[str, str]:
+def _checked_configs(batch: _Batch, topic: p19.CreatableTopic) -> dict[str, str]:
     configs: dict[str, str] = {}
     for config in topic.configs:
         if config.name in configs:
@@ -219,18 +203,18 @@ def _checked_configs(batch: _Batch, topic: CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def _place(batch: _Batch, topic: CreatableTopic) -> Steps[list[list[int]]]:
+def _place(batch: _Batch, topic: p19.CreatableTopic) -> Steps[list[list[int]]]:
     if topic.assignments:
         placements = yield from _manual_placement(batch.state, topic)
         return placements
     partition_count = topic.num_partitions
     if partition_count == USE_DEFAULT:
-        partition_count = batch.state.settings.default_partition_count
+        partition_count = batch.state.settings.node_config.get_int("num.partitions")
     if partition_count <= 0:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, "a topic needs at least one partition")
     replication_factor = topic.replication_factor
     if replication_factor == USE_DEFAULT:
-        replication_factor = batch.state.settings.default_replication_factor
+        replication_factor = batch.state.settings.node_config.get_int("default.replication.factor")
     placements = yield from place_replicas(
         batch.state.random,
         usable_brokers(batch.state),
@@ -240,7 +224,7 @@ def _place(batch: _Batch, topic: CreatableTopic) -> Steps[list[list[int]]]:
     return placements
 
 
-def _manual_placement(state: ControllerState, topic: CreatableTopic) -> Steps[list[list[int]]]:
+def _manual_placement(state: ControllerState, topic: p19.CreatableTopic) -> Steps[list[list[int]]]:
     if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
@@ -259,7 +243,7 @@ def _manual_placement(state: ControllerState, topic: CreatableTopic) -> Steps[li
     return placements
 
 
-def _described_configs(batch: _Batch, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:
+def _described_configs(batch: _Batch, overrides: dict[str, str]) -> list[p19.CreatableTopicConfigs]:
     key = tuple(overrides.items())
     if key in batch.described:
         return batch.described[key]  # most topics of a request are alike
@@ -267,7 +251,7 @@ def _described_configs(batch: _Batch, overrides: dict[str, str]) -> list[Creatab
     node_config = batch.state.settings.node_config
     described = describe_topic_config(node_config, cluster_wide, {}, overrides)
     batch.described[key] = [
-        CreatableTopicConfigs(
+        p19.CreatableTopicConfigs(
             name=each.name,
             value=each.value,
             read_only=each.read_only,
@@ -279,19 +263,19 @@ def _described_configs(batch: _Batch, overrides: dict[str, str]) -> list[Creatab
     return batch.described[key]
 
 
-def _refused(topic: CreatableTopic, refusal: Refusal) -> CreatableTopicResult:
-    return CreatableTopicResult(
+def _refused(topic: p19.CreatableTopic, refusal: Refusal) -> p19.CreatableTopicResult:
+    return p19.CreatableTopicResult(
         name=topic.name, error_code=refusal.error, error_message=refusal.message
     )
 
 
 def delete_topics(
-    state: ControllerState, request: DeleteTopicsRequest
-) -> Steps[ControllerResult[DeleteTopicsResponse]]:
+    state: ControllerState, request: p20.DeleteTopicsRequest
+) -> Steps[ControllerResult[p20.DeleteTopicsResponse]]:
     """DeleteTopics by name, or by id (KIP-516); each topic on its own."""
-    response = DeleteTopicsResponse()
+    response = p20.DeleteTopicsResponse()
     result = ControllerResult(response)
-    wanted = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+    wanted = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
     if len(wanted) > MAX_RECORDS_PER_REQUEST:
         refusal = Refusal(
             ErrorCode.POLICY_VIOLATION,
@@ -313,20 +297,20 @@ def delete_topics(
             continue
         result.records.append((RemoveTopicRecord(topic_id=topic.topic_id), 0))
         response.responses.append(
-            DeletableTopicResult(
+            p20.DeletableTopicResult(
                 name=topic.name, topic_id=topic.topic_id, error_code=ErrorCode.NONE
             )
         )
     return result
 
 
-def _topic_id_of(state: ControllerState, wanted: DeleteTopicState) -> UUID | None:
+def _topic_id_of(state: ControllerState, wanted: p20.DeleteTopicState) -> UUID | None:
     topic = None if wanted.name is None else state.topic(wanted.name)
     return wanted.topic_id if topic is None else topic.topic_id
 
 
-def _find_topic(state: ControllerState, wanted: DeleteTopicState) -> TopicImage:
-    if not state.settings.delete_topic_enabled:
+def _find_topic(state: ControllerState, wanted: p20.DeleteTopicState) -> TopicImage:
+    if not state.settings.node_config.get_boolean("delete.topic.enable"):
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if wanted.name is not None and wanted.topic_id != ZERO_UUID:
         raise Refusal(ErrorCode.INVALID_REQUEST, "name a topic or give its id, not both")
@@ -343,8 +327,8 @@ def _find_topic(state: ControllerState, wanted: DeleteTopicState) -> TopicImage:
     return topic
 
 
-def _not_deleted(wanted: DeleteTopicState, refusal: Refusal) -> DeletableTopicResult:
-    return DeletableTopicResult(
+def _not_deleted(wanted: p20.DeleteTopicState, refusal: Refusal) -> p20.DeletableTopicResult:
+    return p20.DeletableTopicResult(
         name=wanted.name,
         topic_id=wanted.topic_id,
         error_code=refusal.error,
@@ -353,15 +337,16 @@ def _not_deleted(wanted: DeleteTopicState, refusal: Refusal) -> DeletableTopicRe
 
 
 def create_partitions(
-    state: ControllerState, request: CreatePartitionsRequest
-) -> Steps[ControllerResult[CreatePartitionsResponse]]:
+    state: ControllerState, request: p37.CreatePartitionsRequest
+) -> Steps[ControllerResult[p37.CreatePartitionsResponse]]:
     """CreatePartitions: grow topics (KIP-195); each on its own."""
-    response = CreatePartitionsResponse()
+    response = p37.CreatePartitionsResponse()
     result = ControllerResult(response)
     named_twice = yield from repeated(topic.name for topic in request.topics)
     added_total = 0
     for wanted in request.topics:
         yield
+        error, message = ErrorCode.NONE, None
         try:
             if wanted.name in named_twice:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
@@ -374,20 +359,19 @@ def create_partitions(
                 )
             records = yield from _new_partitions(state, topic, wanted)
         except Refusal as refusal:
-            answer = CreatePartitionsTopicResult(
-                name=wanted.name, error_code=refusal.error, error_message=refusal.message
-            )
-            response.results.append(answer)
-            continue
-        if not request.validate_only:
-            result.records.extend(records)
+            error, message = refusal.error, refusal.message
+        else:
+            if not request.validate_only:
+                result.records.extend(records)
         response.results.append(
-            CreatePartitionsTopicResult(name=wanted.name, error_code=ErrorCode.NONE)
+            p37.CreatePartitionsTopicResult(
+                name=wanted.name, error_code=error, error_message=message
+            )
         )
     return result
 
 
-def _growing_topic(state: ControllerState, wanted: CreatePartitionsTopic) -> TopicImage:
+def _growing_topic(state: ControllerState, wanted: p37.CreatePartitionsTopic) -> TopicImage:
     topic = state.topic(wanted.name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no topic has this name")
@@ -414,7 +398,7 @@ def _growing_topic(state: ControllerState, wanted: CreatePartitionsTopic) -> Top
 
 
 def _new_partitions(
-    state: ControllerState, topic: TopicImage, wanted: CreatePartitionsTopic
+    state: ControllerState, topic: TopicImage, wanted: p37.CreatePartitionsTopic
 ) -> Steps[list[VersionedRecord]]:
     first_new = len(topic.partitions)
     added = wanted.count - first_new

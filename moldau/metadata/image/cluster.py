@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
     METADATA_VERSION,
     MINIMUM_METADATA_LEVEL,
+    range_entries,
     register_broker_record_version,
-    supports_controller_registration,
 )
 from moldau.metadata.image.overlay import MappingDelta, overlay
 from moldau.metadata.image.values import (
@@ -28,22 +29,8 @@ from moldau.metadata.image.values import (
     InvalidMetadataRecord,
     LevelRange,
 )
-from moldau.protocol.metadata_records import (
-    BrokerRegistrationChangeRecord,
-    FeatureLevelRecord,
-    FenceBrokerRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
-)
-from moldau.protocol.metadata_records.nodes import (
-    BrokerEndpoint,
-    BrokerFeature,
-    ControllerEndpoint,
-    ControllerFeature,
-)
+from moldau.protocol import metadata_records as kinds
+from moldau.protocol.metadata_records import nodes
 from moldau.protocol.schema import Message
 
 
@@ -58,7 +45,7 @@ class ClusterImage:
         version = register_broker_record_version(metadata_level)
         for broker_id in sorted(self.brokers):
             yield _broker_record(self.brokers[broker_id], version), version
-        if supports_controller_registration(metadata_level):
+        if metadata_level >= CONTROLLER_REGISTRATION_LEVEL:
             for controller_id in sorted(self.controllers):
                 yield _controller_record(self.controllers[controller_id]), 0
 
@@ -78,7 +65,7 @@ class ClusterDelta:
             return self.changed_brokers[broker_id]
         return self._image.brokers.get(broker_id)
 
-    def replay_register_broker(self, record: RegisterBrokerRecord) -> None:
+    def replay_register_broker(self, record: kinds.RegisterBrokerRecord) -> None:
         cordoned = record.cordoned_log_dirs
         self.changed_brokers[record.broker_id] = BrokerRegistration(
             broker_id=record.broker_id,
@@ -94,20 +81,22 @@ class ClusterDelta:
             cordoned_directories=None if cordoned is None else tuple(sorted(cordoned)),
         )
 
-    def replay_unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+    def replay_unregister_broker(self, record: kinds.UnregisterBrokerRecord) -> None:
         self._expect(record.broker_id, record.broker_epoch, record)
         self.changed_brokers[record.broker_id] = None
 
-    def replay_fence_broker(self, record: FenceBrokerRecord) -> None:
+    def replay_fence_broker(self, record: kinds.FenceBrokerRecord) -> None:
         """Old form of a fencing."""
         registration = self._expect(record.id, record.epoch, record)
         self.changed_brokers[record.id] = replace(registration, fenced=True)
 
-    def replay_unfence_broker(self, record: UnfenceBrokerRecord) -> None:
+    def replay_unfence_broker(self, record: kinds.UnfenceBrokerRecord) -> None:
         registration = self._expect(record.id, record.epoch, record)
         self.changed_brokers[record.id] = replace(registration, fenced=False)
 
-    def replay_broker_registration_change(self, record: BrokerRegistrationChangeRecord) -> None:
+    def replay_broker_registration_change(
+        self, record: kinds.BrokerRegistrationChangeRecord
+    ) -> None:
         """Fencing (1), unfencing (-1), the begin of a controlled shutdown (1), new directories."""
         registration = self._expect(record.broker_id, record.broker_epoch, record)
         changes: dict[str, Any] = {}
@@ -121,7 +110,7 @@ class ClusterDelta:
             changes["cordoned_directories"] = tuple(sorted(record.cordoned_log_dirs))
         self.changed_brokers[record.broker_id] = replace(registration, **changes)
 
-    def replay_register_controller(self, record: RegisterControllerRecord) -> None:
+    def replay_register_controller(self, record: kinds.RegisterControllerRecord) -> None:
         self.changed_controllers[record.controller_id] = ControllerRegistration(
             controller_id=record.controller_id,
             incarnation_id=record.incarnation_id,
@@ -153,30 +142,36 @@ class ClusterDelta:
         return registration
 
 
-def _listeners(end_points: Sequence[BrokerEndpoint | ControllerEndpoint]) -> Mapping[str, Endpoint]:
+def _listeners(
+    end_points: Sequence[nodes.BrokerEndpoint | nodes.ControllerEndpoint],
+) -> Mapping[str, Endpoint]:
     return {
         each.name: Endpoint(each.host, each.port, each.security_protocol) for each in end_points
     }
 
 
-def _features(features: Sequence[BrokerFeature | ControllerFeature]) -> Mapping[str, LevelRange]:
+def _features(
+    features: Sequence[nodes.BrokerFeature | nodes.ControllerFeature],
+) -> Mapping[str, LevelRange]:
     return {
         each.name: LevelRange(each.min_supported_version, each.max_supported_version)
         for each in features
     }
 
 
-def _broker_record(registration: BrokerRegistration, version: int) -> RegisterBrokerRecord:
+def _broker_record(registration: BrokerRegistration, version: int) -> kinds.RegisterBrokerRecord:
     cordoned: list[UUID] | None = None
     if version >= 4 and registration.cordoned_directories is not None:
         cordoned = list(registration.cordoned_directories)
-    return RegisterBrokerRecord(
+    return kinds.RegisterBrokerRecord(
         broker_id=registration.broker_id,
         is_migrating_zk_broker=version >= 2 and registration.is_migrating_zk_broker,
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
-        end_points=_end_points(registration, BrokerEndpoint),
-        features=_feature_ranges(registration, BrokerFeature),
+        end_points=_end_points(registration, nodes.BrokerEndpoint),
+        features=range_entries(
+            nodes.BrokerFeature, sorted(registration.supported_features.items())
+        ),
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -185,13 +180,15 @@ def _broker_record(registration: BrokerRegistration, version: int) -> RegisterBr
     )
 
 
-def _controller_record(registration: ControllerRegistration) -> RegisterControllerRecord:
-    return RegisterControllerRecord(
+def _controller_record(registration: ControllerRegistration) -> kinds.RegisterControllerRecord:
+    return kinds.RegisterControllerRecord(
         controller_id=registration.controller_id,
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
-        end_points=_end_points(registration, ControllerEndpoint),
-        features=_feature_ranges(registration, ControllerFeature),
+        end_points=_end_points(registration, nodes.ControllerEndpoint),
+        features=range_entries(
+            nodes.ControllerFeature, sorted(registration.supported_features.items())
+        ),
     )
 
 
@@ -208,17 +205,6 @@ def _end_points(registration: _Registration, kind: Callable[..., T]) -> list[T]:
             security_protocol=endpoint.security_protocol,
         )
         for name, endpoint in sorted(registration.listeners.items())
-    ]
-
-
-def _feature_ranges(registration: _Registration, kind: Callable[..., T]) -> list[T]:
-    return [
-        kind(
-            name=name,
-            min_supported_version=levels.minimum_level,
-            max_supported_version=levels.maximum_level,
-        )
-        for name, levels in sorted(registration.supported_features.items())
     ]
 
 
@@ -243,22 +229,19 @@ class FeaturesImage:
         """
         names = sorted(self.finalized_levels, key=lambda name: (name != METADATA_VERSION, name))
         for name in names:
-            yield FeatureLevelRecord(name=name, feature_level=self.finalized_levels[name]), 0
+            yield kinds.FeatureLevelRecord(name=name, feature_level=self.finalized_levels[name]), 0
 
 
-class FeaturesDelta(MappingDelta[str, int]):
+class FeaturesDelta(MappingDelta[str, int, FeaturesImage]):
     """Changes to feature levels; None stands for one that is switched off."""
 
     __slots__ = ()
 
     def __init__(self, image: FeaturesImage) -> None:
-        super().__init__(image.finalized_levels)
+        super().__init__(image.finalized_levels, FeaturesImage)
 
-    def replay_feature_level(self, record: FeatureLevelRecord) -> None:
+    def replay_feature_level(self, record: kinds.FeatureLevelRecord) -> None:
         self.changes[record.name] = record.feature_level or None
-
-    def apply(self) -> FeaturesImage:
-        return FeaturesImage(self.merged())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +252,7 @@ class ProducerIdsImage:
 
     def write(self) -> Iterator[tuple[Message, int]]:
         if self.next_producer_id >= 0:
-            record = ProducerIdsRecord(
+            record = kinds.ProducerIdsRecord(
                 broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id
             )
             yield record, 0
@@ -284,7 +267,7 @@ class ProducerIdsDelta:
         self._image = image
         self.next_producer_id = image.next_producer_id
 
-    def replay_producer_ids(self, record: ProducerIdsRecord) -> None:
+    def replay_producer_ids(self, record: kinds.ProducerIdsRecord) -> None:
         if record.next_producer_id < self.next_producer_id:
             raise InvalidMetadataRecord(
                 f"producer ids go back from {self.next_producer_id}: {record}"

@@ -12,8 +12,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from moldau.metadata.image.overlay import layered, overlay
-from moldau.metadata.steps import Steps
+from moldau.metadata.image.overlay import NestedMappingDelta
 from moldau.protocol.metadata_records import ClientQuotaRecord, ConfigRecord
 from moldau.protocol.metadata_records.cluster import EntityData
 from moldau.protocol.schema import Message
@@ -69,42 +68,23 @@ class ConfigsImage:
                 )
 
 
-class ConfigsDelta:
-    """Changed keys by resource; None stands for a key that was removed."""
+class ConfigsDelta(NestedMappingDelta[ConfigResource, str, ConfigsImage]):
+    """Changed keys by resource."""
 
-    __slots__ = ("_image", "changes")
+    __slots__ = ()
 
     def __init__(self, image: ConfigsImage) -> None:
-        self._image = image
-        self.changes: dict[ConfigResource, dict[str, str | None]] = {}
+        super().__init__(image.configs_by_resource, ConfigsImage)
 
     def replay_config(self, record: ConfigRecord) -> None:
         resource = ConfigResource(record.resource_type, record.resource_name)
         self.changes.setdefault(resource, {})[record.name] = record.value
 
     def remove_topic(self, topic_name: str) -> None:
-        """A deleted topic takes its configuration with it; the log has no records for that."""
         resource = ConfigResource(ConfigResourceType.TOPIC, topic_name)
-        keys = {
-            **self._image.configs_by_resource.get(resource, {}),
-            **self.changes.get(resource, {}),
-        }
+        keys = {**self._base.get(resource, {}), **self.changes.get(resource, {})}
         if keys:
             self.changes[resource] = dict.fromkeys(keys)
-
-    def finish_snapshot(self) -> None:
-        for resource, config in self._image.configs_by_resource.items():
-            changes = self.changes.setdefault(resource, {})
-            for key in config:
-                changes.setdefault(key, None)
-
-    def apply(self) -> Steps[ConfigsImage]:
-        old = self._image.configs_by_resource
-        by_resource: dict[ConfigResource, Mapping[str, str] | None] = {}
-        for resource, changes in self.changes.items():
-            by_resource[resource] = overlay(old.get(resource, _NO_CONFIG), changes) or None
-            yield
-        return ConfigsImage(layered(old, by_resource))
 
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
@@ -128,14 +108,13 @@ class ClientQuotasImage:
                 yield ClientQuotaRecord(entity=parts, key=key, value=value, remove=False), 0
 
 
-class ClientQuotasDelta:
-    """Changed quotas by entity; None stands for one that was removed."""
+class ClientQuotasDelta(NestedMappingDelta[QuotaEntity, float, ClientQuotasImage]):
+    """Changed quotas by entity."""
 
-    __slots__ = ("_image", "changes")
+    __slots__ = ()
 
     def __init__(self, image: ClientQuotasImage) -> None:
-        self._image = image
-        self.changes: dict[QuotaEntity, dict[str, float | None]] = {}
+        super().__init__(image.quotas_by_entity, ClientQuotasImage)
 
     def replay_client_quota(self, record: ClientQuotaRecord) -> None:
         entity = tuple(
@@ -143,20 +122,6 @@ class ClientQuotasDelta:
         )
         changes = self.changes.setdefault(entity, {})
         changes[record.key] = None if record.remove else record.value
-
-    def finish_snapshot(self) -> None:
-        for entity, quotas in self._image.quotas_by_entity.items():
-            changes = self.changes.setdefault(entity, {})
-            for key in quotas:
-                changes.setdefault(key, None)
-
-    def apply(self) -> ClientQuotasImage:
-        old = self._image.quotas_by_entity
-        by_entity = {
-            entity: overlay(old.get(entity, {}), changes) or None
-            for entity, changes in self.changes.items()
-        }
-        return ClientQuotasImage(overlay(old, by_entity))
 
 
 def _part_key(part: tuple[str, str | None]) -> tuple[str, bool, str]:

@@ -42,11 +42,6 @@ from moldau.metadata.image.topics import TopicsDelta, TopicsImage
 from moldau.metadata.image.values import InvalidMetadataRecord, Provenance
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol import metadata_records as kinds
-from moldau.protocol.metadata_records import (
-    AbortTransactionRecord,
-    BeginTransactionRecord,
-    EndTransactionRecord,
-)
 from moldau.protocol.schema import Message
 
 
@@ -159,7 +154,9 @@ class MetadataDelta:
         self.record_count += 1
         if type(record) is kinds.RemoveTopicRecord:
             self.touched.add(part)
-            self.replay_remove_topic(record)
+            # A deleted topic takes its configuration along; the log has no records for that.
+            self.touched.add("configs_delta")
+            self.configs_delta.remove_topic(self.topics_delta.replay_remove_topic(record))
         elif part:
             self.touched.add(part)
             method(getattr(self, part), record)
@@ -191,12 +188,6 @@ class MetadataDelta:
                 applied = yield from applied
             parts[image_name] = applied
         return MetadataImage(provenance=provenance, **parts)
-
-    def replay_remove_topic(self, record: kinds.RemoveTopicRecord) -> None:
-        """A deleted topic takes its configuration along; the log has no records for that."""
-        topic_name = self.topics_delta.replay_remove_topic(record)
-        self.touched.add("configs_delta")
-        self.configs_delta.remove_topic(topic_name)
 
 
 _PARTS: Final = {
@@ -288,14 +279,14 @@ class TransactionFilter:
         ready: list[Message] = []
         for record in records:
             kind = type(record)
-            if kind is BeginTransactionRecord:
+            if kind is kinds.BeginTransactionRecord:
                 if self._held is not None:
                     raise InvalidMetadataRecord("a metadata transaction begins inside another")
                 self._held = []
-            elif kind is EndTransactionRecord or kind is AbortTransactionRecord:
+            elif kind is kinds.EndTransactionRecord or kind is kinds.AbortTransactionRecord:
                 if self._held is None:
                     raise InvalidMetadataRecord(f"no metadata transaction is open: {record}")
-                if kind is EndTransactionRecord:
+                if kind is kinds.EndTransactionRecord:
                     ready.extend(self._held)
                 self._held = None
             elif self._held is None:

@@ -6,12 +6,15 @@ holds never changes, however it lies in memory.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Final, Generic, TypeVar, cast, overload
+
+from moldau.metadata.steps import Steps
 
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
+ImageT = TypeVar("ImageT")
 
 ALWAYS_COPIED: Final = 1_000
 """A mapping of up to so many entries is copied for each change: 10 microseconds, and the fastest
@@ -37,13 +40,14 @@ def overlay(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]
     return merged
 
 
-class MappingDelta(Generic[K, V]):
-    """Changed entries of a mapping; None stands for one that was removed."""
+class MappingDelta(Generic[K, V, ImageT]):
+    """Changed entries of an image's mapping; None stands for one that was removed."""
 
-    __slots__ = ("_base", "changes")
+    __slots__ = ("_base", "_make_image", "changes")
 
-    def __init__(self, base: Mapping[K, V]) -> None:
+    def __init__(self, base: Mapping[K, V], make_image: Callable[[Mapping[K, V]], ImageT]) -> None:
         self._base = base
+        self._make_image = make_image
         self.changes: dict[K, V | None] = {}
 
     def get(self, key: K) -> V | None:
@@ -54,8 +58,38 @@ class MappingDelta(Generic[K, V]):
         for key in self._base:
             self.changes.setdefault(key, None)
 
-    def merged(self) -> Mapping[K, V]:
-        return overlay(self._base, self.changes)
+    def apply(self) -> ImageT:
+        return self._make_image(overlay(self._base, self.changes))
+
+
+class NestedMappingDelta(Generic[K, V, ImageT]):
+    """Changed entries of the mappings in an image's mapping; None stands for one that was removed.
+    A mapping without entries is absent.
+    """
+
+    __slots__ = ("_base", "_make_image", "changes")
+
+    def __init__(
+        self,
+        base: Mapping[K, Mapping[str, V]],
+        make_image: Callable[[Mapping[K, Mapping[str, V]]], ImageT],
+    ) -> None:
+        self._base = base
+        self._make_image = make_image
+        self.changes: dict[K, dict[str, V | None]] = {}
+
+    def finish_snapshot(self) -> None:
+        for key, entries in self._base.items():
+            changes = self.changes.setdefault(key, {})
+            for name in entries:
+                changes.setdefault(name, None)
+
+    def apply(self) -> Steps[ImageT]:
+        merged: dict[K, Mapping[str, V] | None] = {}
+        for key, changes in self.changes.items():
+            merged[key] = overlay(self._base.get(key, {}), changes) or None
+            yield
+        return self._make_image(layered(self._base, merged))
 
 
 def layered(base: Mapping[K, V], changes: Mapping[K, V | None]) -> Mapping[K, V]:

@@ -13,14 +13,7 @@ from uuid import UUID
 
 from moldau.metadata.image.overlay import MappingDelta
 from moldau.metadata.image.values import InvalidMetadataRecord
-from moldau.protocol.metadata_records import (
-    AccessControlEntryRecord,
-    DelegationTokenRecord,
-    RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord,
-    RemoveUserScramCredentialRecord,
-    UserScramCredentialRecord,
-)
+from moldau.protocol import metadata_records as kinds
 from moldau.protocol.schema import Message
 
 
@@ -45,18 +38,18 @@ class AclsImage:
     def write(self) -> Iterator[tuple[Message, int]]:
         for entry_id in sorted(self.entries_by_id):
             entry = self.entries_by_id[entry_id]
-            yield AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0
+            yield kinds.AccessControlEntryRecord(id=entry_id, **entry._asdict()), 0
 
 
-class AclsDelta(MappingDelta[UUID, AccessControlEntry]):
+class AclsDelta(MappingDelta[UUID, AccessControlEntry, AclsImage]):
     """Changed rules."""
 
     __slots__ = ()
 
     def __init__(self, image: AclsImage) -> None:
-        super().__init__(image.entries_by_id)
+        super().__init__(image.entries_by_id, AclsImage)
 
-    def replay_access_control_entry(self, record: AccessControlEntryRecord) -> None:
+    def replay_access_control_entry(self, record: kinds.AccessControlEntryRecord) -> None:
         self.changes[record.id] = AccessControlEntry(
             record.resource_type,
             record.resource_name,
@@ -67,13 +60,12 @@ class AclsDelta(MappingDelta[UUID, AccessControlEntry]):
             record.permission_type,
         )
 
-    def replay_remove_access_control_entry(self, record: RemoveAccessControlEntryRecord) -> None:
+    def replay_remove_access_control_entry(
+        self, record: kinds.RemoveAccessControlEntryRecord
+    ) -> None:
         if self.get(record.id) is None:
             raise InvalidMetadataRecord(f"no such rule: {record}")
         self.changes[record.id] = None
-
-    def apply(self) -> AclsImage:
-        return AclsImage(self.merged())
 
 
 class ScramKey(NamedTuple):
@@ -102,7 +94,7 @@ class ScramImage:
     def write(self) -> Iterator[tuple[Message, int]]:
         for key in sorted(self.credentials):
             credential = self.credentials[key]
-            record = UserScramCredentialRecord(
+            record = kinds.UserScramCredentialRecord(
                 name=key.user,
                 mechanism=key.mechanism,
                 salt=credential.salt,
@@ -113,15 +105,15 @@ class ScramImage:
             yield record, 0
 
 
-class ScramDelta(MappingDelta[ScramKey, ScramCredential]):
+class ScramDelta(MappingDelta[ScramKey, ScramCredential, ScramImage]):
     """Changed credentials."""
 
     __slots__ = ()
 
     def __init__(self, image: ScramImage) -> None:
-        super().__init__(image.credentials)
+        super().__init__(image.credentials, ScramImage)
 
-    def replay_user_scram_credential(self, record: UserScramCredentialRecord) -> None:
+    def replay_user_scram_credential(self, record: kinds.UserScramCredentialRecord) -> None:
         self.changes[ScramKey(record.name, record.mechanism)] = ScramCredential(
             bytes(record.salt),
             bytes(record.stored_key),
@@ -129,11 +121,10 @@ class ScramDelta(MappingDelta[ScramKey, ScramCredential]):
             record.iterations,
         )
 
-    def replay_remove_user_scram_credential(self, record: RemoveUserScramCredentialRecord) -> None:
+    def replay_remove_user_scram_credential(
+        self, record: kinds.RemoveUserScramCredentialRecord
+    ) -> None:
         self.changes[ScramKey(record.name, record.mechanism)] = None
-
-    def apply(self) -> ScramImage:
-        return ScramImage(self.merged())
 
 
 class DelegationToken(NamedTuple):
@@ -156,7 +147,7 @@ class DelegationTokensImage:
     def write(self) -> Iterator[tuple[Message, int]]:
         for token_id in sorted(self.tokens_by_id):
             token = self.tokens_by_id[token_id]
-            record = DelegationTokenRecord(
+            record = kinds.DelegationTokenRecord(
                 owner=token.owner,
                 requester=token.requester,
                 renewers=list(token.renewers),
@@ -168,15 +159,15 @@ class DelegationTokensImage:
             yield record, 0
 
 
-class DelegationTokensDelta(MappingDelta[str, DelegationToken]):
+class DelegationTokensDelta(MappingDelta[str, DelegationToken, DelegationTokensImage]):
     """Changed tokens."""
 
     __slots__ = ()
 
     def __init__(self, image: DelegationTokensImage) -> None:
-        super().__init__(image.tokens_by_id)
+        super().__init__(image.tokens_by_id, DelegationTokensImage)
 
-    def replay_delegation_token(self, record: DelegationTokenRecord) -> None:
+    def replay_delegation_token(self, record: kinds.DelegationTokenRecord) -> None:
         self.changes[record.token_id] = DelegationToken(
             record.owner,
             record.requester,
@@ -186,8 +177,5 @@ class DelegationTokensDelta(MappingDelta[str, DelegationToken]):
             record.expiration_timestamp,
         )
 
-    def replay_remove_delegation_token(self, record: RemoveDelegationTokenRecord) -> None:
+    def replay_remove_delegation_token(self, record: kinds.RemoveDelegationTokenRecord) -> None:
         self.changes[record.token_id] = None
-
-    def apply(self) -> DelegationTokensImage:
-        return DelegationTokensImage(self.merged())

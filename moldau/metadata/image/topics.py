@@ -22,13 +22,7 @@ from moldau.metadata.image.values import (
     PartitionRegistration,
 )
 from moldau.metadata.steps import Steps
-from moldau.protocol.metadata_records import (
-    ClearElrRecord,
-    PartitionChangeRecord,
-    PartitionRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-)
+from moldau.protocol import metadata_records as kinds
 from moldau.protocol.schema import Message
 from moldau.protocol.types import TopicPartition
 
@@ -57,7 +51,7 @@ class TopicsImage:
         version = partition_record_version(metadata_level)
         for name in sorted(self.topics_by_name):
             topic = self.topics_by_name[name]
-            yield TopicRecord(name=name, topic_id=topic.topic_id), 0
+            yield kinds.TopicRecord(name=name, topic_id=topic.topic_id), 0
             for partition_index in sorted(topic.partitions):
                 registration = topic.partitions[partition_index]
                 yield (
@@ -68,9 +62,9 @@ class TopicsImage:
 
 def partition_record(
     topic_id: UUID, partition_index: int, registration: PartitionRegistration, version: int
-) -> PartitionRecord:
+) -> kinds.PartitionRecord:
     """The PartitionRecord that creates `registration`; what `version` cannot carry is left out."""
-    return PartitionRecord(
+    return kinds.PartitionRecord(
         partition_id=partition_index,
         topic_id=topic_id,
         replicas=list(registration.replicas),
@@ -161,7 +155,7 @@ class TopicsDelta:
     def created(self) -> dict[UUID, TopicDelta]:
         return {topic_id: each for topic_id, each in self.changed.items() if each.created}
 
-    def replay_topic(self, record: TopicRecord) -> None:
+    def replay_topic(self, record: kinds.TopicRecord) -> None:
         """A new topic, or one that a snapshot repeats."""
         old = self._image.topics_by_id.get(record.topic_id)
         topic = TopicImage(record.name, record.topic_id, {})
@@ -169,7 +163,7 @@ class TopicsDelta:
         self._created_by_name[record.name] = record.topic_id
         self.deleted.pop(record.topic_id, None)
 
-    def replay_partition(self, record: PartitionRecord) -> None:
+    def replay_partition(self, record: kinds.PartitionRecord) -> None:
         replicas = tuple(record.replicas)
         directories = tuple(record.directories) or (MIGRATING_DIRECTORY,) * len(replicas)
         if len(directories) != len(replicas):
@@ -191,14 +185,14 @@ class TopicsDelta:
             )
         )
 
-    def replay_partition_change(self, record: PartitionChangeRecord) -> None:
+    def replay_partition_change(self, record: kinds.PartitionChangeRecord) -> None:
         topic = self._change(record.topic_id, record)
         old = topic.partition(record.partition_id)
         if old is None:
             raise InvalidMetadataRecord(f"no such partition: {record}")
         topic.partition_changes[record.partition_id] = merge_partition_change(old, record)
 
-    def replay_remove_topic(self, record: RemoveTopicRecord) -> str:
+    def replay_remove_topic(self, record: kinds.RemoveTopicRecord) -> str:
         """A topic is deleted with all its partitions; returns its name."""
         delta = self.changed.pop(record.topic_id, None)
         topic = self._image.topics_by_id.get(record.topic_id)
@@ -212,7 +206,7 @@ class TopicsDelta:
         assert delta is not None
         return delta.name
 
-    def replay_clear_elr(self, record: ClearElrRecord) -> None:
+    def replay_clear_elr(self, record: kinds.ClearElrRecord) -> None:
         """Forget the eligible leader replicas of one topic, or of all when no name is given."""
         if record.topic_name:
             topic_id = self._topic_id(record.topic_name)
@@ -296,7 +290,7 @@ class TopicsDelta:
 
 
 def merge_partition_change(
-    old: PartitionRegistration, record: PartitionChangeRecord
+    old: PartitionRegistration, record: kinds.PartitionChangeRecord
 ) -> PartitionRegistration:
     """The partition after `record`; absent fields (null, -2 for the leader, -1 for the state) keep
     theirs.

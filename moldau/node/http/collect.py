@@ -16,7 +16,7 @@ from typing import Final
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import MetadataImage
 from moldau.node.http.metrics import Sample
-from moldau.server.server import Server
+from moldau.server.server_connection import ConnectionGroup
 from moldau.storage.cleaner.log_cleaner import CLEANER_MANAGER, LogCleaner
 from moldau.storage.log import Log
 
@@ -72,20 +72,20 @@ def total_samples(totals: LogTotals) -> list[Sample]:
     ]
 
 
-def server_samples(server: Server) -> list[Sample]:
+def server_samples(connections: ConnectionGroup) -> list[Sample]:
     """Connections, bytes, requests under way and their memory; on the data loop."""
-    queued = sum(connection.in_flight_count for connection in server.connections)
+    queued = sum(connection.in_flight_count for connection in connections)
     return [
-        _gauge(CONNECTIONS + "connection-count", server.connection_count),
-        _counter(CONNECTIONS + "connection-creation", server.connections_created_count),
-        _counter(CONNECTIONS + "connection-rejected", server.connections_rejected_count),
-        _counter(CONNECTIONS + "incoming-byte", server.bytes_received),
-        _counter(CONNECTIONS + "outgoing-byte", server.bytes_sent),
+        _gauge(CONNECTIONS + "connection-count", len(connections)),
+        _counter(CONNECTIONS + "connection-creation", connections.created_count),
+        _counter(CONNECTIONS + "connection-rejected", connections.rejected_count),
+        _counter(CONNECTIONS + "incoming-byte", connections.bytes_received),
+        _counter(CONNECTIONS + "outgoing-byte", connections.bytes_sent),
         _gauge("kafka.network:type=RequestChannel,name=RequestQueueSize", queued),
-        _gauge(SOCKET_SERVER + "MemoryPoolUsed", server.memory.reserved_bytes),
+        _gauge(SOCKET_SERVER + "MemoryPoolUsed", connections.memory.reserved_bytes),
         _gauge(
             SOCKET_SERVER + "MemoryPoolAvailable",
-            max(server.memory.limit_bytes - server.memory.reserved_bytes, 0),
+            max(connections.memory.limit_bytes - connections.memory.reserved_bytes, 0),
         ),
     ]
 

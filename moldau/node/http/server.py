@@ -150,7 +150,7 @@ class HttpListener:
         samples += self._loop_load.samples()
         server, services = self._server(), self._services()
         if server is not None:
-            samples += await self._on_data_loop(collect.server_samples, server)
+            samples += await self._on_data_loop(collect.server_samples, server.connections)
         if services is not None:
             samples += collect.image_samples(services.metadata.image, time.time() * 1000)
             samples += collect.directory_samples(services)
@@ -194,7 +194,8 @@ class HttpListener:
 
     async def _metadata(self, _request: web.Request) -> web.Response:
         # The image never changes: its digest, which takes long for a big one, is made right here.
-        return _json(views.metadata(await self._show(views.current_image)))
+        image = await self._show(lambda services: services.metadata.image)
+        return _json(views.metadata(image))
 
     async def _topics(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "")

@@ -60,10 +60,6 @@ def topics(services: BrokerServices, after: str = "") -> Document:
     }
 
 
-def current_image(services: BrokerServices) -> MetadataImage:
-    return services.metadata.image
-
-
 def metadata(image: MetadataImage) -> Document:
     """Up to where the metadata log has been applied, and the digest of what came out of it: equal
     on every broker that has applied as much. In any thread.

@@ -139,16 +139,9 @@ def enhance() -> None:
         )
 
 
-def set_level(logger_name: str, level: str | int) -> None:
-    """Change one logger's level ("moldau" for all, "moldau.storage", …; "UNSET" to inherit again).
-
-    Raises ValueError for a level that does not exist or a logger that is not ours.
-    """
-    if logger_name != ROOT and not logger_name.startswith(ROOT + "."):
-        raise ValueError(f"{logger_name!r} is not one of our loggers ({ROOT}.…)")
-    logging.getLogger(logger_name).setLevel(
-        logging.NOTSET if level == "UNSET" else _parse_level(level)
-    )
+def set_level(level: str | int) -> None:
+    """Change the level of all our loggers. Raises ValueError for a level that does not exist."""
+    logging.getLogger(ROOT).setLevel(_parse_level(level))
 
 
 class RateLimitedLog:

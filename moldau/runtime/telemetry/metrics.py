@@ -27,7 +27,7 @@ DEFAULT_BUCKETS_MS: Final = (
 """Upper bounds of a histogram of milliseconds."""
 
 METER_TICK_MS: Final = 5000.0
-"""Meters fold their counts into the rates this often, as the well-known exponential meters do."""
+"""Meters fold their counts into the rate this often, as the well-known exponential meters do."""
 
 LabelValues: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -68,9 +68,9 @@ class Gauge:
 
 
 class Histogram:
-    """Counts of observations by bucket; percentiles are interpolated inside a bucket."""
+    """Counts of observations by bucket."""
 
-    __slots__ = ("bounds", "count", "counts", "maximum", "total")
+    __slots__ = ("bounds", "count", "counts", "total")
     kind: Final = "histogram"
 
     def __init__(self, bounds: tuple[float, ...] = DEFAULT_BUCKETS_MS) -> None:
@@ -80,57 +80,36 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.count = 0
         self.total = 0.0
-        self.maximum = 0.0
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.count += 1
         self.total += value
-        if value > self.maximum:
-            self.maximum = value
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count if self.count else 0.0
-
-    def percentile(self, fraction: float) -> float:
-        """The value below which `fraction` (0 to 1) of the observations lie, 0 without any."""
-        if not self.count:
-            return 0.0
-        rank = fraction * self.count
-        seen = 0
-        lower = 0.0
-        for bound, count in zip((*self.bounds, self.maximum), self.counts, strict=True):
-            upper = min(bound, self.maximum)
-            if count and seen + count >= rank:
-                return lower + (upper - lower) * max(rank - seen, 0.0) / count
-            seen += count
-            lower = upper
-        return self.maximum
 
 
 class Meter:
-    """A rate of events: a total, and exponentially weighted rates per second."""
+    """A rate of events: a total, and the rate per second of the last minute, whose weight fades
+    exponentially.
+    """
 
-    __slots__ = ("_folded", "_last_tick_ms", "_now_ms", "_rates", "count")
+    __slots__ = ("_folded", "_last_tick_ms", "_now_ms", "_rate", "count")
     kind: Final = "meter"
-    _MINUTES: Final = (1.0, 5.0, 15.0)
 
     def __init__(self, monotonic_ms: Callable[[], float]) -> None:
         self.count = 0
         self._now_ms = monotonic_ms
         self._last_tick_ms = monotonic_ms()
         self._folded = 0
-        self._rates: list[float] | None = None
+        self._rate: float | None = None
 
     def mark(self, amount: int = 1) -> None:
         """Count events. Hot code may add to `count` directly."""
         self.count += amount
 
-    def rate(self, minutes: float = 1.0) -> float:
-        """Events per second, averaged over the last 1, 5 or 15 minutes with fading weight."""
+    def rate(self) -> float:
+        """Events per second, averaged over the last minute with fading weight."""
         self._fold()
-        return 0.0 if self._rates is None else self._rates[self._MINUTES.index(minutes)]
+        return self._rate or 0.0
 
     @property
     def value(self) -> int:
@@ -143,12 +122,10 @@ class Meter:
         self._last_tick_ms += elapsed
         recent = (self.count - self._folded) * 1000.0 / elapsed
         self._folded = self.count
-        if self._rates is None:
-            self._rates = [recent] * len(self._MINUTES)
-            return
-        for index, minutes in enumerate(self._MINUTES):
-            weight = 1.0 - math.exp(-elapsed / (minutes * 60_000.0))
-            self._rates[index] += weight * (recent - self._rates[index])
+        if self._rate is None:
+            self._rate = recent
+        else:
+            self._rate += (1.0 - math.exp(-elapsed / 60_000.0)) * (recent - self._rate)
 
 
 Instrument: TypeAlias = Counter | Gauge | Histogram | Meter
@@ -175,19 +152,12 @@ class _Family:
 class Registry:
     """All metrics of one process. Ask once and keep the instrument; asking is not for hot paths."""
 
-    __slots__ = ("_families", "_monotonic_ms", "max_series_per_name", "overflow_count")
+    __slots__ = ("_families", "_monotonic_ms")
 
-    def __init__(
-        self,
-        monotonic_ms: Callable[[], float],
-        *,
-        max_series_per_name: int = MAX_SERIES_PER_NAME,
-    ) -> None:
+    def __init__(self, monotonic_ms: Callable[[], float]) -> None:
         """`monotonic_ms` is the clock's, for the meters."""
         self._families: dict[str, _Family] = {}
         self._monotonic_ms = monotonic_ms
-        self.max_series_per_name = max_series_per_name
-        self.overflow_count = 0
 
     def counter(self, name: str, **labels: str) -> Counter:
         return self._get(Counter, name, Counter, labels)
@@ -234,8 +204,7 @@ class Registry:
         key = _key(labels)
         instrument = family.series.get(key)
         if instrument is None:
-            if len(family.series) >= self.max_series_per_name:
-                self.overflow_count += 1
+            if len(family.series) >= MAX_SERIES_PER_NAME:
                 key = _key(dict.fromkeys(labels, OVERFLOW_LABEL))
                 instrument = family.series.get(key)
             if instrument is None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 from contextlib import closing
 
 from moldau.protocol.records import LOG_OVERHEAD, BatchHeader
-from moldau.runtime.filesystem import File, Filesystem
+from moldau.runtime.files import File
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import scan_headers
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, encode_entries
 from moldau.storage.segment import (

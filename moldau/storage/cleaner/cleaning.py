@@ -19,7 +19,8 @@ from moldau.protocol.records import (
     RecordColumns,
     decode_columns,
 )
-from moldau.runtime.filesystem import File, Filesystem
+from moldau.runtime.files import File
+from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import scan_headers, scan_verified
 from moldau.storage.cleaner.batch_filter import BatchFate, BatchFilter, TransactionWalk
 from moldau.storage.cleaner.cleaned_segment import (

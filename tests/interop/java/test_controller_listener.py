@@ -41,10 +41,11 @@ async def cluster(java: JavaTools, tmp_path: Path) -> AsyncIterator[Cluster]:
     await made.start()
     await made.channel.forward(UpdateFeaturesRequest(), "User:a", CLIENT)  # a controller leads
     # The tools ask any controller: one that has not replayed the first records knows no features.
-    end = made.nodes[made.active].committed_end_offset
+    own = [made.nodes[each].own_controller for each in CONTROLLERS]
+    end = made.nodes[made.active].own_controller.committed_end_offset()
 
     async def have_caught_up() -> bool:
-        return all(made.nodes[each].committed_end_offset >= end for each in CONTROLLERS)
+        return all(each.committed_end_offset() >= end for each in own)
 
     await wait_until_async(have_caught_up, what="every controller has the first records")
     yield made

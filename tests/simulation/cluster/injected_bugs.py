@@ -13,7 +13,7 @@ from moldau.controller.core import cluster_control
 from moldau.controller.core.cluster_control import ClusterControl
 from moldau.controller.core.controller_core import HANDLERS, ControllerCore
 from moldau.controller.core.partition_changes import Step
-from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
+from moldau.protocol.api_keys import ApiKey
 from moldau.raft.core.effects import Persist
 from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
@@ -89,8 +89,8 @@ def producer_ids_twice(patch: Patch) -> None:
             record.next_producer_id -= 500
         return result
 
-    original = HANDLERS[AllocateProducerIdsRequest]
-    patch.setitem(HANDLERS, AllocateProducerIdsRequest, allocate)
+    original = HANDLERS[ApiKey.ALLOCATE_PRODUCER_IDS]
+    patch.setitem(HANDLERS, ApiKey.ALLOCATE_PRODUCER_IDS, allocate)
 
 
 def second_broker_epoch(patch: Patch) -> None:

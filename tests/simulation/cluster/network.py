@@ -379,11 +379,9 @@ class SimulatedNetwork:
         host: str,
         port: int,
         *,
-        ssl_context: ssl.SSLContext | None = None,
         backlog: int = 50,
         receive_buffer_bytes: int = -1,
     ) -> _Listener:
-        assert ssl_context is None, "no TLS in a simulation"
         assert port > 0, "simulated listeners have fixed ports"
         listener = _Listener(self._process, protocol_factory, self._host, port, self._fabric)
         self._fabric.add_listener(listener)

@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from moldau.config import NodeConfig
-from moldau.controller import (
-    Controller,
-    ControllerCore,
-    ControllerSettings,
-    SnapshotPolicy,
-)
 from moldau.controller.apis import ControllerApis, LongWork
+from moldau.controller.controller import Controller, SnapshotPolicy
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.controller.registration import ControllerRegistrationManager
@@ -342,7 +339,7 @@ class ControllerNode:
         bootstrap: list[tuple[Message, int]],
     ) -> Controller:
         tap: Any = LogTap(log, self, process.name)
-        settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
+        settings = ControllerSettings(config, CLUSTER_ID)
         if self.world.max_changes_per_step is not None:
             settings = replace(settings, max_changes_per_step=self.world.max_changes_per_step)
         return Controller(

@@ -20,13 +20,13 @@ from moldau.protocol.records import (
     iter_batches,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
 from moldau.storage.cleaner.job import CleaningEvent, CleaningJob
 from moldau.storage.cleaner.workers import CleaningRun, InlineWorker
 from moldau.storage.log import Log
 from moldau.storage.log_config import CleanerSettings, LogConfig
 from moldau.storage.log_manager import LogManager
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 from tests.storage.storage_fixtures import START_MS, format_directory, make_manager, topic_id
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.log import Log
+from tests.kit.manual_clock import ManualClock
 from tests.storage.cleaner.cleaner_bench import COMPACTED, PARTITION, batches_of, committed
 from tests.storage.cleaner.test_cleaning_model import Run
 from tests.storage.log_fixtures import START_MS

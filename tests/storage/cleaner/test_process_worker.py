@@ -14,7 +14,6 @@ import pytest
 import uvloop
 
 from moldau.runtime.child_process import ChildProcess, command_of
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.cleaner.job import (
     CleaningDone,
@@ -29,6 +28,7 @@ from moldau.storage.cleaner.log_cleaner import swap_in
 from moldau.storage.cleaner.workers import CHILD, CleaningRun, InlineWorker, ProcessWorker
 from moldau.storage.log import Log
 from moldau.testing import wait_until_async
+from tests.kit.manual_clock import ManualClock
 from tests.storage.cleaner.cleaner_bench import COMPACTED, PARTITION, batches_of, committed
 from tests.storage.log_fixtures import START_MS
 from tests.storage.storage_fixtures import batch

@@ -44,17 +44,18 @@ from moldau.protocol.metadata_records import (
 from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
-from moldau.runtime.filesystem import FileRegion, Filesystem, OsFilesystem
+from moldau.runtime.files import FileRegion
+from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
-from moldau.server.authorizer import AllowAllAuthorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.request_router import RequestRouter
 from moldau.storage.log_config import LogConfig, LogManagerSettings
 from moldau.storage.log_directory import open_log_directories
 from moldau.storage.log_manager import LogManager
 from moldau.testing.waiting import wait_until_async
+from tests.kit.manual_clock import ManualClock
 from tests.storage.storage_fixtures import format_log_directory
 from tests.unit.broker.scripted_channel import ScriptedChannel
 
@@ -246,7 +247,7 @@ class DataPath:
         self.metadata = FakeMetadata()
         self.random = random.Random(1)
         self.max_sessions = max_sessions
-        self.authorizer = authorizer or AllowAllAuthorizer()
+        self.authorizer = authorizer or Authorizer()
         self.quotas = quotas
         self.connection = FakeConnection()
         self.allocator = CountingProducerIds()

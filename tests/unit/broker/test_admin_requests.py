@@ -36,7 +36,7 @@ from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, Topi
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from moldau.server import described_configs
-from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer, Operation, ResourceType
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 
@@ -134,7 +134,7 @@ async def test_who_may_make_topics_by_asking_for_them(
 ) -> None:
     """CREATE on the cluster or the topic; who may not see a topic does not make one either."""
 
-    class Some(AllowAllAuthorizer):
+    class Some(Authorizer):
         def authorize(
             self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
         ) -> bool:

@@ -57,7 +57,7 @@ async def serving(broker: DataPath) -> AsyncIterator[int]:
         await broker.manager.close()
         await server.close(100)
     assert faults == []
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 @pytest.fixture

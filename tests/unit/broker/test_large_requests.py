@@ -46,11 +46,11 @@ from moldau.protocol.messages.p10_find_coordinator import (
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import slices
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import SLICE_MS
-from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
-from moldau.server.request_context import RequestContext
+from moldau.server.authorizer import Authorizer, Operation, ResourceType
+from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
+from tests.kit.manual_clock import ManualClock
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, produce
 from tests.unit.broker.test_admin_requests import ScriptedController, combined_node_config
@@ -61,7 +61,7 @@ PARTITION_COUNT = 10
 NAMES = [f"name-{number}" for number in range(COUNT)]
 
 
-class SlowAuthorizer(AllowAllAuthorizer):
+class SlowAuthorizer(Authorizer):
     """Refuses each thing by itself, and takes its time: time passes on the test's clock."""
 
     def __init__(self) -> None:
@@ -244,7 +244,7 @@ async def test_there_is_a_step_for_each_part_of_one_whole(
     if is_permitted:
         broker.create_topic("t", PARTITION_COUNT)
     request = FakeRequest(FakeConnection(), message.API_KEY, api_version, b"")
-    authorizer = AllowAllAuthorizer() if is_permitted else broker.authorizer
+    authorizer = Authorizer() if is_permitted else broker.authorizer
     context = RequestContext(request, authorizer)  # type: ignore[arg-type]
     handle = api.load_handler_module(api.BROKER_APIS[ApiKey(message.API_KEY)]).handle
     copy = type(message).decode(bytearray(message.to_bytes(api_version)), api_version)[0]
@@ -377,7 +377,7 @@ def _router(handle: Any) -> tuple[RequestRouter, list[BaseException]]:
     router = RequestRouter(
         {ApiKey.FIND_COORDINATOR: Route(0, 6, lambda: handler)},
         clock=clock,
-        authorizer=AllowAllAuthorizer(),
+        authorizer=Authorizer(),
         on_fault=faults.append,
     )
     return router, faults

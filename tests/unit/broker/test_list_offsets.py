@@ -16,7 +16,7 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.protocol.records import Record, decode_records, encode_batch
-from moldau.server.authorizer import AllowAllAuthorizer, Operation
+from moldau.server.authorizer import Authorizer, Operation
 from moldau.storage import timestamp_search
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import NOW_MS, batch, only, produce
@@ -234,7 +234,7 @@ async def test_a_partition_named_twice(broker: DataPath) -> None:
 
 
 async def test_topic_authorization_failed(tmp_path: Path) -> None:
-    class Refusing(AllowAllAuthorizer):
+    class Refusing(Authorizer):
         def authorize(self, principal: str, host: str, operation: Operation, *rest: Any) -> bool:
             return operation is not Operation.DESCRIBE
 

@@ -15,11 +15,11 @@ from moldau.protocol.messages.p60_describe_cluster import (
     DescribeClusterResponse,
 )
 from moldau.protocol.registry import request_class
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
-from moldau.server.authorizer import AllowAllAuthorizer
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.request_router import ADMIN, Handler, Lane, RequestRouter, Route
+from tests.kit.manual_clock import ManualClock
 from tests.unit.broker.harness import DataPath, FakeConnection, FakeRequest, until
 from tests.unit.broker.messages import batch, produce
 
@@ -103,7 +103,7 @@ def slow_router(lane: Lane = ADMIN) -> tuple[RequestRouter, Slow, list[BaseExcep
     router = RequestRouter(
         {ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: Handler(answer=slow.answer), lane)},
         clock=ManualClock(),
-        authorizer=AllowAllAuthorizer(),
+        authorizer=Authorizer(),
         on_fault=faults.append,
     )
     return router, slow, faults
@@ -142,7 +142,7 @@ async def test_steps_of_slow_requests_are_watched() -> None:
     router = RequestRouter(
         {ApiKey.DESCRIBE_CLUSTER: Route(0, 2, lambda: Handler(answer=answer))},
         clock=clock,
-        authorizer=AllowAllAuthorizer(),
+        authorizer=Authorizer(),
         on_fault=[].append,
         watchdog=LoopWatchdog(clock, registry, "DataLoop"),
     )

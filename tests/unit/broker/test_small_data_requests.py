@@ -24,12 +24,12 @@ from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
 )
-from moldau.server.authorizer import AllowAllAuthorizer, Operation
+from moldau.server.authorizer import Authorizer, Operation
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
 
-class Refusing(AllowAllAuthorizer):
+class Refusing(Authorizer):
     """Allows everything but some operations."""
 
     def __init__(self, *refused: Operation) -> None:

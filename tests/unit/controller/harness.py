@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from moldau.controller import Controller, ControllerCore, ControllerSettings, SnapshotPolicy
 from moldau.controller.apis import ControllerApis, LongWork
+from moldau.controller.controller import Controller, SnapshotPolicy
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.metadata.features import feature_records, initial_feature_levels
@@ -21,7 +23,6 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.authorizer import (
-    AllowAllAuthorizer,
     Authorizer,
     Operation,
     ResourceType,
@@ -117,7 +118,17 @@ class RecordingQuorum:
         return response
 
 
-class Deny(AllowAllAuthorizer):
+def answers_of(asked: Sequence[asyncio.Future[Message]]) -> list[Any]:
+    """The responses that are there, and the errors of requests that failed."""
+    done = [future for future in asked if future.done()]
+    failures = [future.exception() for future in done]
+    return [
+        future.result() if failure is None else failure.error
+        for future, failure in zip(done, failures, strict=True)
+    ]
+
+
+class Deny(Authorizer):
     """Refuses the (operation, resource type) pairs it is given, to one principal if named."""
 
     def __init__(
@@ -145,9 +156,7 @@ class ControllerBench:
         self.faults: list[BaseException] = []
         self.kraft_version = 1
         self.kraft_upgrade_outcome = ErrorCode.NONE
-        self.core = ControllerCore(
-            ControllerSettings.from_node_config(self.config, CLUSTER_ID), random.Random(3)
-        )
+        self.core = ControllerCore(ControllerSettings(self.config, CLUSTER_ID), random.Random(3))
         self.controller = Controller(
             self.core,
             self.log,

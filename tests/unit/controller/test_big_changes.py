@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,12 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from moldau.controller import (
-    Controller,
-    ControllerCore,
-    ControllerSettings,
-    SnapshotPolicy,
-)
+from moldau.controller.controller import Controller, SnapshotPolicy
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import PartitionRegistration
 from moldau.metadata.steps import at_once
@@ -40,7 +38,8 @@ from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.metadata_records import PartitionChangeRecord
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
+from tests.unit.controller.harness import answers_of
 from tests.unit.metadata.builders import CLUSTER_ID, CoreDriver, node_config, registration
 
 from .test_controller import HandLog
@@ -70,9 +69,7 @@ class Bench:
     """A controller on a hand-driven log, with three brokers and steps of three partitions."""
 
     def __init__(self) -> None:
-        settings = ControllerSettings.from_node_config(
-            node_config(**{"node.id": "100"}), CLUSTER_ID
-        )
+        settings = ControllerSettings(node_config(**{"node.id": "100"}), CLUSTER_ID)
         settings = replace(settings, max_changes_per_step=STEP)
         self.core = ControllerCore(settings, random.Random(3))
         self.log, self.clock = WatchedLog(), ManualClock()
@@ -86,7 +83,7 @@ class Bench:
         )
         self.controller.start()
         self.controller.handle_leader_change(1, 1)
-        self.answers: list[Any] = []
+        self.asked: list[asyncio.Future[Message]] = []
         for broker_id in (1, 2, 3):
             self.submit(registration(broker_id))
             self.beat(broker_id)
@@ -99,14 +96,14 @@ class Bench:
         )
         self.submit(CreateTopicsRequest(topics=[topic]))
         self.log.commit()
-        self.answers.clear()
+        self.asked.clear()
 
     def submit(self, request: Message, timeout_ms: float = 60_000) -> None:
-        self.controller.submit(
-            request,
-            timeout_ms,
-            lambda response, failure: self.answers.append(failure.error if failure else response),
-        )
+        self.asked.append(self.controller.ask(request, timeout_ms=timeout_ms))
+
+    @property
+    def answers(self) -> list[Any]:
+        return answers_of(self.asked)
 
     def beat(self, broker_id: int, **changes: Any) -> None:
         broker = self.core.state.broker(broker_id)
@@ -313,7 +310,7 @@ async def test_a_new_incarnation_registers_with_the_last_step(bench: Bench) -> N
     bench.clock.advance(900)
     # Not fenced yet, but in its last moments: the new process waits for the session to end.
     fresh = registration(1, incarnation_id=UUID(int=0x99))
-    bench.answers.clear()
+    bench.asked.clear()
     bench.clock.advance(100)
     before = len(bench.log.appended)
     bench.submit(fresh)
@@ -345,7 +342,7 @@ async def test_electing_everywhere_answers_for_all_steps(bench: Bench) -> None:
     ]
     at_once(bench.controller._append(records))
     bench.log.commit()
-    bench.answers.clear()
+    bench.asked.clear()
     bench.submit(ElectLeadersRequest(topic_partitions=None))
     bench.clock.advance(0)
     bench.log.commit()

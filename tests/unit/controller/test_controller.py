@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from moldau.controller import (
+from moldau.controller.controller import (
+    LATE_SESSION_CHECK_MS,
+    MAX_WAITING_REQUESTS,
     Controller,
-    ControllerCore,
-    ControllerSettings,
     RequestFailed,
     SnapshotPolicy,
 )
-from moldau.controller.controller import LATE_SESSION_CHECK_MS, MAX_WAITING_REQUESTS
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListener
 from moldau.protocol.errors import ErrorCode
@@ -34,7 +35,8 @@ from moldau.protocol.metadata_records import (
     TopicRecord,
 )
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
+from tests.unit.controller.harness import answers_of
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration
 
 
@@ -120,18 +122,18 @@ class Bench:
     core: ControllerCore
     log: HandLog
     clock: ManualClock
-    answers: list[Any] = field(default_factory=list)
+    asked: list[asyncio.Future[Message]] = field(default_factory=list)
 
     def lead(self, epoch: int = 1) -> None:
         self.log.epoch = epoch
         self.controller.handle_leader_change(1, epoch)
 
     def submit(self, request: Message, timeout_ms: float = 1_000) -> None:
-        self.controller.submit(
-            request,
-            timeout_ms,
-            lambda response, failure: self.answers.append(failure.error if failure else response),
-        )
+        self.asked.append(self.controller.ask(request, timeout_ms=timeout_ms))
+
+    @property
+    def answers(self) -> list[Any]:
+        return answers_of(self.asked)
 
 
 @pytest.fixture
@@ -140,9 +142,7 @@ async def bench() -> Bench:
 
 
 def make_bench(max_bytes: int = 10**9, interval_ms: int = 0) -> Bench:
-    core = ControllerCore(
-        ControllerSettings.from_node_config(node_config(), CLUSTER_ID), random.Random(3)
-    )
+    core = ControllerCore(ControllerSettings(node_config(), CLUSTER_ID), random.Random(3))
     log, clock = HandLog(), ManualClock()
     controller = Controller(
         core,

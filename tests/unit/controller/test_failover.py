@@ -145,7 +145,7 @@ async def test_a_standbys_own_process_asks_the_others(cluster: Cluster) -> None:
     standby = next(each for each in CONTROLLERS if each != cluster.active)
     node = cluster.nodes[standby]
     relay = LeaderRelay(asyncio.get_running_loop())
-    router = NetworkControllerChannel(relay.leader, own=node)
+    router = NetworkControllerChannel(relay.leader, own=node.own_controller)
     relay.on_change = router.leader_changed
     await node.watch_leader(relay.publish)
     response, _ = await router.forward(UpdateFeaturesRequest(), "User:a", CLIENT)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from moldau.controller import (
-    Controller,
-    ControllerCore,
-    ControllerSettings,
-    SnapshotPolicy,
-)
-from moldau.controller.controller import SLICE_MS
+from moldau.controller.controller import SLICE_MS, Controller, SnapshotPolicy
 from moldau.controller.core import feature_control
+from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.partition_index import PartitionIndex
 from moldau.controller.core.result import MAX_MESSAGE_CHARACTERS, Refusal
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import (
@@ -51,6 +48,7 @@ from moldau.protocol.messages.p46_list_partition_reassignments import (
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.schema import Message
+from tests.unit.controller.harness import answers_of
 from tests.unit.metadata.builders import (
     CLUSTER_ID,
     BusyClock,
@@ -69,9 +67,7 @@ class Bench:
     """An active controller with one broker, on a hand-driven log and a clock that is busy."""
 
     def __init__(self) -> None:
-        settings = ControllerSettings.from_node_config(
-            node_config(**{"node.id": "100"}), CLUSTER_ID
-        )
+        settings = ControllerSettings(node_config(**{"node.id": "100"}), CLUSTER_ID)
         self.core = ControllerCore(settings, random.Random(3))
         self.log, self.clock = HandLog(), BusyClock()
         self.controller = Controller(
@@ -84,19 +80,19 @@ class Bench:
         )
         self.controller.start()
         self.controller.handle_leader_change(1, 1)
-        self.answers: list[Any] = []
+        self.asked: list[asyncio.Future[Message]] = []
         self.submit(registration(1))
         self.beat()
         self.log.commit()
-        self.answers.clear()
+        self.asked.clear()
         self.clock.tick_ms = SLICE_MS / 10
 
     def submit(self, request: Message, timeout_ms: float = 60_000) -> None:
-        self.controller.submit(
-            request,
-            timeout_ms,
-            lambda response, failure: self.answers.append(failure.error if failure else response),
-        )
+        self.asked.append(self.controller.ask(request, timeout_ms=timeout_ms))
+
+    @property
+    def answers(self) -> list[Any]:
+        return answers_of(self.asked)
 
     def beat(self) -> None:
         broker = self.core.state.broker(1)
@@ -224,7 +220,7 @@ async def test_a_request_whose_time_is_over_before_its_turn_changes_nothing(benc
     bench.clock.stand_still(2)
     bench.slices()
     bench.log.commit()
-    assert bench.answers[0] is ErrorCode.REQUEST_TIMED_OUT
+    assert bench.answers[1] is ErrorCode.REQUEST_TIMED_OUT
     assert "late" not in bench.core.state.image.topics.topics_by_name
     assert bench.controller.waiting_count == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moldau.controller import apis, descriptions
+from moldau.controller import apis
 from moldau.controller.apis import MANY_ELEMENTS, LongWork, has_many_elements
 from moldau.protocol.envelope import decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import error_codes
@@ -26,10 +26,10 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import SLICE_MS
 from moldau.server import described_configs
 from moldau.server.described_configs import MAX_DESCRIBED_ENTRIES
+from tests.kit.manual_clock import ManualClock
 from tests.unit.controller.harness import ControllerBench
 
 TOPIC = 2
@@ -75,13 +75,13 @@ async def test_topics_that_are_alike_are_described_once(
     )
     await connection.send(IncrementalAlterConfigsRequest(resources=[change]))
     described: list[Any] = []
-    describe = descriptions.describe_topic_config
+    describe = described_configs.describe_topic_config
 
     def counting(*arguments: Any) -> Any:
         described.append(arguments[-1])
         return describe(*arguments)
 
-    monkeypatch.setattr(descriptions, "describe_topic_config", counting)
+    monkeypatch.setattr(described_configs, "describe_topic_config", counting)
     response = await connection.send(question("a", "b", "a", "c"))
     assert [each.resource_name for each in response.results] == ["a", "b", "a", "c"], (
         "named twice, answered twice, as by Apache Kafka"

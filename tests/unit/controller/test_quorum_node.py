@@ -14,16 +14,14 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.lifecycle.controller_channel import ForwardedClient, RequestUndelivered
+from moldau.broker.lifecycle.controller_channel import ForwardedClient, NetworkControllerChannel
 from moldau.controller.apis import CONTROLLER_APIS
 from moldau.metadata.features import advertised_features, feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node import metadata_relay
 from moldau.node import quorum_node as quorum_node_module
-from moldau.node.metadata_relay import MetadataRelay
 from moldau.node.quorum_link import LeaderRelay
-from moldau.node.quorum_node import QuorumNode
+from moldau.node.quorum_node import MetadataRelay, QuorumNode
 from moldau.node.settings import controller_endpoints
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
@@ -34,13 +32,16 @@ from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationR
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.registry import request_class, response_class
+from moldau.protocol.schema import Message
 from moldau.raft import MetadataLogError, Subscription, VoterDescription, VoterSet, write_bootstrap
 from moldau.runtime import loop_thread
 from moldau.runtime.connection import Connection
 from moldau.runtime.filesystem import OsFilesystem
+from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork
-from moldau.server.authorizer import Operation, ResourceType
+from moldau.server.authorizer import Authorizer, Operation, ResourceType
+from moldau.server.request import Sender
 from moldau.testing.waiting import wait_until_async
 from tests.unit.controller.harness import Deny
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
@@ -106,15 +107,22 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+async def ask(node: QuorumNode, request: Message) -> Any:
+    """The controller's response, by the way that the node's own broker takes."""
+    own = node.own_controller
+    assert own is not None
+    return await own.thread.run(own.answer(Sender("User:a", Authorizer()), request))
+
+
 async def join(node: QuorumNode, number: int = 1) -> int:
-    response = await node.send(registration(1, incarnation_id=UUID(int=number)), "User:a")
+    response = await ask(node, registration(1, incarnation_id=UUID(int=number)))
     assert response.error_code == 0
     beat = BrokerHeartbeatRequest(
         broker_id=1,
         broker_epoch=response.broker_epoch,
         current_metadata_offset=response.broker_epoch,
     )
-    assert (await node.send(beat, "User:a")).is_fenced is False
+    assert (await ask(node, beat)).is_fenced is False
     return int(response.broker_epoch)
 
 
@@ -130,7 +138,7 @@ async def test_requests_in_metadata_out_and_again_after_a_restart(directory: Pat
     consumer = Consumer()
     await node.subscribe(consumer)
     await join(node)
-    responses = await asyncio.gather(*(node.send(topic(f"t{i}"), "User:a") for i in range(50)))
+    responses = await asyncio.gather(*(ask(node, topic(f"t{i}")) for i in range(50)))
     assert {response.topics[0].error_code for response in responses} == {0}
     assert len(consumer.image.topics.topics_by_name) == 50, "seen before the answers"
     await consumer.until(lambda image: 1 in image.cluster.controllers)
@@ -138,8 +146,8 @@ async def test_requests_in_metadata_out_and_again_after_a_restart(directory: Pat
     assert registered.port == node.port("CONTROLLER") > 0
     digest = consumer.image.topics
     await node.stop()
-    with pytest.raises(RequestUndelivered):
-        await node.send(topic("late"), "User:a")
+    with pytest.raises(LoopBusy):
+        await ask(node, topic("late"))
     node = make_node(directory)
     await node.start()
     again = Consumer()
@@ -165,7 +173,7 @@ async def test_a_restart_from_snapshots(directory: Path) -> None:
     async def more(prefix: str, checkpoints: int) -> None:
         """Topics; and wait, one snapshot at a time is written, for so many of them."""
         for index in range(20):
-            await node.send(topic(f"{prefix}{index}"), "User:a")
+            await ask(node, topic(f"{prefix}{index}"))
         await wait_until_async(
             lambda: _has_files(log_directory, "*.checkpoint", checkpoints), what="snapshots"
         )
@@ -212,23 +220,23 @@ async def test_the_metadata_log_that_apache_kafka_wrote(tmp_path: Path) -> None:
             consumer.image.features.finalized_levels
         ).items()
     ]
-    response = await node.send(
+    response = await ask(
+        node,
         registration(
             1,
             log_dirs=[directory_id],
             previous_broker_epoch=old.broker_epoch,
             features=features,
         ),
-        "User:a",
     )
     assert response.error_code == 0
-    await node.send(
+    await ask(
+        node,
         BrokerHeartbeatRequest(
             broker_id=1,
             broker_epoch=response.broker_epoch,
             current_metadata_offset=response.broker_epoch,
         ),
-        "User:a",
     )
     orders = consumer.image.topics.topics_by_name["orders"]
     assert {partition.leader for partition in orders.partitions.values()} == {1}
@@ -250,7 +258,7 @@ async def test_describe_quorum(directory: Path) -> None:
     consumer = Consumer()
     await node.subscribe(consumer)
     await consumer.until(lambda image: 1 in image.cluster.controllers)  # the last of the start
-    response = await node.send(request, "User:a")
+    response = await ask(node, request)
     (good,) = response.topics[0].partitions
     assert (good.leader_id, good.leader_epoch, good.error_code) == (1, 1, 0)
     assert good.high_watermark == good.current_voters[0].log_end_offset > 0
@@ -271,10 +279,14 @@ async def test_in_process_too_a_clients_permissions_count(directory: Path) -> No
     )
     await node.start()
     request = UnregisterBrokerRequest(broker_id=99)
-    refused = await node.send(request, "User:alice", client=ForwardedClient("10.1.2.3", "client"))
-    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    own = await node.send(request, "User:broker")
+    address = LeaderAddress(1, "127.0.0.1", node.port("CONTROLLER"))
+    channel = NetworkControllerChannel(lambda: address, own=node.own_controller)
+    client = ForwardedClient("10.1.2.3", "client")
+    refused = await channel.forward(request, "User:alice", client)
+    assert refused.response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    own = await channel.send(request, "User:broker")
     assert own.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    await channel.close()
     await node.stop()
 
 
@@ -311,7 +323,7 @@ async def test_an_observer_follows_its_controllers_and_has_none_itself(
     """A broker's node: metadata and leadership come by the network, requests are not taken."""
     controller = make_node(directory)
     await controller.start()
-    await controller.send(registration(1), "User:a")
+    await ask(controller, registration(1))
     config = node_config(
         process_roles="broker",
         node_id="7",
@@ -326,8 +338,7 @@ async def test_an_observer_follows_its_controllers_and_has_none_itself(
     consumer = Consumer()
     await observer.subscribe(consumer)
     await consumer.until(lambda image: 1 in image.cluster.brokers)
-    with pytest.raises(RequestUndelivered, match="no controller"):
-        await observer.send(topic("x"), "User:a")
+    assert observer.own_controller is None
     await observer.stop()
     await controller.stop()
 
@@ -396,7 +407,7 @@ async def test_calls_to_the_thread_are_bounded(monkeypatch: pytest.MonkeyPatch) 
 async def test_a_slow_consumer_pauses_the_log_instead_of_filling_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metadata_relay, "MAX_RELAYED_BATCHES", 10)
+    monkeypatch.setattr(quorum_node_module, "MAX_RELAYED_BATCHES", 10)
     loop = asyncio.get_running_loop()
     seen: list[int] = []
 
@@ -439,7 +450,7 @@ async def test_a_consumer_that_fails_once_hears_of_what_follows(directory: Path)
     consumer = FailsOnce()
     await node.subscribe(consumer)
     await join(node)
-    await node.send(topic("later"), "User:a")
+    await ask(node, topic("later"))
     await consumer.until(lambda image: "later" in image.topics.topics_by_name)
     assert len(faults) == 1
     await node.stop()

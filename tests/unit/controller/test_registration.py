@@ -22,7 +22,7 @@ from moldau.raft import VoterEndpoint
 from moldau.raft.core.values import Leadership
 from moldau.runtime import restarts
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
-from moldau.server.request_context import Sender
+from moldau.server.request import Sender
 from tests.unit.controller.harness import LISTENER, ControllerBench, until
 
 NOBODY_LISTENS = LeaderAddress(9, "127.0.0.1", 1)
@@ -147,8 +147,10 @@ async def test_after_failover_it_registers_with_the_new_leader(bench: Controller
     bench.log.lead(5, 2)  # this bench's controller is a standby now
     standby.leader = address(bench)
     standby.manager.start()
-    answered = bench.listener.connection_count
-    await until(lambda: bench.listener.connection_count > answered, "it has asked the standby")
+    answered = len(bench.listener._server.connections)
+    await until(
+        lambda: len(bench.listener._server.connections) > answered, "it has asked the standby"
+    )
     assert not standby.manager.is_registered
     bench.log.lead(1, 3)
     await until(lambda: standby.manager.is_registered, "the node leads again and takes it")

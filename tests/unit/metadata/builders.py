@@ -9,7 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from moldau.config import NodeConfig
-from moldau.controller import ControllerCore, ControllerSettings
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import SUPPORTED_FEATURES, feature_records, initial_feature_levels
 from moldau.metadata.image import (
     MetadataDelta,
@@ -39,7 +40,7 @@ from moldau.protocol.messages.p62_broker_registration import (
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.schema import Message
 from moldau.raft.batch_codec import decode_batches
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
 
 GOLDEN = Path(__file__).parent / "golden"
 CLUSTER_ID = "TrV5GzD9TWy-7UjVSbMWxQ"
@@ -143,7 +144,7 @@ class CoreDriver:
     ) -> None:
         overrides.setdefault("node.id", str(node_id))
         config = node_config(**overrides)
-        settings = ControllerSettings.from_node_config(config, CLUSTER_ID)
+        settings = ControllerSettings(config, CLUSTER_ID)
         self.core = ControllerCore(settings, random.Random(7))
         self.log_end_offset = 0
         self.now_ms = 0.0

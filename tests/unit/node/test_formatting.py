@@ -21,9 +21,9 @@ from moldau.node.formatting import (
 from moldau.protocol.types import uuid_to_base64
 from moldau.raft import VoterDescription, VoterEndpoint, VoterSet, read_bootstrap
 from moldau.raft.snapshot_files import BOOTSTRAP_SNAPSHOT, read_snapshot_file, snapshot_path
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.meta_properties import read_meta_properties
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"

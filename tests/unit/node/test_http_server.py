@@ -8,8 +8,8 @@ import http.client
 import pytest
 
 from moldau.node.http.server import HttpListener
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
+from tests.kit.manual_clock import ManualClock
 
 
 async def status(port: int, path: str) -> int:

@@ -18,8 +18,8 @@ from moldau.raft import (
     VoterSet,
     write_bootstrap,
 )
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.filesystem import Filesystem
+from tests.kit.manual_clock import ManualClock
 
 DIRECTORY = "/data"
 LOG_DIRECTORY = "/data/__cluster_metadata-0"

@@ -34,7 +34,7 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.wire import decode_response, encode_request
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 

@@ -15,8 +15,8 @@ from moldau.raft.snapshot_files import (
     snapshot_path,
 )
 from moldau.raft.values import MetadataLogSettings
-from moldau.runtime.clock import ManualClock
 from moldau.storage.append import AppendOrigin
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 from .fixtures import DIRECTORY, DIRECTORY_ID, LOG_DIRECTORY, VOTERS

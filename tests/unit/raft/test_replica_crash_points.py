@@ -16,8 +16,8 @@ from moldau.raft.core.values import ElectionState, ReplicaKey
 from moldau.raft.core.voters import VoterSet
 from moldau.raft.log_files import open_log_files
 from moldau.raft.quorum_log import QuorumLog
-from moldau.runtime.clock import ManualClock
 from moldau.storage.log_config import LogConfig
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_disk import DirectoryNode, DiskImage
 from tests.storage.simulated_filesystem import Operation, SimulatedFilesystem
 

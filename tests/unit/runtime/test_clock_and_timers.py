@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from moldau.runtime.clock import ManualClock, SystemClock
+from moldau.runtime.clock import SystemClock
 from moldau.runtime.timers import SWEEP_MIN_CANCELLED, TimerWheel
+from tests.kit.manual_clock import ManualClock
 
 
 def test_timers_run_in_order_never_early_and_at_most_a_tick_late() -> None:

@@ -31,7 +31,6 @@ from moldau.protocol.messages.p36_sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
 )
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.connection import (
     Connection,
     ConnectionLost,
@@ -41,6 +40,7 @@ from moldau.runtime.connection import (
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.request import Request
 from moldau.server.server import Server
+from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, until
 

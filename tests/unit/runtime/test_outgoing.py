@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime.files import FileRegion
-from moldau.runtime.filesystem import File, OsFilesystem
+from moldau.runtime.files import File, FileRegion
+from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
 from moldau.server.request import Request
-from moldau.server.server import ServerLimits
+from moldau.server.server_connection import ServerLimits
 
 from .conftest import Harness, response, until
 
@@ -120,7 +120,7 @@ async def test_a_peer_that_leaves_in_the_middle_frees_the_descriptor(
     segment.close()
     assert segment.fileno() >= 0
     peer.close()
-    await until(lambda: server.connection_count == 0)
+    await until(lambda: len(server.connections) == 0)
     await until(lambda: segment.fileno() == -1)
 
 
@@ -205,7 +205,7 @@ async def test_a_cold_region_of_a_lost_connection(
     peer.send(peer.request(1))
     await entered.wait()
     peer.close()
-    await until(lambda: server.connection_count == 0)
+    await until(lambda: len(server.connections) == 0)
     segment.close()
     assert segment.fileno() >= 0
     gate.set()

@@ -16,10 +16,10 @@ from moldau.protocol.messages.p03_metadata import (
 from moldau.protocol.messages.p18_api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Message
 from moldau.runtime.authentication import AuthenticationError
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.request import Request
+from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness
 

@@ -23,21 +23,23 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.request import (
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
     LARGE_PART_COUNT,
     Request,
+    RequestMetrics,
 )
-from moldau.server.server import ListenerSpec, RequestMetrics, Server, ServerLimits
+from moldau.server.server import ListenerSpec, Server
 from moldau.server.server_connection import (
     MAX_HELD_BYTES,
     MAX_HELD_REQUESTS,
     MAX_IN_FLIGHT_REQUESTS,
     MAX_PENDING_RESPONSE_BYTES,
+    ServerLimits,
 )
+from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
 
@@ -55,11 +57,11 @@ async def test_responses_leave_in_request_order(harness: Harness) -> None:
     for request in reversed(waiting[1:]):
         echo(request)
     await asyncio.sleep(0)
-    assert server.bytes_sent == 0
+    assert server.connections.bytes_sent == 0
     echo(waiting[0])
     for number in range(40):
         assert await peer.receive() == (number, b"%d" % number)
-    await until(lambda: server.memory.reserved_bytes == 0)
+    await until(lambda: server.connections.memory.reserved_bytes == 0)
 
 
 async def test_requests_without_response_hold_nobody_up(harness: Harness) -> None:
@@ -206,7 +208,7 @@ async def test_a_waiting_request_can_give_its_bytes_back(harness: Harness) -> No
     peer = await harness.peer(server)
     peer.send(peer.request(1, bytes(100_000)))
     await until(lambda: len(waiting) == 1)
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
     waiting[0].respond_parts(response(waiting[0], b"ok"))
     assert await peer.receive() == (1, b"ok")
 
@@ -237,8 +239,8 @@ async def test_garbage_closes_only_its_connection(
     assert "closing connection" in caplog.text
     good.send(good.request(2, b"fine"))
     assert await good.receive() == (2, b"fine")
-    await until(lambda: server.connection_count == 1)
-    assert server.memory.reserved_bytes == 0
+    await until(lambda: len(server.connections) == 1)
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_garbage_from_many_peers_is_logged_a_few_times(
@@ -265,23 +267,23 @@ async def test_a_body_the_handler_cannot_decode_closes_the_connection(harness: H
     assert await peer.at_eof()
     other.send(other.request(3, b"x"))
     assert await other.receive() == (3, b"x")
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_connection_limits(harness: Harness) -> None:
     server = await harness.server(echo, limits=ServerLimits(max_connections=2))
     first, second = await harness.peer(server), await harness.peer(server)
-    await until(lambda: server.connection_count == 2)
+    await until(lambda: len(server.connections) == 2)
     assert await (await harness.peer(server)).at_eof()
     first.close()
-    await until(lambda: server.connection_count == 1)
-    server.update_limits(
+    await until(lambda: len(server.connections) == 1)
+    server.connections.update_limits(
         ServerLimits(max_connections_per_ip=9, max_connections_per_ip_overrides={"127.0.0.1": 1})
     )
     assert await (await harness.peer(server)).at_eof()
     second.send(second.request(1, b"still here"))
     assert await second.receive() == (1, b"still here")
-    assert server.connections_rejected_count == 2
+    assert server.connections.rejected_count == 2
 
 
 async def test_idle_connections_are_closed_and_waiting_ones_are_not(harness: Harness) -> None:
@@ -299,13 +301,13 @@ async def test_idle_connections_are_closed_and_waiting_ones_are_not(harness: Har
     )
     idle, busy, polling = [await harness.peer(server) for _ in range(3)]
     polling.send(polling.request(1, b"wait"))
-    await until(lambda: len(waiting) == 1 and server.connection_count == 3)
+    await until(lambda: len(waiting) == 1 and len(server.connections) == 3)
     clock.advance(4000)
     busy.send(busy.request(2))
     await busy.receive()
     clock.advance(3000)
     assert await idle.at_eof()
-    assert server.connection_count == 2
+    assert len(server.connections) == 2
     echo(waiting[0])
     assert await polling.receive() == (1, b"wait")
 
@@ -342,13 +344,13 @@ async def test_frames_wait_for_memory_and_stalled_holders_are_closed(harness: Ha
     holder, waiter = await harness.peer(server), await harness.peer(server)
     frame = holder.request(1, bytes(200_000))
     holder.send(frame[:1000])
-    await until(lambda: server.memory.is_exhausted)
+    await until(lambda: server.connections.memory.is_exhausted)
     waiter.send(waiter.request(2, bytes(150_000)))
-    await until(lambda: len(server._memory_waiters) == 1)
+    await until(lambda: len(server.connections._memory_waiters) == 1)
     clock.advance(12_000)
     assert await holder.at_eof()
     assert (await waiter.receive())[0] == 2
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_graceful_close_answers_what_was_accepted(harness: Harness) -> None:
@@ -365,7 +367,7 @@ async def test_graceful_close_answers_what_was_accepted(harness: Harness) -> Non
     assert await peer.receive() == (1, bytes(3_000_000))
     assert await peer.at_eof()
     await closing
-    assert server.connection_count == 0
+    assert len(server.connections) == 0
 
 
 async def test_close_cuts_what_does_not_end(harness: Harness) -> None:
@@ -381,7 +383,7 @@ async def test_close_cuts_what_does_not_end(harness: Harness) -> None:
     assert ended == [waiting[0].connection]
     assert waiting[0].is_connection_lost
     echo(waiting[0])
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_a_port_in_use_is_one_clear_line(harness: Harness) -> None:
@@ -435,7 +437,7 @@ async def test_a_handler_that_fails_costs_its_connection_and_no_memory(
     assert isinstance(faults[0], KeyError)
     while await peer.reader.read(65536):
         pass
-    await until(lambda: server.memory.reserved_bytes == 0)
+    await until(lambda: server.connections.memory.reserved_bytes == 0)
     waiting.clear()
     other.send(other.request(1, b"still served"))
     await until(lambda: len(waiting) == 1)

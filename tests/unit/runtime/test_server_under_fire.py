@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from moldau.protocol.framing import CHUNK_BYTES, ReceiveMemory
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
 from moldau.server.request import Request
-from moldau.server.server import ServerLimits
 from moldau.server.server_connection import (
     MAX_IN_FLIGHT_REQUESTS,
     MIN_READ_BYTES,
     TURN_MS,
     ServerConnection,
+    ServerLimits,
 )
+from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
 
@@ -207,7 +207,7 @@ async def test_every_request_is_answered_in_order(
     await until(lambda: memory.reserved_bytes == 0)
     # What was paused goes on a turn of the loop after its last bytes have gone out.
     await until(lambda: all(each._pause_reasons == 0 for each in server.connections))
-    assert server.connection_count == PEER_COUNT
+    assert len(server.connections) == PEER_COUNT
 
 
 async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
@@ -234,7 +234,7 @@ async def test_peers_that_vanish_leave_nothing_and_hold_nobody_up(
         await dawdle(dice)
         peer.close()
     assert await steady > 0
-    await until(lambda: server.connection_count == 1)
+    await until(lambda: len(server.connections) == 1)
     await until(lambda: memory.reserved_bytes == 0)
 
 
@@ -261,7 +261,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
 
     server = await harness.server(handler, clock=clock)
     flooding, other = await harness.peer(server), await harness.peer(server)
-    await until(lambda: server.connection_count == 2)
+    await until(lambda: len(server.connections) == 2)
     by_port = {connection.client_port: connection for connection in server.connections}
     first, second = (
         by_port[peer.writer.get_extra_info("sockname")[1]] for peer in (flooding, other)
@@ -273,7 +273,7 @@ async def test_connections_take_turns_however_much_of_one_has_been_read(harness:
         assert (await flooding.receive())[0] == number
     assert (await other.receive())[0] == 0
     assert order.index(second) == 2
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_what_comes_in_waits_for_one_request_however_many_connections_flood(
@@ -294,10 +294,10 @@ async def test_what_comes_in_waits_for_one_request_however_many_connections_floo
     question_count, flooder_count, count = 5, 4, 200
     server = await harness.server(handler, clock=clock)
     other = await harness.peer(server)
-    await until(lambda: server.connection_count == 1)
+    await until(lambda: len(server.connections) == 1)
     (calm,) = server.connections
     flooders = [await harness.peer(server) for _ in range(flooder_count)]
-    await until(lambda: server.connection_count == 1 + flooder_count)
+    await until(lambda: len(server.connections) == 1 + flooder_count)
     by_port = {connection.client_port: connection for connection in server.connections}
     for peer in flooders:
         connection = by_port[peer.writer.get_extra_info("sockname")[1]]
@@ -310,7 +310,7 @@ async def test_what_comes_in_waits_for_one_request_however_many_connections_floo
     handled_at = [index for index, connection in enumerate(order) if connection is calm]
     # asyncio's own loop has one more callback due when it looks at the sockets.
     assert all(at - sent <= 1 for at, sent in zip(handled_at, sent_at, strict=True)), order
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_answers_of_turns_are_sent_before_the_connection_leaves_the_line(
@@ -329,7 +329,7 @@ async def test_answers_of_turns_are_sent_before_the_connection_leaves_the_line(
     last = 7
     server = await harness.server(handler, clock=clock)
     peer = await harness.peer(server)
-    await until(lambda: server.connection_count == 1)
+    await until(lambda: len(server.connections) == 1)
     (connection,) = server.connections
     receive_at_once(connection, b"".join(peer.request(number) for number in range(2 * last)))
     for number in range(last + 1):
@@ -350,17 +350,17 @@ async def test_nothing_is_read_while_requests_wait_for_their_turn(harness: Harne
     peer.send(*(peer.request(number, bytes(1_000)) for number in range(count)))
     most_bytes = 0
     for number in range(count):
-        most_bytes = max(most_bytes, server.memory.reserved_bytes)
+        most_bytes = max(most_bytes, server.connections.memory.reserved_bytes)
         assert (await peer.receive())[0] == number
     (connection,) = server.connections
     assert most_bytes <= len(connection.get_buffer(-1)) * 4
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_a_read_brings_no_more_tiny_requests_than_may_be_in_flight(harness: Harness) -> None:
     server = await harness.server(echo)
     peer = await harness.peer(server)
-    await until(lambda: server.connection_count == 1)
+    await until(lambda: len(server.connections) == 1)
     (connection,) = server.connections
     small, medium, large = bytes(50), bytes(20_000), bytes(200_000)
     small_bytes = len(peer.request(0, small))
@@ -392,14 +392,14 @@ async def test_memory_that_is_free_again_before_anybody_waits_for_it(harness: Ha
     """
     server = await harness.server(echo, memory=ReceiveMemory(100_000, poison=True))
     peer = await harness.peer(server)
-    await until(lambda: server.connection_count == 1)
+    await until(lambda: len(server.connections) == 1)
     (connection,) = server.connections
     small = [peer.request(number, bytes(60_000)) for number in (1, 2)]
     large = peer.request(3, bytes(100_000))
     receive_at_once(connection, b"".join(small) + large[:1_000])
     peer.send(large[1_000:])
     assert [(await peer.receive())[0] for _ in range(3)] == [1, 2, 3]
-    assert server.memory.reserved_bytes == 0
+    assert server.connections.memory.reserved_bytes == 0
 
 
 async def test_memory_of_requests_that_will_not_be_handled_is_for_others(harness: Harness) -> None:
@@ -415,11 +415,11 @@ async def test_memory_of_requests_that_will_not_be_handled_is_for_others(harness
     server = await harness.server(handler, memory=ReceiveMemory(100_000, poison=True))
     closing = await harness.peer(server)
     closing.send(*(closing.request(number, bytes(60_000)) for number in range(3)))
-    await until(lambda: server.memory.is_exhausted)
+    await until(lambda: server.connections.memory.is_exhausted)
     (connection,) = server.connections
     other = await harness.peer(server)
     other.send(other.request(9, bytes(150_000)))
-    await until(lambda: any(each is not connection for each in server._memory_waiters))
+    await until(lambda: any(each is not connection for each in server.connections._memory_waiters))
     connection.begin_closing()
     assert (await other.receive())[0] == 9
     assert len(waiting) == 1
@@ -447,10 +447,12 @@ async def test_a_peer_that_only_ends_its_own_side_does_not_hold_up_the_end(
     peer = await harness.peer(server)
     peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
     peer.send(peer.request(1), peer.request(2))
-    await until(lambda: server.bytes_sent > 0)
+    await until(lambda: server.connections.bytes_sent > 0)
     peer.writer.write_eof()
     # The server sees the end and closes, unless it has stopped reading since its answers pile up.
-    await until(lambda: server.connection_count == 0 or server.bytes_sent > 2 * len(answer))
+    await until(
+        lambda: len(server.connections) == 0 or server.connections.bytes_sent > 2 * len(answer)
+    )
     async with asyncio.timeout(20):
         await server.close(0)
-    assert server.connection_count == 0
+    assert len(server.connections) == 0

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.slices import RUN_LENGTH, SLICE_MS, LoopSlices, sorted_in_slices
+from tests.kit.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("count", [0, 1, RUN_LENGTH, 3 * RUN_LENGTH + 1])

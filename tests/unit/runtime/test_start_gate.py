@@ -44,13 +44,13 @@ class Handler:
 def closed_server() -> Server:
     """A server that holds requests back."""
     server = Server()
-    server.loop = asyncio.get_running_loop()
+    server.connections.loop = asyncio.get_running_loop()
     return server
 
 
 def enter(server: Server, *requests: Early) -> None:
     for request in requests:
-        server.handler(request)  # type: ignore[arg-type]
+        server.connections.handler(request)  # type: ignore[arg-type]
 
 
 async def test_early_requests_come_first_and_in_order() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from moldau.runtime.clock import ManualClock
 from moldau.storage.log_jobs import MAX_REMOVALS_PER_CALL, DelayedRemoval
 from moldau.testing.waiting import wait_until_async
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import SimulatedFilesystem
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from moldau.runtime.clock import ManualClock
 from moldau.storage.log_config import NEVER_MS
 from moldau.storage.periodic import PeriodicJob
+from tests.kit.manual_clock import ManualClock
 
 
 async def _nothing() -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p16_list_groups import ListedGroup
     from moldau.runtime.telemetry.metrics import Registry
-    from moldau.server.request_context import RequestContext
+    from moldau.server.request import RequestContext
 
 
 MANAGER: Final = "kafka.coordinator.group:type=GroupMetadataManager,name="

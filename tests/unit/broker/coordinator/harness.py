@@ -48,9 +48,9 @@ from moldau.protocol.records import (
     iter_batches,
     patch_batch,
 )
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from tests.kit.manual_clock import ManualClock
 
 BROKER_ID = 1
 OTHER_BROKER_ID = 2

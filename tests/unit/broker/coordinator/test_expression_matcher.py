@@ -26,7 +26,7 @@ from moldau.broker.coordinator.expression_matcher import (
     Tried,
     take_slice,
 )
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
 
 NAMES = [f"name-{number}" for number in range(20)]
 COSTLY = "((.?){0,15}){0,16}"

@@ -20,8 +20,8 @@ from moldau.broker.coordinator.expression_matcher import (
     Tried,
 )
 from moldau.runtime.child_process import ChildProcess
-from moldau.runtime.clock import ManualClock
 from moldau.testing import wait_until_async
+from tests.kit.manual_clock import ManualClock
 
 NAMES = ["orders", "bücher", "näme", "x" * 40_000, "orders-2"]
 PATTERN = compile_expression("orders.*|b.cher|x+")

@@ -66,7 +66,7 @@ class FakeController:
 
     @property
     def connection_count(self) -> int:
-        return self._server.connection_count
+        return len(self._server.connections)
 
     async def close(self) -> None:
         await self._server.close(0)

@@ -13,6 +13,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ControllerUnavailable,
     ForwardedClient,
     NetworkControllerChannel,
+    OwnController,
 )
 from moldau.node.quorum_link import LeaderRelay
 from moldau.protocol.api_keys import ApiKey
@@ -37,6 +38,9 @@ from moldau.protocol.messages.p67_allocate_producer_ids import (
 from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LeaderAddress
+from moldau.runtime.loop_thread import LoopThread
+from moldau.server.authorizer import Authorizer
+from moldau.server.request import Sender
 from moldau.testing.waiting import wait_until_async
 from tests.unit.broker.lifecycle.fake_controller import FakeController
 
@@ -318,20 +322,11 @@ class InProcess:
     """The controller of the broker's own process."""
 
     def __init__(self) -> None:
-        self.node_id = 1
         self.is_active = True
-        self.committed_end_offset = 12
-        self.asked: list[tuple[Message, str, ForwardedClient | None]] = []
+        self.asked: list[tuple[Message, str, str]] = []
 
-    async def send(
-        self,
-        request: Message,
-        principal: str,
-        *,
-        timeout_ms: float | None = None,
-        client: ForwardedClient | None = None,
-    ) -> Any:
-        self.asked.append((request, principal, client))
+    async def answer(self, sender: Sender, request: Message) -> Message:
+        self.asked.append((request, sender.principal, sender.client_host))
         error = ErrorCode.NONE if self.is_active else ErrorCode.NOT_CONTROLLER
         return error_response(request, error, "")
 
@@ -340,7 +335,10 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     remote = await start(2)
     relay = LeaderRelay(asyncio.get_running_loop())
     own = InProcess()
-    router = NetworkControllerChannel(relay.leader, own=own, retry_backoff_ms=5)
+    thread = LoopThread("controller")
+    thread.start()
+    of_this_process = OwnController(1, thread, own.answer, lambda: 12, Authorizer())
+    router = NetworkControllerChannel(relay.leader, own=of_this_process, retry_backoff_ms=5)
     relay.on_change = router.leader_changed
     own_address = LeaderAddress(1, "127.0.0.1", 1)
     # As the quorum's thread tells it.
@@ -348,9 +346,9 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     response, end_offset = await router.forward(topics(), "User:alice", CLIENT)
     assert end_offset == 12
     assert response.topics[0].error_code == ErrorCode.NONE
-    assert own.asked == [(topics(), "User:alice", CLIENT)]
+    assert own.asked == [(topics(), "User:alice", CLIENT.host)]
     assert await router.send(topics(), OWN)
-    assert own.asked.pop() == (topics(), OWN, None)
+    assert own.asked.pop() == (topics(), OWN, "127.0.0.1")
     own.is_active = False
     asked = asyncio.ensure_future(router.forward(topics(), "User:alice", CLIENT))
     await until(lambda: len(own.asked) >= 3, "it asks its own node again")
@@ -360,3 +358,4 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     assert len(remote.asked) == 1
     assert relay.leader() == remote.address
     await router.close()
+    await thread.stop()

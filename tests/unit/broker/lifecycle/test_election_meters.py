@@ -15,8 +15,8 @@ from moldau.broker.lifecycle.metadata_loader import (
 from moldau.metadata.image import Provenance
 from moldau.protocol.metadata_records import PartitionChangeRecord, PartitionRecord, TopicRecord
 from moldau.protocol.schema import Message
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
+from tests.kit.manual_clock import ManualClock
 
 TOPIC_ID = uuid.UUID(int=10)
 

@@ -15,13 +15,14 @@ from moldau.broker.replica.replica_fetcher import FetcherManager, FetcherSetting
 from moldau.broker.replica.topic_stats import BrokerTopicStats
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import Clock, ManualClock
+from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.network import AsyncioNetwork, Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.server import ListenerSpec, Server
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from tests.kit.manual_clock import ManualClock
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of
 
 HOST = "127.0.0.1"

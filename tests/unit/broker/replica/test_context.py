@@ -9,8 +9,8 @@ import pytest
 
 from moldau.broker.replica.context import ReplicationContext
 from moldau.metadata.image import BrokerRegistration, ClusterImage, MetadataImage
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
+from tests.kit.manual_clock import ManualClock
 
 
 def image(**changed: Any) -> MetadataImage:

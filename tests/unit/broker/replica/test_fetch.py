@@ -20,7 +20,7 @@ from moldau.protocol.messages.p01_fetch import (
     ReplicaState,
 )
 from moldau.protocol.records import Record, encode_batch
-from moldau.server.authorizer import AllowAllAuthorizer, Operation
+from moldau.server.authorizer import Authorizer, Operation
 from moldau.storage.indexes import AbortedTransaction
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
@@ -172,7 +172,7 @@ async def test_storage_error(broker: DataPath) -> None:
 
 
 async def test_topic_authorization_failed(tmp_path: Path) -> None:
-    class Refusing(AllowAllAuthorizer):
+    class Refusing(Authorizer):
         def authorize(self, principal: str, host: str, operation: Operation, *rest: Any) -> bool:
             return operation is not Operation.READ
 

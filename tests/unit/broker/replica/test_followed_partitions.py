@@ -23,7 +23,7 @@ from moldau.protocol.messages.p01_fetch import (
     PartitionData,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
 
 TOPIC_ID = UUID(int=5)
 

@@ -141,7 +141,7 @@ async def test_many_partitions_are_fetched_over_one_connection(
     for topic in ("one", "two"):
         for index in range(20):
             await level(leader, followers, topic, index)
-    assert server.connections_created_count == 1
+    assert server.connections.created_count == 1
     (fetcher,) = followers.fetchers.fetchers
     assert fetcher.partitions.session.is_open
     assert followers.applied_count > 0
@@ -226,11 +226,11 @@ async def test_a_lost_connection_is_made_again_without_waiting(
     followers.follow("topic", port=port_of(server))
     append(leader, "topic", batch(3))
     await level(leader, followers, "topic")
-    for connection in list(server._connections):
+    for connection in list(server.connections):
         connection.close("the test")
     append(leader, "topic", batch(3))
     await level(leader, followers, "topic")  # the clock of the back-off stands still
-    assert server.connections_created_count == 2
+    assert server.connections.created_count == 2
 
 
 async def test_a_leader_that_is_down_is_tried_again_after_the_back_off(

@@ -24,7 +24,7 @@ from moldau.protocol.metadata_records import (
     ConfigRecord,
     PartitionChangeRecord,
 )
-from moldau.server.authorizer import AllowAllAuthorizer, Operation
+from moldau.server.authorizer import Authorizer, Operation
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
@@ -288,7 +288,7 @@ async def test_only_registered_followers_are_remembered(broker: DataPath) -> Non
 
 
 async def test_a_follower_needs_no_leave_to_read_single_topics(tmp_path: Path) -> None:
-    class ClusterActionsOnly(AllowAllAuthorizer):
+    class ClusterActionsOnly(Authorizer):
         def authorize(self, principal: str, host: str, operation: Operation, *rest: Any) -> bool:
             return operation is Operation.CLUSTER_ACTION
 

@@ -29,9 +29,9 @@ from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasT
 from moldau.protocol.metadata_records import PartitionRecord, RegisterBrokerRecord, TopicRecord
 from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.log_directory import open_log_directories
+from tests.kit.manual_clock import ManualClock
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.storage.storage_fixtures import format_log_directory
 from tests.unit.broker.harness import (

@@ -18,7 +18,7 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
 )
 from moldau.protocol.records import Codec, iter_batches
-from moldau.server.authorizer import AllowAllAuthorizer, Operation
+from moldau.server.authorizer import Authorizer, Operation
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
 from tests.unit.broker.messages import NOW_MS, batch, fetch, fetched_values, only, produce
 
@@ -254,7 +254,7 @@ async def test_idempotence(broker: DataPath) -> None:
     assert old.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-class Refusing(AllowAllAuthorizer):
+class Refusing(Authorizer):
     """Allows everything but one operation."""
 
     def __init__(self, refused: Operation) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from moldau.broker.replica import purgatory as purgatory_module
 from moldau.broker.replica.purgatory import DelayedOperation, Purgatory
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.timers import TimerWheel
+from tests.kit.manual_clock import ManualClock
 
 
 class Recorded(DelayedOperation):

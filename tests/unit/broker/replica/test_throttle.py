@@ -19,8 +19,8 @@ from moldau.config import BROKER_KEYS
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
 from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
+from tests.kit.manual_clock import ManualClock
 from tests.unit.broker.harness import topic_id_of
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4

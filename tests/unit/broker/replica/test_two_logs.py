@@ -17,10 +17,10 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import EpochEndOffset, PartitionData
 from moldau.protocol.records import iter_batches
 from moldau.protocol.types import ZERO_UUID, TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.log import Log
 from moldau.storage.log_config import LogConfig
+from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import LogBench, batch_of
 from tests.unit.broker.replica.replicas import LonelyContext
 

@@ -81,12 +81,11 @@ async def admin(controllers: Controllers) -> AsyncIterator[Admin]:
             return "group.version" in (await client.describe_features()).finalized
 
         await wait_until_async(is_active, what="the first controller is active")
-        end_offset = max(node.committed_end_offset for node in controllers.nodes.values())
+        own = [node.own_controller for node in controllers.nodes.values()]
+        end_offset = max(each.committed_end_offset() for each in own)
 
         async def all_know() -> bool:
-            return all(
-                node.committed_end_offset >= end_offset for node in controllers.nodes.values()
-            )
+            return all(each.committed_end_offset() >= end_offset for each in own)
 
         await wait_until_async(all_know, what="every controller has the metadata of the first one")
         yield client

@@ -10,7 +10,7 @@ import trustme
 
 from moldau.client import ClientConfig, ConfigurationError
 from moldau.client.cluster.security import Security, security_of
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
 
 JAAS = 'org.apache.kafka.common.security.{} required username="u" password="p"{};'
 

@@ -11,15 +11,16 @@ import random
 from collections.abc import Sequence
 from uuid import UUID
 
-from moldau.controller import ControllerCore, ControllerSettings, VersionedRecord
+from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.partition_index import PartitionIndex
-from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST
+from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, VersionedRecord
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import (
+    CONTROLLER_REGISTRATION_LEVEL,
+    TRANSACTIONS_LEVEL,
     broker_registration_change_record_version,
     partition_record_version,
     register_broker_record_version,
-    supports_controller_registration,
-    supports_transactions,
 )
 from moldau.metadata.image import (
     LOST_DIRECTORY,
@@ -102,9 +103,9 @@ class Checker:
             kinds.PartitionChangeRecord: partition_record_version(level),
             kinds.RegisterBrokerRecord: register_broker_record_version(level),
             kinds.BrokerRegistrationChangeRecord: broker_registration_change_record_version(level),
-            kinds.RegisterControllerRecord: 0 if supports_controller_registration(level) else -1,
+            kinds.RegisterControllerRecord: 0 if level >= CONTROLLER_REGISTRATION_LEVEL else -1,
             kinds.ClearElrRecord: 0 if partition_record_version(level) >= 2 else -1,
-            kinds.BeginTransactionRecord: 0 if supports_transactions(level) else -1,
+            kinds.BeginTransactionRecord: 0 if level >= TRANSACTIONS_LEVEL else -1,
         }
         for record, version in records:
             highest = limits.get(type(record), 0)

@@ -8,12 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from moldau.controller import (
-    ControllerCore,
-    ControllerResult,
-    ControllerSettings,
-    VersionedRecord,
-)
+from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import (
     LOST_DIRECTORY,
@@ -69,9 +66,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        settings = ControllerSettings.from_node_config(
-            node_config(**{"node.id": "100"}), CLUSTER_ID
-        )
+        settings = ControllerSettings(node_config(**{"node.id": "100"}), CLUSTER_ID)
         self.settings = replace(settings, max_changes_per_step=self.random.choice((1, 2, 5, 50)))
         self.core = ControllerCore(self.settings, random.Random(seed + 1))
         self.checker = Checker(self.settings)

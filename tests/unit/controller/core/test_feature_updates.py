@@ -140,7 +140,7 @@ def test_a_controller_that_does_not_support_a_level_stands_in_the_way(driver: Co
 
 
 def test_a_voter_that_has_not_registered_stands_in_the_way(driver: CoreDriver) -> None:
-    driver.core.set_voter_ids([100, 101])
+    driver.core.state.voter_ids = frozenset([100, 101])
     response = update(driver, (GROUP, 1, UPGRADE))
     assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "controller 101" in response.error_message

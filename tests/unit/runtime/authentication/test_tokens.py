@@ -23,7 +23,7 @@ from moldau.runtime.authentication.tokens import (
     from_function,
     token_of,
 )
-from moldau.runtime.clock import ManualClock
+from tests.kit.manual_clock import ManualClock
 
 
 def jwt(**claims: Any) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from moldau.runtime.clock import ManualClock
 from moldau.storage.cleaner.job import CleaningStats
 from moldau.storage.cleaner.log_cleaner import CleanerFigures
+from tests.kit.manual_clock import ManualClock
 
 
 def test_before_the_first_cleaning_all_figures_are_zero() -> None:

@@ -19,7 +19,7 @@ from moldau.protocol.messages.p08_offset_commit import (
 )
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer, Operation, ResourceType
 from tests.unit.broker.coordinator.group.harness import subscription
 from tests.unit.broker.coordinator.harness import create_internal_topic
 from tests.unit.broker.harness import (
@@ -31,7 +31,7 @@ from tests.unit.broker.harness import (
 SESSION_MS = 6000
 
 
-class Refusing(AllowAllAuthorizer):
+class Refusing(Authorizer):
     """Refuses one operation on one kind of resource, or on a single one of them."""
 
     def __init__(self, operation: Operation, kind: ResourceType, name: str | None = None) -> None:

@@ -33,7 +33,7 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer, Operation, ResourceType
 from tests.unit.broker.coordinator.group.data_path import (
     SYNCED_PROTOCOL,
     Refusing,
@@ -180,7 +180,7 @@ async def test_groups_one_may_not_see_are_not_listed(tmp_path: Path) -> None:
         for group_id in ("one", "two"):
             await broker.ask(commit_request({("events", 0): 1}, group_id=group_id), 9)
 
-        class OnlyOne(AllowAllAuthorizer):
+        class OnlyOne(Authorizer):
             def authorize(
                 self, principal: str, host: str, operation: Operation, kind: Any, name: str
             ) -> bool:

@@ -32,10 +32,10 @@ from moldau.protocol.metadata_records import (
 )
 from moldau.protocol.metadata_records.nodes import BrokerEndpoint
 from moldau.protocol.types import TopicPartition
-from moldau.runtime.clock import ManualClock
 from moldau.runtime.connection import ConnectionLost
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from tests.kit.manual_clock import ManualClock
 from tests.unit.broker.coordinator.transaction.bench import P0, P1, P2
 
 BROKER, OTHER, THIRD = 1, 2, 3

@@ -25,14 +25,14 @@ from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.messages.p65_describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
-from moldau.server.authorizer import AllowAllAuthorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer, Operation, ResourceType
 from tests.unit.broker.coordinator.harness import create_internal_topic
 from tests.unit.broker.harness import DataPath, until
 
 TIMEOUT_MS = 60_000
 
 
-class Denying(AllowAllAuthorizer):
+class Denying(Authorizer):
     """Allows all but what was put into `denied`."""
 
     def __init__(self) -> None:

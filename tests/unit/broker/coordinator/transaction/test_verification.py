@@ -265,4 +265,5 @@ async def test_what_is_measured(broker: DataPath, asker: Asker, link: FakeLink) 
         if "AddPartitionsToTxnManager" in metric.name
     }
     assert found["VerificationFailureRate"].value == 2
-    assert found["VerificationTimeMs"].mean == 7
+    times = found["VerificationTimeMs"]
+    assert times.total / times.count == 7
