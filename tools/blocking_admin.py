@@ -23,7 +23,7 @@ Each call has the parameters, types and documentation of the method of `moldau.c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Unpack
+from typing import Final, Unpack
 
 from moldau.client import Admin as AsyncAdmin
 from moldau.client.config import AdminConfig, AdminSettings, ClientConfig
@@ -47,7 +47,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         super().__init__(lambda: AsyncAdmin(config=resolved))
 '''
 
-METHOD = "    {name} = face_of(AsyncAdmin.{name})\n"
+METHOD = "    {name}: Final = face_of(AsyncAdmin.{name})\n"
 
 BASE = frozenset({"close"})
 """What `BlockingClient` has already."""

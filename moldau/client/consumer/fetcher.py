@@ -44,6 +44,7 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse, PartitionData
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, UnsupportedByPeer
 
 _log: Final = logging.getLogger(__name__)
@@ -131,8 +132,8 @@ class Fetcher:
     _unreached_since_ms: float | None = None
 
     def __post_init__(self) -> None:
-        self.clock = self.client.clock
-        self.is_read_committed = self.config.isolation_level == "read_committed"
+        self.clock: Clock = self.client.clock
+        self.is_read_committed: bool = self.config.isolation_level == "read_committed"
 
     def changed(self) -> None:
         self._is_outdated = True

@@ -296,7 +296,7 @@ class Positions:
     def __post_init__(self) -> None:
         self._clock = self._client.clock
         self._signal = Signal(self._clock)
-        self.settled = Signal(self._clock)
+        self.settled: Signal = Signal(self._clock)
 
     def kick(self) -> None:
         """Find out the positions that are missing: called by every poll. Raises: KafkaError, what

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer.commits import CommitCallback
@@ -174,32 +174,32 @@ class Consumer(BlockingClient[AsyncConsumer]):
         wrapped = None if listener is None else _InCaller(listener, self._callers)
         self._call_now(partial(self._inner.subscribe, topics, pattern=pattern, listener=wrapped))
 
-    assign = quick_face_of(AsyncConsumer.assign)
-    unsubscribe = quick_face_of(AsyncConsumer.unsubscribe)
-    subscription = quick_face_of(AsyncConsumer.subscription)
-    assignment = quick_face_of(AsyncConsumer.assignment)
-    pause = quick_face_of(AsyncConsumer.pause)
-    resume = quick_face_of(AsyncConsumer.resume)
-    paused = quick_face_of(AsyncConsumer.paused)
+    assign: Final = quick_face_of(AsyncConsumer.assign)
+    unsubscribe: Final = quick_face_of(AsyncConsumer.unsubscribe)
+    subscription: Final = quick_face_of(AsyncConsumer.subscription)
+    assignment: Final = quick_face_of(AsyncConsumer.assignment)
+    pause: Final = quick_face_of(AsyncConsumer.pause)
+    resume: Final = quick_face_of(AsyncConsumer.resume)
+    paused: Final = quick_face_of(AsyncConsumer.paused)
 
     # -- positions ------------------------------------------------------------------------------
 
-    seek = quick_face_of(AsyncConsumer.seek)
-    seek_to_beginning = face_of(AsyncConsumer.seek_to_beginning)
-    seek_to_end = face_of(AsyncConsumer.seek_to_end)
-    seek_to_time = face_of(AsyncConsumer.seek_to_time)
-    seek_to_committed = face_of(AsyncConsumer.seek_to_committed)
-    position = face_of(AsyncConsumer.position)
-    positions = quick_face_of(AsyncConsumer.positions)
-    lag = quick_face_of(AsyncConsumer.lag)
-    offsets_for_times = face_of(AsyncConsumer.offsets_for_times)
-    beginning_offsets = face_of(AsyncConsumer.beginning_offsets)
-    end_offsets = face_of(AsyncConsumer.end_offsets)
-    partitions_for = face_of(AsyncConsumer.partitions_for)
+    seek: Final = quick_face_of(AsyncConsumer.seek)
+    seek_to_beginning: Final = face_of(AsyncConsumer.seek_to_beginning)
+    seek_to_end: Final = face_of(AsyncConsumer.seek_to_end)
+    seek_to_time: Final = face_of(AsyncConsumer.seek_to_time)
+    seek_to_committed: Final = face_of(AsyncConsumer.seek_to_committed)
+    position: Final = face_of(AsyncConsumer.position)
+    positions: Final = quick_face_of(AsyncConsumer.positions)
+    lag: Final = quick_face_of(AsyncConsumer.lag)
+    offsets_for_times: Final = face_of(AsyncConsumer.offsets_for_times)
+    beginning_offsets: Final = face_of(AsyncConsumer.beginning_offsets)
+    end_offsets: Final = face_of(AsyncConsumer.end_offsets)
+    partitions_for: Final = face_of(AsyncConsumer.partitions_for)
 
     # -- the group ------------------------------------------------------------------------------
 
-    commit = face_of(AsyncConsumer.commit, runs_errands=True)
+    commit: Final = face_of(AsyncConsumer.commit, runs_errands=True)
 
     def commit_nowait(
         self,
@@ -223,8 +223,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
         self._call_now(partial(self._inner.commit_nowait, offsets, told))
 
-    committed = face_of(AsyncConsumer.committed)
-    group_metadata = quick_face_of(AsyncConsumer.group_metadata)
+    committed: Final = face_of(AsyncConsumer.committed)
+    group_metadata: Final = quick_face_of(AsyncConsumer.group_metadata)
 
     # -- the end --------------------------------------------------------------------------------
 

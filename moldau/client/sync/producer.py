@@ -250,9 +250,9 @@ class Producer(BlockingClient[AsyncProducer]):
             on_delivery,
         )
 
-    send_arrow = face_of(AsyncProducer.send_arrow)
-    flush = face_of(AsyncProducer.flush)
-    partitions_for = face_of(AsyncProducer.partitions_for)
+    send_arrow: Final = face_of(AsyncProducer.send_arrow)
+    flush: Final = face_of(AsyncProducer.flush)
+    partitions_for: Final = face_of(AsyncProducer.partitions_for)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -268,9 +268,9 @@ class Producer(BlockingClient[AsyncProducer]):
         """
         return Transaction(self)
 
-    init_transactions = face_of(AsyncProducer.init_transactions)
-    begin_transaction = quick_face_of(AsyncProducer.begin_transaction)
-    commit_transaction = face_of(AsyncProducer.commit_transaction)
+    init_transactions: Final = face_of(AsyncProducer.init_transactions)
+    begin_transaction: Final = quick_face_of(AsyncProducer.begin_transaction)
+    commit_transaction: Final = face_of(AsyncProducer.commit_transaction)
 
     def abort_transaction(self) -> None:
         """Give up everything sent since `begin_transaction`; unsent records fail with
@@ -310,9 +310,9 @@ class Producer(BlockingClient[AsyncProducer]):
             offsets = offsets.positions()
         self._call(self._inner.send_offsets, offsets, group)
 
-    prepare_transaction = face_of(AsyncProducer.prepare_transaction)
-    hand_over_transaction = face_of(AsyncProducer.hand_over_transaction)
-    complete_transaction = face_of(AsyncProducer.complete_transaction)
+    prepare_transaction: Final = face_of(AsyncProducer.prepare_transaction)
+    hand_over_transaction: Final = face_of(AsyncProducer.hand_over_transaction)
+    complete_transaction: Final = face_of(AsyncProducer.complete_transaction)
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moldau.broker.coordinator.transaction import verification
-from moldau.broker.replica import transactions
+from moldau.broker.replica import verification_guards
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from tests.unit.broker.coordinator.transaction.scripted_coordinator import (
@@ -447,7 +447,7 @@ async def test_recompression_keeps_the_transaction(
 async def test_the_number_of_guards_is_limited(
     broker: DataPath, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transactions, "MAX_GUARDS", 3)
+    monkeypatch.setattr(verification_guards, "MAX_GUARDS", 3)
     coordinator.reply = None
     requests = []
     for producer_id in range(1000, 1005):
