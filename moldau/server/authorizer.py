@@ -1,5 +1,6 @@
 """Operations and resources (KIP-11, KIP-290), and the authorizer. An answer depends only on
-the arguments and on the rules in force, so asking twice does no harm.
+the arguments and on the rules in force, so asking twice does no harm. Every client is allowed
+everything yet: listeners serve PLAINTEXT only (config/node_config.py refuses TLS and SASL).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Log: one partition's records, as a list of segments.
 
-Owns: the offsets of the log, the order in which files and memory change.
+Owns: the offsets of the log, the order in which files and memory change, also when retention and
+DeleteRecords move the log's start.
 Must not: know replication, acknowledgements or other partitions; wait; schedule itself.
 Invariant: log_start_offset <= high_watermark <= log_end_offset, recovery_point <= log_end_offset,
 and everything below the recovery point is on stable storage. The recovery point is lowered, on disk

@@ -1,7 +1,8 @@
 """LogSegments: the segments of one log in order, and what is read from them.
 
 Owns: the list, the making of segment files, the choice of segment and bytes for a read, the check
-of bytes before they leave for the first time, the files to sync for a flush.
+of bytes before they leave for the first time, the files to sync for a flush, and which segments
+retention by time and size may delete (`deletable_count`).
 Must not: know producers, the high watermark or the recovery point; copy record bytes on the serving
 path.
 Invariant: base offsets ascend; the last segment is the active one. A region that a read returns

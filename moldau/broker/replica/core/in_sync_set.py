@@ -1,6 +1,7 @@
 """The in-sync replicas of a partition: what the controller has committed, and what is proposed.
 
-Owns the one proposal that may be under way, and which replicas count as in sync in the meantime.
+Owns the one proposal that may be under way, and which replicas count as in sync in the meantime;
+`partition_core` decides when one joins or leaves.
 Must not know offsets or time. Invariants: at most one proposal at a time; every replica that may be
 elected cleanly counts (`maximal`), so that no record counts as replicated that one of them lacks;
 an answer to anything else than the proposal under way changes nothing.
