@@ -327,8 +327,11 @@ class ConsumerMember:
             member_epoch=JOIN_EPOCH if joins else self.member_epoch,
             instance_id=self.group_instance_id,
         )
+        # The coordinator waits for an answer to each assignment. One that another took back before
+        # the member had it leaves the member with what it has told already.
+        again = "topic_partitions" if self.state is ConsumerState.ACKNOWLEDGING else ""
         for name, value in saying.items():
-            if name not in self._told or self._told[name] != value:
+            if name not in self._told or self._told[name] != value or name == again:
                 if name == "topic_partitions":
                     value = _topic_partitions(value)
                 setattr(request, name, value)

@@ -293,6 +293,25 @@ def test_a_new_target_during_the_listener_is_reconciled_next() -> None:
     assert script.step() == Revoke(frozenset({P0}))
 
 
+@pytest.mark.parametrize("owned", [[], [0]], ids=["nothing", "one partition"])
+def test_a_target_that_is_taken_back_before_it_is_taken_over_is_acknowledged(
+    owned: list[int],
+) -> None:
+    """The coordinator counts partition 1 as the member's until the member says what it owns."""
+    script = Script()
+    script.enter(*owned)
+    script.now_ms += 100
+    script.beat(2, [(T, each) for each in (*owned, 1)])
+    script.now_ms += 100
+    assert script.beat(3, [(T, each) for each in owned]).topic_partitions is None
+    assert isinstance(script.step(), Assign)
+    acknowledgement = script.beat(3).topic_partitions
+    assert acknowledgement is not None
+    assert [each.partitions for each in acknowledgement] == ([owned] if owned else [])
+    script.now_ms += 100
+    assert script.beat(3).topic_partitions is None
+
+
 def test_an_answer_to_an_older_heartbeat_changes_nothing() -> None:
     script = Script()
     old, _ = script.send()
