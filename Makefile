@@ -19,7 +19,7 @@ help: ## Show this list
 setup: ## Create .venv and install everything from the package registry (fast when up to date)
 	@$(PYTHON) .ci/bootstrap.py
 
-test: setup lint ## For people, about twelve minutes on two cores: lint, types, import contracts, all logic, each client and tool, short simulations
+test: setup lint ## For people, about ten minutes on two cores: lint, types, import contracts, all logic, each client and tool, short simulations
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not thorough" $(PYTEST_ARGS)
 
 test-all: setup lint ## What continuous integration runs: `make test`, and simulations, soaks, all clients and Spark for half an hour
