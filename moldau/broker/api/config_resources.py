@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from moldau.broker.api.forwarding import forward
 from moldau.broker.api.services import BrokerServices
+from moldau.broker.lifecycle.controller_channel import DEFAULT_TIMEOUT_MS
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
@@ -32,14 +33,13 @@ FROM_PYTHON_LEVEL: Final = {
 
 
 Problem = tuple[ErrorCode, str]
+EntryT = TypeVar("EntryT")
 
 _REFUSALS: Final = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed on this topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed on this group",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed on the cluster",
 }
-
-FORWARD_TIMEOUT_MS: Final = 30_000
 
 
 def refusal(
@@ -84,18 +84,18 @@ async def alter(
     services: BrokerServices,
     context: RequestContext,
     request: Any,
-    response: Any,
-    new_entry: Callable[..., Any],
+    new_entry: Callable[..., EntryT],
     decide: Callable[[Any], Problem | None],
     *,
     tells_repeated_once: bool,
-) -> None:
-    """Fill the response of AlterConfigs or IncrementalAlterConfigs. A resource named twice is
-    INVALID_REQUEST.
+) -> list[EntryT]:
+    """The entries of the response to AlterConfigs or IncrementalAlterConfigs. A resource named
+    twice is INVALID_REQUEST.
 
     Args:
         new_entry: the class of the response's entries.
         decide: what becomes of a resource; None for what the controller decides.
+        tells_repeated_once: a resource named twice has one entry, and not one for each time.
     """
     slices = LoopSlices(services.clock)
     counts = Counter[tuple[int, str]]()
@@ -106,12 +106,14 @@ async def alter(
         identity = (resource.resource_type, resource.resource_name)
         counts[identity] += 1
         by_identity[identity] = resource
+    entries: list[EntryT] = []
 
     def tell(resource: Any, outcome: Problem) -> None:
-        response.responses.append(
+        error, message = outcome
+        entries.append(
             new_entry(
-                error_code=outcome[0],
-                error_message=outcome[1] or None,
+                error_code=error,
+                error_message=message or None,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
@@ -128,15 +130,14 @@ async def alter(
             forwarded.append(resource)
         else:
             tell(resource, outcome)
-    if not forwarded:
-        return
-    to_forward = type(request)(resources=forwarded, validate_only=request.validate_only)
-    answered = await forward(services, context, to_forward, timeout_ms=FORWARD_TIMEOUT_MS)
-    if answered is not None:
-        response.responses += answered.responses
-        return
-    for resource in forwarded:
-        tell(resource, (ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer"))
+    if forwarded:
+        to_forward = type(request)(resources=forwarded, validate_only=request.validate_only)
+        answered = await forward(services, context, to_forward, timeout_ms=DEFAULT_TIMEOUT_MS)
+        if answered is not None:
+            return [*entries, *answered.responses]
+        for resource in forwarded:
+            tell(resource, (ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer"))
+    return entries
 
 
 def known_loggers() -> list[str]:

@@ -33,14 +33,13 @@ async def answer(
             )
         return refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
 
-    response = AlterConfigsResponse()
-    await alter(
-        services,
-        context,
-        request,
-        response,
-        AlterConfigsResourceResponse,
-        decide,
-        tells_repeated_once=True,
+    return AlterConfigsResponse(
+        responses=await alter(
+            services,
+            context,
+            request,
+            AlterConfigsResourceResponse,
+            decide,
+            tells_repeated_once=True,
+        )
     )
-    return response

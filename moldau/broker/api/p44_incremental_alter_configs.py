@@ -46,17 +46,16 @@ async def answer(
             return refused or (ErrorCode.NONE, "")
         return refused
 
-    response = IncrementalAlterConfigsResponse()
-    await alter(
-        services,
-        context,
-        request,
-        response,
-        AlterConfigsResourceResponse,
-        decide,
-        tells_repeated_once=False,
+    return IncrementalAlterConfigsResponse(
+        responses=await alter(
+            services,
+            context,
+            request,
+            AlterConfigsResourceResponse,
+            decide,
+            tells_repeated_once=False,
+        )
     )
-    return response
 
 
 def _alter_loggers(configs: list[AlterableConfig], *, validate_only: bool) -> Problem | None:

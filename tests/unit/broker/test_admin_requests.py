@@ -20,6 +20,8 @@ from moldau.config import NodeConfig
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response, has_error
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p33_alter_configs as p33
+from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -152,6 +154,37 @@ async def test_who_may_make_topics_by_asking_for_them(
     response = await administered.ask(request, 12)
     assert response.topics[0].error_code == expected
     assert bool(asked) == (expected is ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("request_class", "resource_class", "version", "told_count"),
+    [
+        (p33.AlterConfigsRequest, p33.AlterConfigsResource, 2, 1),
+        (p44.IncrementalAlterConfigsRequest, p44.AlterConfigsResource, 1, 2),
+    ],
+)
+async def test_configurations_that_no_controller_changes(
+    administered: DataPath, request_class: Any, resource_class: Any, version: int, told_count: int
+) -> None:
+    """What is named twice is refused here: AlterConfigs tells it once, IncrementalAlterConfigs each
+    time. The rest is told last.
+    """
+    for name in ("once", "twice"):
+        administered.create_topic(name)
+    resources = [
+        resource_class(resource_type=2, resource_name=name)
+        for name in ("twice", "once", "twice", "missing")
+    ]
+    response = await administered.ask(request_class(resources=resources), version)
+    told = [
+        (each.resource_name, each.error_code, each.error_message) for each in response.responses
+    ]
+    twice = ("twice", ErrorCode.INVALID_REQUEST, "named twice in one request")
+    assert told == [
+        *[twice] * told_count,
+        ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic missing"),
+        ("once", ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer"),
+    ]
 
 
 @pytest.mark.parametrize("keys", [None, []])
