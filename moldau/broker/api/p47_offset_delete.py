@@ -71,7 +71,7 @@ def handle(
     context.hold_if_waiting()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Merged:
     """Puts what was refused here into the coordinator's answer."""
 

@@ -66,7 +66,7 @@ class Marker(NamedTuple):
 WriteMarkers = Callable[[WriteTxnMarkersRequest, Callable[[WriteTxnMarkersResponse], None]], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Destination:
     """The markers for one broker: they wait in a queue, or are in a request under way."""
 

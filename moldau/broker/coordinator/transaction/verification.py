@@ -404,7 +404,7 @@ class _Held(NamedTuple):
     guard: VerificationGuard
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TransactionalProduce:
     """Collects (`append`), then asks once for all of them (`verify`)."""
 

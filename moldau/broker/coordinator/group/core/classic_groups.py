@@ -65,7 +65,7 @@ protocol (32,767 bytes) together with its random part.
 """
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ClassicRebalance:
     """What one event does to a classic group; `out` collects what is to be done."""
 

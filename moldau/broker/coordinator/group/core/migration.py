@@ -79,7 +79,7 @@ class Upgrade(NamedTuple):
     timers: list[SetTimer]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Migration:
     """Both ways of changing a group's protocol."""
 
