@@ -395,6 +395,23 @@ def test_a_member_that_the_log_holds_with_unreadable_protocols_keeps_no_other_al
     assert (group.kind, list(group.members)) == ("classic", [old.member_id])
 
 
+def test_a_protocol_that_a_member_named_twice_has_its_first_subscription_again() -> None:
+    """As in a group that was classic all the time, and as the consumer group read it."""
+    groups = shard()
+    (old,) = stable_classic(groups, [0, 1, 2, 3])
+    new = groups.consumer("team", ["events"])
+    new.join()
+    member = groups.consumer_group().members[old.member_id]
+    first, second = (subscription({}, *topics) for topics in (["events"], ["events", "others"]))
+    protocols = ClassicProtocols(SESSION_MS, (("range", first), ("range", second)))
+    named_twice = member_record("team", replace(member, classic=protocols))
+    groups.call("team", lambda *_: CoordinatorResult(records=[named_twice]))
+    new.leave()
+    group = groups.state.groups["team"]
+    assert group.kind == "classic"
+    assert group.members[old.member_id].metadata("range") == first
+
+
 def test_a_group_too_big_for_a_classic_record_stays_without_its_silent_members() -> None:
     groups = shard()
     (old,) = stable_classic(groups, [0, 1, 2, 3], session_ms=120_000)
