@@ -583,7 +583,7 @@ class GroupContext:
 
     Attributes:
         random_id: a new member id, a random UUID in its usual notation.
-        count: counts events for the metrics, by name (`consumer-rebalance`).
+        count: counts events for the metrics, by name (`consumer-group-rebalance`).
     """
 
     settings: GroupSettings
