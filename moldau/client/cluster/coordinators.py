@@ -68,9 +68,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorCall(Generic[Value]):
-    """One call that goes to many coordinators: the request for some keys (1 where a request names
-    just one), in one of `versions` (None for all), and the answers in its response, by key. `what`
-    is for errors: "describe group".
+    """One call that goes to many coordinators: the request for some keys, in one of `versions`
+    (None for all), and the answers in its response, by key. `what` is for errors: "describe group".
+    `keys_per_request` is 1 where a request names just one.
     """
 
     key_type: KeyType

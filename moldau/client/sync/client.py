@@ -31,8 +31,13 @@ class BlockingClient(Generic[Inner]):
 
     _callers: Callers | None = None
 
-    def __init_subclass__(cls) -> None:
-        """Give the faces of the class its name and module, as those of methods written out."""
+    def __init_subclass__(cls, **keywords: object) -> None:
+        """Give the faces of the class its name and module, as those of methods written out. What an
+        application wraps or takes over in a subclass of its own is left alone.
+        """
+        super().__init_subclass__(**keywords)
+        if not cls.__module__.startswith(f"{__package__}."):
+            return
         for name, face in vars(cls).items():
             if hasattr(face, "__wrapped__"):
                 assert face.__name__ == name, f"{cls.__name__}.{name}: {face.__name__}"

@@ -5,6 +5,7 @@ and cancellation at every step.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -51,8 +52,10 @@ class ScriptedProducer(Producer):
         self.link = link
         self.batches = ScriptedBatches(link.coordinator)
         config = ProducerConfig("nowhere:1", **settings)
+        client = ClusterClient(config)
+        client.random = random.Random(1)
         self.transactions = self._transactions = self.batches.transactions = Transactions(
-            ClusterClient(config), config, self.batches, link
+            client, config, self.batches, link
         )
 
     async def reached(self, state: TransactionState) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -91,3 +92,28 @@ def test_nothing_of_the_blocking_face_is_to_be_awaited(asynchronous: type, block
 def test_documentation_comes_with_the_calls():
     assert admin.Admin.create_topics.__doc__ == Admin.create_topics.__doc__
     assert consumer.Consumer.seek.__doc__ == Consumer.seek.__doc__
+
+
+def test_faces_are_named_as_methods_written_out():
+    for face in (producer.Producer.flush, consumer.Consumer.seek, admin.Admin.list_topics):
+        kind = inspect.getmodule(face)
+        assert kind in (producer, consumer, admin)
+        assert face.__qualname__ == f"{kind.__name__.rpartition('.')[2].title()}.{face.__name__}"
+
+
+def test_a_subclass_may_wrap_and_take_over_what_it_likes():
+    class Tagged:
+        tag: ClassVar[str]
+
+        def __init_subclass__(cls, *, tag: str) -> None:
+            cls.tag = tag
+
+    class Mine(producer.Producer, Tagged, tag="mine"):
+        finish = producer.Producer.flush
+
+        @functools.wraps(print)
+        def helper(self) -> None: ...
+
+    assert Mine.tag == "mine"
+    assert Mine.finish.__qualname__ == "Producer.flush"
+    assert Mine.helper.__qualname__ == "print"
