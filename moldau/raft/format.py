@@ -65,7 +65,7 @@ def write_bootstrap(
         OSError: the disk refuses.
     """
     check_unformatted(filesystem, metadata_directory)
-    make_durably(filesystem, os.path.abspath(metadata_directory))
+    make_durably(filesystem, metadata_directory)
     if voters.voters:
         directory = os.path.join(metadata_directory, METADATA_DIRECTORY)
         filesystem.mkdirs(directory)

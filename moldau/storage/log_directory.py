@@ -1,9 +1,9 @@
 """Log directories: identity, lock, contents, and whether a directory can still be written to.
 
 Owns: `.lock`, the check of `meta.properties` of all directories against the node and each other,
-formatting, Kafka's directory names, what a directory holds at start-up, and the online/offline
-state of each directory.
-Must not: open partitions (log_manager does).
+the ids of directories that were formatted before there were ids, Kafka's directory names, what a
+directory holds at start-up, and the online/offline state of each directory.
+Must not: format a directory (node/formatting does), or open partitions (log_manager does).
 Invariant: nothing is written to a directory before it is locked and its identity is proven; a
 directory that failed stays offline until the process restarts.
 """
@@ -244,7 +244,7 @@ def _check_identities(
 def make_durably(filesystem: Filesystem, path: str) -> None:
     """Make a directory with its parents; their names survive a power loss."""
     parents = []
-    missing = path
+    missing = os.path.abspath(path)
     while not filesystem.exists(missing):
         missing = os.path.dirname(missing)
         parents.append(missing)

@@ -127,7 +127,7 @@ class ProducerState:
 
     def check_append(
         self,
-        records: bytes | bytearray | memoryview,
+        records: bytearray | memoryview,
         batches: Batches,
         now_ms: int,
         origin: AppendOrigin,
@@ -456,17 +456,21 @@ class ProducerState:
         `batch`: its bytes (read only for control batches). `index`: where aborted transactions are
         written (while the segment's indexes are rebuilt). Raises: OSError.
         """
-        if header.producer_id < 0:
+        producer_id = header.producer_id
+        if producer_id < 0 or (header.is_control and not header.record_count):
             return
-        try:
-            updates = self.check_append(batch, [(0, header)], now_ms, AppendOrigin.REPLICATION)
-        except AppendRejected:
-            return  # Intact bytes of a control record of unknown type.
-        for update in updates:
-            if update.completed and index is not None:
-                for aborted in self.aborts(updates):
-                    index.append(aborted)
-            self.apply(updates)
+        update = ProducerUpdate(producer_id, self.producers.get(producer_id))
+        if header.is_control:
+            try:
+                update.add_control_batch(header, batch, 0, now_ms, check=False)
+            except AppendRejected:
+                return  # Intact bytes of a control record of unknown type.
+        else:
+            update.add_data(header, header.base_offset, now_ms)
+        if update.completed and index is not None:
+            for aborted in self.aborts([update]):
+                index.append(aborted)
+        self.apply([update])
 
     def load(self, segments: Sequence[LogSegment], end_offset: int, now_ms: int) -> None:
         """Restore the state as of `end_offset`: snapshot, then the batches after it.

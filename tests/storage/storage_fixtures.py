@@ -12,7 +12,7 @@ from moldau.protocol.types import TopicPartition, random_topic_id
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.cleaner.workers import CleanerWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
-from moldau.storage.log_directory import open_log_directories
+from moldau.storage.log_directory import make_durably, open_log_directories
 from moldau.storage.log_manager import LogManager
 from moldau.storage.meta_properties import MetaProperties, write_meta_properties
 from tests.kit.manual_clock import ManualClock
@@ -65,12 +65,7 @@ def format_log_directory(
     random: random_module.Random,
 ) -> MetaProperties:
     """Make a directory, whose name survives a power loss, and give it an identity."""
-    path = os.path.abspath(path)
-    filesystem.mkdirs(path)
-    parent = path
-    while parent != os.path.dirname(parent):
-        parent = os.path.dirname(parent)
-        filesystem.fsync_directory(parent)
+    make_durably(filesystem, path)
     meta = MetaProperties(cluster_id, node_id, UUID(int=random_topic_id(random).int))
     write_meta_properties(filesystem, path, meta)
     return meta

@@ -213,6 +213,15 @@ def test_meta_properties_of_up_to_64_kib_are_read(size_bytes: int) -> None:
             read_meta_properties(filesystem, "/d")
 
 
+def test_a_directory_that_was_made_durably_survives_a_power_loss() -> None:
+    filesystem = formatted("/deep/er/d")
+    before = filesystem.read_bytes("/deep/er/d/meta.properties")
+    for seed in range(20):
+        root = filesystem.image().after_power_loss(random_module.Random(seed))
+        survived = SimulatedFilesystem(root)
+        assert survived.read_bytes("/deep/er/d/meta.properties") == before
+
+
 @pytest.mark.parametrize(
     ("cluster_id", "node_id", "reason"),
     [("other", 1, "belongs to cluster 'other', not to 'c'"), ("c", 9, "belongs to node 9")],

@@ -62,7 +62,7 @@ _VARINTS: Final = _VarintTable()
 
 def _varint_reader(bits: int) -> Callable[[bytes, int], tuple[int, int]]:
     """Makes (data, position) -> (value, next position) for zigzag varints of so many bits."""
-    shifts, largest = range(0, bits, 7), (1 << bits) - 1
+    shifts, largest = tuple(range(0, bits, 7)), (1 << bits) - 1
 
     def read(data: bytes, position: int) -> tuple[int, int]:
         value = 0

@@ -113,6 +113,14 @@ def test_responses_are_kafkas_bytes_and_back(name: str, version: int) -> None:
         assert getattr(back, field) == expected, field
 
 
+def test_fetches_of_every_advertised_version_are_answered() -> None:
+    response = RESPONSES["FetchResponse"]
+    for version in range(FetchResponse.MIN_VERSION, 12):
+        data = encode_response(response, version, LISTENER).to_bytes(version)
+        message, _ = FetchResponse.decode(data, version)
+        assert message.responses[0].partitions[0].high_watermark == 40
+
+
 @pytest.mark.parametrize(
     "name",
     [
