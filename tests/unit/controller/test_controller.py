@@ -350,7 +350,7 @@ async def test_a_broker_that_the_log_did_not_let_go_is_fenced_when_its_session_e
         beat(bench, 2, want_shut_down=True)
     else:
         bench.submit(UnregisterBrokerRequest(broker_id=2))
-    assert bench.answers[-1] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert bench.answers[-1:] == [ErrorCode.KAFKA_STORAGE_ERROR]
     bench.log.refusal = ErrorCode.NONE
     # It may be alive: no other process takes its place.
     bench.submit(registration(2, incarnation_id=UUID(int=0x77)))
