@@ -1,4 +1,4 @@
-"""The composition root: the one place that joins raft, metadata.controller and broker."""
+"""The composition root: the one place that joins `raft`, `controller` and `broker`."""
 
 from moldau.node.node import Node, NodeStartError
 

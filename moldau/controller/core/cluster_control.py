@@ -77,14 +77,16 @@ class _Session:
     last_contact_ms: float
     metadata_offset: int = -1
     controlled_shutdown_offset: int = -1
+    may_stop: bool = False
 
 
 class BrokerHeartbeats:
     """Which brokers are alive: their last heartbeats, and how far each has read the metadata log.
 
     The sessions are not in the log: a new active controller starts with a fresh one for every
-    broker. Times are monotonic milliseconds. Invariant: only registered brokers are tracked, each
-    under its current broker epoch.
+    broker. Times are monotonic milliseconds. Invariant: every registered broker that is not fenced
+    has a session. No decision ends one, since the log may refuse it; that of a broker that is gone
+    counts for nothing, and a new broker epoch begins another.
     """
 
     __slots__ = ("_session_timeout_ms", "_sessions")
@@ -108,10 +110,16 @@ class BrokerHeartbeats:
         if session is None or session.broker_epoch != broker_epoch:
             session = self._sessions[broker_id] = _Session(broker_epoch, now_ms)
         session.last_contact_ms = now_ms
+        session.may_stop = False
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
-    def forget(self, broker_id: int) -> None:
-        self._sessions.pop(broker_id, None)
+    def let_go(self, broker_id: int) -> None:
+        """The broker may stop; says nothing before the log has taken its fence."""
+        self._sessions[broker_id].may_stop = True
+
+    def was_let_go(self, broker_id: int) -> bool:
+        session = self._sessions.get(broker_id)
+        return session is not None and session.may_stop
 
     def has_valid_session(self, broker_id: int, now_ms: float) -> bool:
         session = self._sessions.get(broker_id)
@@ -362,9 +370,11 @@ class ClusterControl:
                 resume=self._again(self.register_broker, request),
                 leaving=broker_id if keeps is None else None,
             )
-        if keeps is None:
-            self.heartbeats.forget(broker_id)
-        elif state.is_active(broker_id) and not directories.issubset(keeps.directories):
+        if (
+            keeps is not None
+            and state.is_active(broker_id)
+            and not directories.issubset(keeps.directories)
+        ):
             self.must_sweep = True  # what lies in a directory that is back may lead again
         step.records.append((record, version))
         self.heartbeats.touch(broker_id, broker_epoch, now_ms)
@@ -405,13 +415,15 @@ class ClusterControl:
         The broker in the controller's own process is the exception: when that process asks to
         register a new incarnation, the old one is known to be dead.
         """
-        if existing.broker_id == self._state.settings.node_config.node_id:
+        broker_id = existing.broker_id
+        if broker_id == self._state.settings.node_config.node_id:
             return
-        alive = self.heartbeats.has_valid_session(existing.broker_id, now_ms)
+        has_left = existing.fenced and self.heartbeats.was_let_go(broker_id)
+        alive = self.heartbeats.has_valid_session(broker_id, now_ms) and not has_left
         if alive and not existing.in_controlled_shutdown:
             raise Refusal(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"broker {existing.broker_id} is alive under another incarnation",
+                f"broker {broker_id} is alive under another incarnation",
             )
 
     def heartbeat(
@@ -436,7 +448,7 @@ class ClusterControl:
         if broker.fenced:
             if request.want_shut_down:
                 response.should_shut_down = True
-                self.heartbeats.forget(broker.broker_id)
+                self.heartbeats.let_go(broker.broker_id)
             elif not request.want_fence and is_caught_up and not broker.in_controlled_shutdown:
                 # An incarnation that began to shut down does not come back; the next one does.
                 response.is_fenced = False
@@ -482,8 +494,8 @@ class ClusterControl:
     def _leave(
         self, broker: BrokerRegistration, request: p63.BrokerHeartbeatRequest, *, shut_down: bool
     ) -> ControllerResult[p63.BrokerHeartbeatResponse]:
-        """Fence a broker that asked for it. One that may stop has no session any more: its next
-        start need not wait for the end of it.
+        """Fence a broker that asked for it. The next start of one that may stop need not wait for
+        its session's end.
         """
         response = p63.BrokerHeartbeatResponse(
             is_caught_up=request.current_metadata_offset >= broker.broker_epoch,
@@ -493,7 +505,7 @@ class ClusterControl:
         step = self._fencing_step(broker)
         if step.is_last:
             if shut_down:
-                self.heartbeats.forget(broker.broker_id)
+                self.heartbeats.let_go(broker.broker_id)
             return ControllerResult(response, step.records)
         again = self._again(self.heartbeat, request)
         return ControllerResult(response, step.records, resume=again, leaving=broker.broker_id)
@@ -557,7 +569,6 @@ class ClusterControl:
             broker_id=broker.broker_id, broker_epoch=broker.broker_epoch
         )
         step.records.append((record, 0))
-        self.heartbeats.forget(broker.broker_id)
         return ControllerResult(response, step.records)
 
     def _unfence(self, broker: BrokerRegistration) -> list[VersionedRecord]:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -28,6 +29,7 @@ from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTop
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import BrokerRegistrationResponse
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -293,12 +295,13 @@ async def test_who_cannot_write_its_first_records_lets_somebody_else_lead(bench:
     assert bench.log.steps_down_count == 1
 
 
-def beat(bench: Bench, broker_id: int) -> None:
+def beat(bench: Bench, broker_id: int, *, want_shut_down: bool = False) -> None:
     bench.submit(
         BrokerHeartbeatRequest(
             broker_id=broker_id,
             broker_epoch=bench.core.state.broker(broker_id).broker_epoch,  # type: ignore[union-attr]
             current_metadata_offset=bench.log.end_offset,
+            want_shut_down=want_shut_down,
         )
     )
 
@@ -334,6 +337,28 @@ async def test_after_a_standstill_heartbeats_are_read_before_brokers_are_fenced(
     beat(bench, 2)
     bench.clock.advance(LATE_SESSION_CHECK_MS)
     assert fenced_brokers(bench) == {1}
+
+
+@pytest.mark.parametrize("leaves", ["stops", "is removed"])
+async def test_a_broker_that_the_log_did_not_let_go_is_fenced_when_its_session_ends(
+    bench: Bench, leaves: str
+) -> None:
+    lead_two_brokers(bench)
+    bench.log.commit()
+    bench.log.refusal = ErrorCode.KAFKA_STORAGE_ERROR
+    if leaves == "stops":
+        beat(bench, 2, want_shut_down=True)
+    else:
+        bench.submit(UnregisterBrokerRequest(broker_id=2))
+    assert bench.answers[-1:] == [ErrorCode.KAFKA_STORAGE_ERROR]
+    bench.log.refusal = ErrorCode.NONE
+    # It may be alive: no other process takes its place.
+    bench.submit(registration(2, incarnation_id=UUID(int=0x77)))
+    assert bench.answers[-1].error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    for _ in range(5):
+        bench.clock.advance(2_000)
+        beat(bench, 1)
+    assert fenced_brokers(bench) == {2}
 
 
 async def test_a_check_of_sessions_that_is_late_again_waits_no_more(bench: Bench) -> None:

@@ -323,10 +323,11 @@ class InProcess:
 
     def __init__(self) -> None:
         self.is_active = True
-        self.asked: list[tuple[Message, str, str]] = []
+        self.asked: list[tuple[Message, str, ForwardedClient]] = []
 
     async def answer(self, sender: Sender, request: Message) -> Message:
-        self.asked.append((request, sender.principal, sender.client_host))
+        client = ForwardedClient(sender.client_host, sender.client_id, sender.api_version)
+        self.asked.append((request, sender.principal, client))
         error = ErrorCode.NONE if self.is_active else ErrorCode.NOT_CONTROLLER
         return error_response(request, error, "")
 
@@ -343,12 +344,13 @@ async def test_the_router_takes_the_short_way_while_its_own_node_leads(start: St
     own_address = LeaderAddress(1, "127.0.0.1", 1)
     # As the quorum's thread tells it.
     await asyncio.to_thread(relay.publish, own_address)
-    response, end_offset = await router.forward(topics(), "User:alice", CLIENT)
+    client = CLIENT._replace(api_version=5)
+    response, end_offset = await router.forward(topics(), "User:alice", client)
     assert end_offset == 12
     assert response.topics[0].error_code == ErrorCode.NONE
-    assert own.asked == [(topics(), "User:alice", CLIENT.host)]
+    assert own.asked == [(topics(), "User:alice", client)]
     assert await router.send(topics(), OWN)
-    assert own.asked.pop() == (topics(), OWN, "127.0.0.1")
+    assert own.asked.pop() == (topics(), OWN, ForwardedClient("127.0.0.1"))
     own.is_active = False
     asked = asyncio.ensure_future(router.forward(topics(), "User:alice", CLIENT))
     await until(lambda: len(own.asked) >= 3, "it asks its own node again")
