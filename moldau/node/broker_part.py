@@ -23,10 +23,8 @@ from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
 from moldau.broker.coordinator.producer_ids import ProducerIds
 from moldau.broker.lifecycle.broker_lifecycle import (
-    BrokerDescription,
     BrokerLifecycle,
     BrokerState,
-    RegistrationTracker,
 )
 from moldau.broker.lifecycle.controller_channel import ControllerChannel
 from moldau.broker.lifecycle.metadata_loader import ElectionMeters, MetadataLoader, catch_up
@@ -43,7 +41,11 @@ from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.node.quorum_link import ProducerIdBlocks
 from moldau.node.settings import DynamicSettings, server_limits
-from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.messages.p62_broker_registration import (
+    BrokerRegistrationRequest,
+    Feature,
+    Listener,
+)
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
@@ -281,9 +283,7 @@ class BrokerPart:
                 self.services.transaction_verifier,
             )
         )
-        self._metadata.add_publisher(
-            RegistrationTracker(self._config.node_id, lifecycle.refresh_registration)
-        )
+        self._metadata.add_publisher(lifecycle)
         lifecycle.move_to(BrokerState.RECOVERY)
         lifecycle.start_heartbeats()
         await lifecycle.wait_unfenced()
@@ -308,9 +308,10 @@ class BrokerPart:
         finalized = self._metadata.image.features.finalized_levels
         return BrokerLifecycle(
             controller,
-            BrokerDescription(
+            BrokerRegistrationRequest(
                 broker_id=self._config.node_id,
                 cluster_id=self._cluster_id,
+                incarnation_id=uuid.UUID(int=self._random.getrandbits(128), version=4),
                 listeners=[
                     Listener(
                         name=endpoint.listener_name,
@@ -322,10 +323,9 @@ class BrokerPart:
                 ],
                 features=range_entries(Feature, advertised_features(finalized).items()),
                 rack=self._config.rack,
-                log_directory_ids=[each.directory_id for each in online],
+                log_dirs=[each.directory_id for each in online],
                 previous_broker_epoch=self._previous_broker_epoch,
             ),
-            incarnation_id=uuid.UUID(int=self._random.getrandbits(128), version=4),
             heartbeat_interval_ms=self._config.get_int("broker.heartbeat.interval.ms"),
             registration_timeout_ms=self._config.get_int("initial.broker.registration.timeout.ms"),
             confirmed_for_ms=CONFIRMED_SHARE * self._config.get_int("broker.session.timeout.ms"),

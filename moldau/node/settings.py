@@ -114,7 +114,7 @@ class DynamicSettings:
         self._connections.update_limits(server_limits(self._config, values))
         self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
         self._log_manager.cleaner.update_settings(CleanerSettings.from_values(values))
-        self._replication.update_settings(values)
+        self._replication.fetchers.resize(values["num.replica.fetchers"])
         self._transaction_verifier.update_verification(
             values["transaction.partition.verification.enable"]
         )

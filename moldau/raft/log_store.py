@@ -259,7 +259,7 @@ class LogStore:
     async def _flush(self) -> None:
         try:
             while (job := self._start_flush()) is not None:
-                now = self._log.active_segment, self._log.truncation_count
+                now = self._log.segments.active, self._log.truncation_count
                 await self._offload(job.run)
                 self._log.finish_flush(job)
                 self._synced = now
@@ -292,7 +292,7 @@ class LogStore:
         start after a crash rebuilds the indexes. Raises LogOffline, DiskFull.
         """
         job = self._log.start_flush()
-        active = self._log.active_segment
+        active = self._log.segments.active
         if job is None or self._synced != (active, self._log.truncation_count):
             return job
         indexes = {active.offset_index.path, active.time_index.path}

@@ -29,6 +29,7 @@ from moldau.protocol.records import (
     verify_crc,
 )
 from moldau.protocol.records.header import CODEC_MASK, TRANSACTIONAL_BIT
+from moldau.storage.batch_scan import require_crc
 from moldau.storage.faults import AppendRejected
 from moldau.storage.log_config import MAX_INT64, LogConfig
 from moldau.storage.segment import MAX_RELATIVE_OFFSET
@@ -428,10 +429,7 @@ def prepare(records: bytearray | memoryview, config: LogConfig) -> PreparedRecor
             if header.size_bytes > config.max_message_bytes:
                 # The append rejects it.
                 return PreparedRecords(records)
-            if not verify_crc(records, position, header):
-                raise InvalidBatch(
-                    InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position
-                )
+            require_crc(verify_crc(records, position, header), position)
             if config.compacts:
                 _require_keys(records, position, header)
             if target is None or header.attributes & CODEC_MASK == target:

@@ -98,16 +98,16 @@ def scan_verified(
         _check_frame(header, position, end)
         if at + header.size_bytes <= filled:
             with memoryview(buffer) as view, view[at : at + header.size_bytes] as batch:
-                _require_crc(verify_crc(batch, 0, header), position)
+                require_crc(verify_crc(batch, 0, header), position)
                 yield position, header, batch
         else:
-            _require_crc(_streamed_crc(file, position, header, buffer) == header.crc, position)
+            require_crc(_streamed_crc(file, position, header, buffer) == header.crc, position)
             filled = 0
             yield position, header, _NO_BYTES
         position += header.size_bytes
 
 
-def _require_crc(matches: bool, position: int) -> None:
+def require_crc(matches: bool, position: int) -> None:
     if not matches:
         raise InvalidBatch(InvalidBatchReason.BAD_CRC, "the CRC does not match", position=position)
 

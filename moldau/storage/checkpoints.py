@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -307,29 +308,21 @@ class OffsetCheckpoint:
             return None
         self._newest = offsets
         self._newest_number += 1
-        number = self._newest_number
-
-        def write() -> None:
-            with self._lock:
-                if number <= self._written_number:
-                    return
-                try:
-                    write_offset_checkpoint(self._filesystem, self.path, offsets)
-                except OSError:
-                    self._newest = None
-                    raise
-                self._written_number = number
-
-        return write
+        return partial(self._write, offsets, self._newest_number)
 
     def write(self, offsets: Offsets) -> None:
         """Write `offsets` to the file now, on the loop. Raises: OSError."""
-        write = self.prepare(offsets)
-        if write is not None:
-            write()
-            return
-        # A disk thread may not have written the same contents yet.
+        self.prepare(offsets)
+        # Also where they are the newest already: a disk thread may not have written them yet.
+        self._write(offsets, self._newest_number)
+
+    def _write(self, offsets: Offsets, number: int) -> None:
         with self._lock:
-            if self._written_number < self._newest_number:
+            if number <= self._written_number:
+                return
+            try:
                 write_offset_checkpoint(self._filesystem, self.path, offsets)
-                self._written_number = self._newest_number
+            except OSError:
+                self._newest = None
+                raise
+            self._written_number = number

@@ -189,10 +189,6 @@ class DumpOptions:
     decode: str = "auto"
     max_bytes: int | None = None
 
-    @property
-    def wants_records(self) -> bool:
-        return self.deep or self.print_data
-
 
 def batch_rows(file: File, topic: str, options: DumpOptions) -> Iterator[Row]:
     """Rows of one `.log` or `.checkpoint` file. Raises: OSError."""
@@ -212,7 +208,7 @@ def batch_rows(file: File, topic: str, options: DumpOptions) -> Iterator[Row]:
         size_bytes = header.size_bytes
         is_valid = batch_crc(file, position, header) == header.crc
         yield batch_row(header, position, is_valid)
-        if options.wants_records:
+        if options.deep or options.print_data:
             if not is_valid:
                 yield _error(position, "the CRC does not match, the records are not shown")
             elif size_bytes > MAX_DECODED_BYTES:

@@ -35,6 +35,7 @@ class SparseIndex:
     """
 
     ENTRY: ClassVar[Struct]
+    OFFSET_COLUMN: ClassVar[int]
 
     _filesystem: Filesystem
     path: str
@@ -165,14 +166,13 @@ class SparseIndex:
             file.pwrite(bytes(end - position), position)
         self._populated_bytes = end
 
-    def keep(self, entry_count: int) -> None:
-        """Drop the entries from number `entry_count` on. Raises: OSError."""
-        self.load()
-        if entry_count >= self.entry_count:
-            return
-        self.entry_count = entry_count
-        if not self.capacity:
-            self._map().resize(entry_count * self.ENTRY.size)
+    def truncate_to(self, offset: int) -> None:
+        """Keep the entries below `offset`. Raises: OSError."""
+        entry_count = self.count_at_most(offset - 1 - self.base_offset, self.OFFSET_COLUMN)
+        if entry_count < self.entry_count:
+            self.entry_count = entry_count
+            if not self.capacity:
+                self._map().resize(entry_count * self.ENTRY.size)
 
 
 class OffsetIndex(SparseIndex):
@@ -183,6 +183,7 @@ class OffsetIndex(SparseIndex):
     """
 
     ENTRY = Struct(">ii")
+    OFFSET_COLUMN = 0
     __slots__ = ()
 
     def append(self, last_offset: int, position: int) -> bool:
@@ -218,10 +219,6 @@ class OffsetIndex(SparseIndex):
         ordered = self.entry_count == 1 or (first < last and first[1] < last[1])
         return ordered and last[0] >= 0 and first[1] >= 0 and last[1] < max(log_size_bytes, 1)
 
-    def truncate_to(self, offset: int) -> None:
-        """Keep the entries below `offset`. Raises: OSError."""
-        self.keep(self.count_at_most(offset - 1 - self.base_offset))
-
 
 _NEVER_WRITTEN = (0, 0)
 """What a page lost in a power failure shows. A true entry of 1970 costs a rebuild at each open."""
@@ -242,6 +239,7 @@ class TimeIndex(SparseIndex):
     """
 
     ENTRY = Struct(">qi")
+    OFFSET_COLUMN = 1
     __slots__ = ()
 
     @property
@@ -292,10 +290,6 @@ class TimeIndex(SparseIndex):
             return False
         first = self.entry(0)
         return self.entry_count == 1 or (first[0] < last[0] and first[1] <= last[1])
-
-    def truncate_to(self, offset: int) -> None:
-        """Keep the entries below `offset`. Raises: OSError."""
-        self.keep(self.count_at_most(offset - 1 - self.base_offset, column=1))
 
 
 TXN_ENTRY = Struct(">hqqqq")

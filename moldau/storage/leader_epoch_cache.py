@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.checkpoints import (
@@ -22,7 +22,6 @@ from moldau.storage.checkpoints import (
 )
 
 UNDEFINED_EPOCH = -1
-UNDEFINED_OFFSET = -1
 
 
 class LeaderEpochCache:
@@ -127,13 +126,11 @@ class LeaderEpochCache:
         (-1, -1) for an undefined epoch, or one newer than all in the log.
         """
         entries = self.entries
-        if leader_epoch == UNDEFINED_EPOCH or not entries:
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
-        if leader_epoch == self.latest_epoch:
+        if leader_epoch == self.latest_epoch != UNDEFINED_EPOCH:
             return leader_epoch, log_end_offset
-        index = bisect_left(entries, leader_epoch + 1, key=lambda e: e.leader_epoch)
-        if index == len(entries):
-            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        index = bisect_right(entries, leader_epoch, key=lambda e: e.leader_epoch)
+        if leader_epoch == UNDEFINED_EPOCH or index == len(entries):
+            return UNDEFINED_EPOCH, -1
         if index == 0:
             # Older than everything kept: it ends where the first known epoch begins.
             return leader_epoch, entries[0].start_offset

@@ -39,7 +39,7 @@ from moldau.storage.leader_epoch_cache import LeaderEpochCache
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_recovery import LogRecovery
 from moldau.storage.log_segments import FlushJob, LogSegments, ReadResult
-from moldau.storage.producer_entry import ProducerBatch, ProducerEntry, ProducerUpdate, Verification
+from moldau.storage.producer_entry import ProducerBatch, ProducerUpdate, Verification
 from moldau.storage.producer_state import ProducerState
 from moldau.storage.segment import MAX_RELATIVE_OFFSET, LogSegment, OpenSegments
 
@@ -150,11 +150,6 @@ class Log:
         """`topic-partition`, as the directory is called."""
         return f"{self.topic_partition.topic}-{self.topic_partition.partition}"
 
-    @property
-    def active_segment(self) -> LogSegment:
-        """The segment that is appended to."""
-        return self.segments.active
-
     # -- offsets ---------------------------------------------------------------------------------
 
     @property
@@ -197,10 +192,6 @@ class Log:
         self.may_have_holes = True
         if self.on_first_dirty_changed is not None:
             self.on_first_dirty_changed(self)
-
-    def active_producers(self) -> list[ProducerEntry]:
-        """The answer to DescribeProducers."""
-        return list(self.producer_state.producers.values())
 
     def expire_producers(self) -> int:
         """Forget producers idle for `producer.id.expiration.ms`; returns how many."""

@@ -23,18 +23,6 @@ MIN_MAP_BYTES = 1024 * 1024
 ConfigValues = Mapping[str, Any]
 """A node's or topic's settings under Kafka's keys, each of its key's own type."""
 
-_MANAGER_KEYS: Final = {
-    "retention_check_interval_ms": "log.retention.check.interval.ms",
-    "flush_check_interval_ms": "log.flush.scheduler.interval.ms",
-    "recovery_point_checkpoint_interval_ms": "log.flush.offset.checkpoint.interval.ms",
-    "log_start_offset_checkpoint_interval_ms": "log.flush.start.offset.checkpoint.interval.ms",
-    "high_watermark_checkpoint_interval_ms": "replica.high.watermark.checkpoint.interval.ms",
-    "producer_expiration_ms": "producer.id.expiration.ms",
-    "producer_expiration_check_interval_ms": "producer.id.expiration.check.interval.ms",
-    "recovery_threads_per_directory": "num.recovery.threads.per.data.dir",
-    "initial_delay_ms": "log.initial.task.delay.ms",
-}
-
 _CODEC_BY_NAME = {
     "uncompressed": Codec.NONE,
     **{codec.name.lower(): codec for codec in Codec},
@@ -150,15 +138,24 @@ class LogManagerSettings:
     """Descriptor budget: closed segments of all logs whose files stay open."""
 
     @classmethod
-    def from_values(cls, values: Mapping[str, object]) -> LogManagerSettings:
-        """Build from Kafka's node keys (typed values); missing ones keep their default."""
-        taken: dict[str, int] = {}
-        for name, key in _MANAGER_KEYS.items():
-            value = values.get(key)
-            if value is not None:
-                assert isinstance(value, int), key
-                taken[name] = value
-        return cls(**taken)
+    def from_values(cls, values: ConfigValues) -> LogManagerSettings:
+        return cls(
+            retention_check_interval_ms=values["log.retention.check.interval.ms"],
+            flush_check_interval_ms=values["log.flush.scheduler.interval.ms"],
+            recovery_point_checkpoint_interval_ms=values["log.flush.offset.checkpoint.interval.ms"],
+            log_start_offset_checkpoint_interval_ms=values[
+                "log.flush.start.offset.checkpoint.interval.ms"
+            ],
+            high_watermark_checkpoint_interval_ms=values[
+                "replica.high.watermark.checkpoint.interval.ms"
+            ],
+            producer_expiration_ms=values["producer.id.expiration.ms"],
+            producer_expiration_check_interval_ms=values[
+                "producer.id.expiration.check.interval.ms"
+            ],
+            recovery_threads_per_directory=values["num.recovery.threads.per.data.dir"],
+            initial_delay_ms=values["log.initial.task.delay.ms"],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,10 @@ class LogJobs:
             await asyncio.wait(list(self._flushes.values()))
 
     async def flush(self, log: Log) -> bool:
+        """Make durable what the log holds at the time of the call; concurrent calls share fsyncs.
+
+        Returns False when the log went offline instead, or the disk is too full to promise it.
+        """
         goal = log.log_end_offset
         flushes = self._flushes
         key = log.topic_partition
@@ -285,7 +289,7 @@ class LogJobs:
         still_open: dict[TopicPartition, int] = {}
 
         def look(log: Log) -> None:
-            if not log.active_segment.is_active:
+            if not log.segments.active.is_active:
                 return
             key = log.topic_partition
             if seen.get(key) != log.log_end_offset:
@@ -334,16 +338,12 @@ class LogJobs:
                     break
             else:
                 table.offsets_forgotten(directory, removed)
-                await self._look_after(directory)
-
-    async def _look_after(self, directory: LogDirectory) -> None:
-        """Nothing is written where nothing has changed: a directory that is gone is noticed here,
-        as fast as in Apache Kafka.
-        """
-        try:
-            await self._manager.filesystem.offload(self._manager.check_presence, directory)
-        except OSError as error:
-            self.directory_error(directory, directory.path, error)
+                try:
+                    # Nothing is written where nothing has changed: a directory that is gone is
+                    # noticed here, as fast as in Apache Kafka.
+                    await self._manager.filesystem.offload(self._manager.check_presence, directory)
+                except OSError as error:
+                    self.directory_error(directory, directory.path, error)
 
     async def checkpoint_first_dirty(self, log: Log) -> bool:
         """Whether it is durable now how far compaction has seen the log."""

@@ -91,21 +91,12 @@ class LoadReport(NamedTuple):
     elapsed_ms: float
 
 
-class PartitionDescription(NamedTuple):
-    """One replica for DescribeLogDirs."""
-
-    topic_partition: TopicPartition
-    size_bytes: int
-    offset_lag: int = 0
-    is_future: bool = False
-
-
 class LogDirDescription(NamedTuple):
     """One directory for DescribeLogDirs (KIP-113, KIP-827); unknown sizes of the volume are -1."""
 
     directory: str
     error: ErrorCode
-    partitions: list[PartitionDescription]
+    logs: list[Log]
     total_bytes: int
     usable_bytes: int
 
@@ -208,14 +199,9 @@ class LogManager:
         return report
 
     async def load(self, contents: DirectoryContents, topic_partition: TopicPartition) -> None:
+        config = self._topic_config(topic_partition.topic)
         log, reason, topic_id = await self.filesystem.offload(
-            _load_partition,
-            self.filesystem,
-            self.clock,
-            contents,
-            topic_partition,
-            self._topic_config(topic_partition.topic),
-            self.settings.producer_expiration_ms,
+            self._open, contents, topic_partition, config
         )
         directory = contents.directory
         if log is not None and not log.offline:
@@ -227,6 +213,43 @@ class LogManager:
             log.abandon()
             reason = directory.offline_reason or ""
         self.table.put_offline(topic_partition, directory, reason, contents.checkpoints, topic_id)
+
+    def _open(
+        self, contents: DirectoryContents, topic_partition: TopicPartition, config: LogConfig
+    ) -> tuple[Log | None, str, UUID]:
+        """Open one partition, recovering it if need be. Blocks: runs in the disk threads.
+
+        Returns its log (None when it cannot be opened), why it is offline, and its topic id.
+        """
+        path = contents.directory.join(str(topic_partition))
+        is_clean = contents.clean_shutdown is not None
+        offsets = {name: each.get(topic_partition) for name, each in contents.checkpoints.items()}
+        topic_id = ZERO_UUID
+        log, reason = None, ""
+        try:
+            topic_id = _topic_id(self.filesystem, path, is_clean)
+            log = Log.open(
+                self.filesystem,
+                self.clock,
+                path,
+                topic_partition,
+                config,
+                topic_id=topic_id,
+                log_start_offset=offsets[LOG_START_OFFSET_CHECKPOINT] or 0,
+                recovery_point=offsets[RECOVERY_POINT_CHECKPOINT] or 0,
+                clean_shutdown=is_clean,
+                first_dirty_offset=offsets[CLEANER_CHECKPOINT],
+                producer_expiration_ms=self.settings.producer_expiration_ms,
+            )
+        except (CorruptFile, DiskFull) as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"{error.filename or path}: {describe(error)}"
+        else:
+            reason = log.offline_reason
+        if reason:
+            logger.error("%s is offline: %s", topic_partition, reason)
+        return log, reason, topic_id
 
     async def _load_all(
         self, queue: deque[tuple[DirectoryContents, TopicPartition]], worker_count: int
@@ -542,14 +565,7 @@ class LogManager:
         if directory is not None and self.on_log_offline is not None and not self._is_closing:
             self.on_log_offline(log)
 
-    # -- flush and shutdown ----------------------------------------------------------------------
-
-    async def flush(self, log: Log) -> bool:
-        """Make durable what the log holds at the time of the call; concurrent calls share fsyncs.
-
-        Returns False when the log went offline instead, or the disk is too full to promise it.
-        """
-        return await self.jobs.flush(log)
+    # -- shutdown --------------------------------------------------------------------------------
 
     async def shutdown(self, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
         """Flush and close every log, write the checkpoints, mark the directories as clean.
@@ -591,49 +607,6 @@ class LogManager:
             directory.fail(f"its checkpoints cannot be written: {describe(error)}")
 
 
-def _load_partition(
-    filesystem: Filesystem,
-    clock: Clock,
-    contents: DirectoryContents,
-    topic_partition: TopicPartition,
-    config: LogConfig,
-    producer_expiration_ms: int,
-) -> tuple[Log | None, str, UUID]:
-    """Open one partition, recovering it if need be. Blocks: runs in the disk threads.
-
-    Returns its log (None when it cannot be opened), why it is offline, and its topic id.
-    """
-    path = contents.directory.join(str(topic_partition))
-    is_clean = contents.clean_shutdown is not None
-    offsets = {name: each.get(topic_partition) for name, each in contents.checkpoints.items()}
-    topic_id = ZERO_UUID
-    log, reason = None, ""
-    try:
-        topic_id = _topic_id(filesystem, path, is_clean)
-        log = Log.open(
-            filesystem,
-            clock,
-            path,
-            topic_partition,
-            config,
-            topic_id=topic_id,
-            log_start_offset=offsets[LOG_START_OFFSET_CHECKPOINT] or 0,
-            recovery_point=offsets[RECOVERY_POINT_CHECKPOINT] or 0,
-            clean_shutdown=is_clean,
-            first_dirty_offset=offsets[CLEANER_CHECKPOINT],
-            producer_expiration_ms=producer_expiration_ms,
-        )
-    except (CorruptFile, DiskFull) as error:
-        reason = str(error)
-    except OSError as error:
-        reason = f"{error.filename or path}: {describe(error)}"
-    else:
-        reason = log.offline_reason
-    if reason:
-        logger.error("%s is offline: %s", topic_partition, reason)
-    return log, reason, topic_id
-
-
 def _topic_id(filesystem: Filesystem, path: str, was_clean_shutdown: bool) -> UUID:
     """The topic id; zero when it is not known (the metadata has it).
 
@@ -650,7 +623,7 @@ def _topic_id(filesystem: Filesystem, path: str, was_clean_shutdown: bool) -> UU
 
 
 def describe_log_dirs(manager: LogManager) -> list[LogDirDescription]:
-    """Every configured directory with the size of each partition that is served from it.
+    """Every configured directory with the log of each partition that is served from it.
 
     A directory whose volume is gone fails by this.
     """
@@ -664,13 +637,9 @@ def describe_log_dirs(manager: LogManager) -> list[LogDirDescription]:
         if not directory.is_online:
             described.append(_offline(directory.path))
             continue
-        # Replicas are never moved between directories here, so none lags behind.
-        partitions = [
-            PartitionDescription(log.topic_partition, log.size_bytes)
-            for log in manager.table.logs_in(directory)
-        ]
+        logs = manager.table.logs_in(directory)
         described.append(
-            LogDirDescription(directory.path, ErrorCode.NONE, partitions, total_bytes, usable_bytes)
+            LogDirDescription(directory.path, ErrorCode.NONE, logs, total_bytes, usable_bytes)
         )
     return described + [_offline(path) for path in manager.unavailable_directories]
 

@@ -70,8 +70,7 @@ class PeriodicJob:
         self._cancel_timer()
 
     async def stop(self) -> None:
-        self._stopped = True
-        self._cancel_timer()
+        self.retire()
         task = self._task
         if task is not None:
             await asyncio.wait([task])

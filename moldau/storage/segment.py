@@ -423,17 +423,11 @@ class LogSegment:
                 break
         else:
             at = size
-        if at > position:
-            self.remember(next_offset, at)
-        return ByteRange(position, at, next_offset)
-
-    def remember(self, base_offset: int, position: int) -> None:
-        """A reader asks for the batch that begins at `base_offset` next."""
-        hints = self.hints
-        if position < self.size_bytes and base_offset not in hints:
-            hints[base_offset] = position
+        if position < at < size and next_offset not in hints:
+            hints[next_offset] = at  # the reader asks for that batch next
             if len(hints) > POSITION_HINT_COUNT:
                 del hints[next(iter(hints))]
+        return ByteRange(position, at, next_offset)
 
     # -- rolling ---------------------------------------------------------------------------------
 

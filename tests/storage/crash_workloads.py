@@ -150,7 +150,7 @@ class Workload:
         self._append(data, AppendOrigin.COORDINATOR)
 
     async def flush(self) -> None:
-        assert await self.manager.flush(self.log)
+        assert await self.manager.jobs.flush(self.log)
         self._note_flushed()
 
     async def checkpoint(self) -> None:

@@ -142,7 +142,7 @@ class Model:
 
     def check(self, log: Log) -> None:
         """Raises: AssertionError."""
-        entries = {entry.producer_id: entry for entry in log.active_producers()}
+        entries = {entry.producer_id: entry for entry in log.producer_state.producers.values()}
         for producer_id in sorted(entries.keys() | {each.producer_id for each in self.batches}):
             own = self.of(producer_id)
             possible = [read(own)]
@@ -308,7 +308,7 @@ class History:
         return sent, batch
 
     def _known(self, producer_id: int) -> Known:
-        found = {entry.producer_id: entry for entry in self.log.active_producers()}
+        found = {entry.producer_id: entry for entry in self.log.producer_state.producers.values()}
         return told(found[producer_id]) if producer_id in found else Known()
 
     async def send(self) -> None:
@@ -411,7 +411,7 @@ class History:
 
     async def flush(self) -> None:
         """Everything is durable, and a while later the recovery point is too."""
-        await self.manager.flush(self.log)
+        await self.manager.jobs.flush(self.log)
 
     async def delete_records(self) -> None:
         """Records and old segments go; what they said of producers stays."""
@@ -427,6 +427,6 @@ class History:
         self.log.expire_producers()
         now_ms = self.clock.now_ms()
         self.model.time_passed(now_ms, is_loaded=False)
-        for entry in map(told, self.log.active_producers()):
+        for entry in map(told, self.log.producer_state.producers.values()):
             is_idle = now_ms - entry.appended_ms >= self.model.expiration_ms
             assert entry.current_txn_first_offset != NOTHING or not is_idle, entry

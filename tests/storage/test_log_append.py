@@ -349,7 +349,7 @@ def test_an_index_without_room_only_becomes_sparser() -> None:
     filesystem.faults.append(Fault("pwrite", ".index", errno.ENOSPC, count=3))
     fill(log, 20)
     assert len(read_all(log)) == 20
-    assert log.active_segment.offset_index.entry_count > 0
+    assert log.segments.active.offset_index.entry_count > 0
 
 
 @pytest.mark.parametrize("error_number", [errno.EIO, errno.EROFS])

@@ -101,7 +101,7 @@ def test_holes_and_empty_batches_of_a_compacted_leader_are_taken() -> None:
         follower = bench.reopen(follower, clean=clean, first_dirty_offset=0)
         assert [r.offset for r in read_all(follower)] == [3, 4, 11, 12, 25]
         assert follower.log_end_offset == 31
-        (producer,) = follower.active_producers()
+        (producer,) = follower.producer_state.producers.values()
         assert producer.last_sequence == 25
 
 
@@ -114,7 +114,7 @@ def test_segments_of_a_follower_open_again_as_they_were() -> None:
     follower.append_as_follower(bytearray(bytes_of(leader)), leader_epoch=0)
     follower = bench.reopen(follower)
     assert bytes_of(follower) == bytes_of(leader)
-    (producer,) = follower.active_producers()
+    (producer,) = follower.producer_state.producers.values()
     assert (producer.producer_id, producer.last_sequence) == (7, 39)
 
 

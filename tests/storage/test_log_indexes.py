@@ -221,10 +221,10 @@ def test_hints_are_bounded() -> None:
     log = LogBench().open()
     for _ in range(300):
         append(log, "a")
-        log.active_segment.hints.pop(0, None)
+        log.segments.active.hints.pop(0, None)
     for offset in range(0, 300, 7):
         read_once(log, offset, max_bytes=200)
-    assert len(log.active_segment.hints) <= 128
+    assert len(log.segments.active.hints) <= 128
     log.close()
 
 

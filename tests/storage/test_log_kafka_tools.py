@@ -198,7 +198,7 @@ def test_apache_kafka_takes_the_same_transactions_from_our_batches(tmp_path: Pat
             each.coordinator_epoch,
             each.current_txn_first_offset,
         )
-        for each in log.active_producers()
+        for each in log.producer_state.producers.values()
     }
     assert {tuple(map(int, row[1:])) for row in rows if row[0] == "producer"} == producers
     # After a recovery Apache Kafka takes every transaction for ended whose marker is in the log; we

@@ -156,7 +156,7 @@ async def test_offline_partition_leaves_its_neighbours_alone() -> None:
     manager = await node.start()
     for name in ("a-0", "b-0", "c-0"):
         fill(manager.get_or_create(tp(name), topic_id(ord(name[0]))))
-        await manager.flush(manager.get(tp(name)))  # type: ignore[arg-type]
+        await manager.jobs.flush(manager.get(tp(name)))  # type: ignore[arg-type]
     manager.jobs.recovery_points.soon()
     await settle()
     await node.kill(manager)
@@ -190,7 +190,7 @@ async def test_new_partitions_go_to_the_directory_with_the_fewest() -> None:
     manager = await node.start()
     for number in range(7):
         manager.get_or_create(TopicPartition("t", number), topic_id(1))
-    counts = [len(each.partitions) for each in describe_log_dirs(manager)]
+    counts = [len(each.logs) for each in describe_log_dirs(manager)]
     assert counts == [3, 2, 2]
 
 
@@ -293,7 +293,7 @@ async def test_recreated_partition_meets_no_offsets_of_the_old_one() -> None:
     manager = await node.start()
     log = manager.get_or_create(tp("a-0"), topic_id(1))
     fill(log)
-    await manager.flush(log)
+    await manager.jobs.flush(log)
     log.delete_records(19)
     for job in (manager.jobs.recovery_points, manager.jobs.log_start_offsets):
         job.soon()
@@ -332,7 +332,7 @@ async def test_checkpoints_are_written_when_due_and_only_if_changed() -> None:
     before = node.filesystem.operation_count
     await node.advance(5_000)
     assert node.filesystem.operation_count == before
-    await manager.flush(log)
+    await manager.jobs.flush(log)
     await node.advance(60_000)
     assert node.offsets("recovery-point-offset-checkpoint") == {tp("a-0"): 20}
 
@@ -356,7 +356,7 @@ async def test_each_checkpoint_is_written_in_its_own_interval(name: str) -> None
     manager = await node.start()
     log = manager.get_or_create(tp("a-0"), topic_id(1))
     fill(log)
-    await manager.flush(log)
+    await manager.jobs.flush(log)
     log.delete_records(3)
     written = {each for each in node.names() if each in intervals}
     await node.advance(699)
@@ -386,9 +386,9 @@ async def test_producers_are_forgotten_and_logs_rest_in_their_intervals() -> Non
     other = manager.get_or_create(tp("b-0"), topic_id(2))
     assert other.producer_state.expiration_ms == 9_000
     await node.advance(2_000)
-    assert log.active_segment.is_active, "there was an append since the last look"
+    assert log.segments.active.is_active, "there was an append since the last look"
     await node.advance(7_000)
-    assert not log.active_segment.is_active
+    assert not log.segments.active.is_active
     await manager.shutdown(1)
 
 
@@ -462,11 +462,11 @@ async def test_flush_waits_off_the_loop_and_is_shared() -> None:
     await settle()
     gate = node.filesystem.offload_gate = asyncio.Event()
     fill(log, 1)
-    first = asyncio.ensure_future(manager.flush(log))
+    first = asyncio.ensure_future(manager.jobs.flush(log))
     await settle()
     before = node.filesystem.operation_count
     fill(log, 2)
-    others = [asyncio.ensure_future(manager.flush(log)) for _ in range(5)]
+    others = [asyncio.ensure_future(manager.jobs.flush(log)) for _ in range(5)]
     await settle()
     assert not first.done()
     gate.set()
@@ -569,7 +569,7 @@ async def test_failed_fsync_takes_the_partition_offline() -> None:
     await settle()
     fill(log, 1)
     node.filesystem.faults.append(Fault("fdatasync", "/data/a-0/", errno.EIO))
-    assert not await manager.flush(log)
+    assert not await manager.jobs.flush(log)
     assert manager.get(tp("a-0")) is None
     assert manager.get(tp("b-0")) is other
 
@@ -669,11 +669,11 @@ async def test_a_full_disk_fails_a_flush_and_not_the_partition() -> None:
     node.filesystem.faults.append(
         Fault("append", "leader-epoch-checkpoint", errno.ENOSPC, count=None)
     )
-    flushes = [asyncio.ensure_future(manager.flush(log)) for _ in range(3)]
+    flushes = [asyncio.ensure_future(manager.jobs.flush(log)) for _ in range(3)]
     assert await asyncio.gather(*flushes) == [False] * 3
     assert manager.get(tp("a-0")) is log
     node.filesystem.faults.clear()
-    assert await manager.flush(log)
+    assert await manager.jobs.flush(log)
     assert log.recovery_point == 20
 
 
@@ -685,11 +685,11 @@ async def test_a_flush_does_not_vouch_for_a_directory_that_could_not_be_synced()
     log = manager.get_or_create(tp("a-0"), topic_id(1))
     fill(log)
     await settle()
-    assert not await manager.flush(log)
+    assert not await manager.jobs.flush(log)
     assert log.recovery_point == 0
     assert manager.get(tp("a-0")) is log
     node.filesystem.faults.clear()
     before = node.filesystem.operation_count
-    assert await manager.flush(log)
+    assert await manager.jobs.flush(log)
     synced = [str(each) for each in node.filesystem.operations[before:]]
     assert any(each.startswith("fsync_directory") and each.endswith("/data") for each in synced)

@@ -166,7 +166,7 @@ def test_silent_producers_are_forgotten_by_the_brokers_clock() -> None:
     bench.clock.advance(1)
     send(log, 0, producer_id=8)
     assert log.expire_producers() == 1
-    assert [entry.producer_id for entry in log.active_producers()] == [8]
+    assert [entry.producer_id for entry in log.producer_state.producers.values()] == [8]
     assert send(log, 100).error is ErrorCode.NONE
 
 
@@ -177,7 +177,7 @@ def test_expiry_while_the_node_was_down() -> None:
     log.close()
     bench.clock.advance(1000)
     log = bench.open(clean=True, recovery_point=1, producer_expiration_ms=1000)
-    assert log.active_producers() == []
+    assert not log.producer_state.producers
 
 
 def test_the_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_an_append_that_evicts_forgets_none_of_what_it_did_itself(
         patch_batch(sent, 0, base_offset=base_offset, partition_leader_epoch=0)
         fetched += sent
     assert log.append_as_follower(fetched, leader_epoch=0).error is ErrorCode.NONE
-    state = {each.producer_id: each for each in log.active_producers()}
+    state = {each.producer_id: each for each in log.producer_state.producers.values()}
     assert (state[0].producer_epoch, state[0].last_sequence) == (3, 1)
     assert [batch.last_sequence for batch in state[0].batches] == [0, 1]
     assert state[20].producer_epoch == 3
@@ -230,13 +230,13 @@ def test_one_append_of_many_new_producers_stays_within_the_bound(
         patch_batch(sent, 0, base_offset=number, partition_leader_epoch=0)
         fetched += sent
     assert log.append_as_follower(fetched, leader_epoch=0).error is ErrorCode.NONE
-    assert len(log.active_producers()) <= 20
+    assert len(log.producer_state.producers) <= 20
 
 
 def test_describe_producers_data() -> None:
     log = LogBench().open()
     send(log, 5, producer_id=1, producer_epoch=2, transactional=True)
-    [entry] = log.active_producers()
+    [entry] = log.producer_state.producers.values()
     assert (entry.producer_id, entry.producer_epoch, entry.last_sequence) == (1, 2, 5)
     assert (entry.current_txn_first_offset, entry.coordinator_epoch) == (0, -1)
     assert entry.last_timestamp_ms == START_MS
@@ -401,7 +401,7 @@ def test_a_follower_learns_transactions_as_its_leader_did(batch_count: int) -> N
             assert follower.aborted_transactions(start, upper) == leader.aborted_transactions(
                 start, upper
             )
-    assert follower.active_segment.transaction_index.is_sane()
+    assert follower.segments.active.transaction_index.is_sane()
     assert list(follower.producer_state._ongoing) == list(leader.producer_state._ongoing)
 
 
@@ -444,12 +444,12 @@ def test_a_log_that_begins_elsewhere_knows_no_producer_of_the_old_records() -> N
     log = bench.reopen(log, clean=True)
     assert log.producer_state.snapshot_offsets == [3]
     log.truncate_fully_and_start_at(3)
-    assert log.active_producers() == []
+    assert not log.producer_state.producers
     append(log, "another's")
     log.update_high_watermark(4)
     assert log.last_stable_offset == 4
     log = bench.reopen(log)
-    assert log.active_producers() == []
+    assert not log.producer_state.producers
 
 
 def test_snapshots_of_records_before_the_first_segment_are_not_used() -> None:
@@ -487,7 +487,7 @@ def test_after_a_cut_the_state_of_producers_is_that_of_the_logs_end(
             state.take_snapshot()
         send(log, number)
     log.truncate_to(2)
-    (producer,) = log.active_producers()
+    (producer,) = log.producer_state.producers.values()
     assert (producer.last_sequence, state.map_end_offset) == (1, 2)
 
 

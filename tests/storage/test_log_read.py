@@ -95,7 +95,7 @@ def test_the_upper_bound_is_exclusive_and_on_batch_boundaries(drop_hints: bool) 
         append(log, f"{number}a", f"{number}b")
     for max_offset in range(41):
         if drop_hints:
-            log.active_segment.hints.clear()
+            log.segments.active.hints.clear()
         result, found = read_once(log, 0, max_offset=max_offset)
         whole = max_offset // 2 * 2
         assert [r.offset for r in found] == list(range(whole))
@@ -140,7 +140,7 @@ def test_segments_roll_by_size_and_read_across() -> None:
         assert index_size == 8 * segment.offset_index.entry_count > 0
         assert bench.filesystem.size_bytes(segment.time_index.path) % 12 == 0
         assert bench.filesystem.exists(bench.path(log.segments[1].base_offset, ".snapshot"))
-    active = log.active_segment
+    active = log.segments.active
     assert bench.filesystem.size_bytes(active.offset_index.path) == 4096
 
 

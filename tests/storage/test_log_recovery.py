@@ -206,7 +206,7 @@ def test_random_tails_recover_to_a_prefix() -> None:
         if number == 3:
             log.flush()
     flushed = log.recovery_point
-    flushed_size = log.active_segment.hints[flushed]
+    flushed_size = log.segments.active.hints[flushed]
     expected = as_records(read_all(log))
     log.abandon()
     intact = bench.filesystem.read_bytes(bench.path(0))

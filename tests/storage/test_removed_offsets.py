@@ -26,7 +26,7 @@ async def test_the_offsets_of_a_deleted_partition_leave_every_file() -> None:
         log.update_high_watermark(20)
         log.delete_records(3)
         log.first_dirty_offset = 7
-        await manager.flush(log)
+        await manager.jobs.flush(log)
         assert await manager.jobs.checkpoint_first_dirty(log)
     jobs = manager.jobs
     for job in (jobs.recovery_points, jobs.log_start_offsets, jobs.high_watermarks):

@@ -231,7 +231,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        if self.log.active_segment.size_bytes:
+        if self.log.segments.active.size_bytes:
             self.log.roll()
 
     @precondition(lambda self: self.log.high_watermark > self.log.log_start_offset)

@@ -39,18 +39,13 @@ async def answer(
     response = DescribeLogDirsResponse()
     for described in describe_log_dirs(services.log_manager):
         topics: dict[str, DescribeLogDirsTopic] = {}
-        for partition in described.partitions:
-            name, index = partition.topic_partition
+        for log in described.logs:
+            name, index = log.topic_partition
             if wanted is not None and index not in wanted.get(name, ()):
                 continue
             topic = topics.setdefault(name, DescribeLogDirsTopic(name=name))
             topic.partitions.append(
-                DescribeLogDirsPartition(
-                    partition_index=index,
-                    partition_size=partition.size_bytes,
-                    offset_lag=partition.offset_lag,
-                    is_future_key=partition.is_future,
-                )
+                DescribeLogDirsPartition(partition_index=index, partition_size=log.size_bytes)
             )
         response.results.append(
             DescribeLogDirsResult(

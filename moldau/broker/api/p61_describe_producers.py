@@ -57,6 +57,6 @@ def _describe(
                 coordinator_epoch=entry.coordinator_epoch,
                 current_txn_start_offset=entry.current_txn_first_offset,
             )
-            for entry in led.log.active_producers()
+            for entry in led.log.producer_state.producers.values()
         ],
     )

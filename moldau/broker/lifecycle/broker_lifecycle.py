@@ -17,9 +17,9 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from copy import copy
 from enum import IntEnum
 from typing import Final
 
@@ -35,8 +35,6 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    Feature,
-    Listener,
 )
 from moldau.protocol.messages.p63_broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -95,27 +93,12 @@ class RegistrationRefused(Exception):
     """The controller will never accept this broker as it is; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerDescription:
-    """The registration of a broker.
-
-    `listeners` are the advertised ones; `previous_broker_epoch` is the epoch of the last clean
-    shutdown, -1 when there was none (KIP-966).
-    """
-
-    broker_id: int
-    cluster_id: str
-    listeners: Sequence[Listener]
-    features: Sequence[Feature]
-    rack: str | None
-    log_directory_ids: Sequence[uuid.UUID]
-    previous_broker_epoch: int
-
-
 class BrokerLifecycle:
     """Registers, then sends heartbeats until `stop`; one task owns it (states: LEGAL_TRANSITIONS).
 
     Args:
+        registration: of this incarnation, with the advertised listeners and all log directories;
+            its previous broker epoch is that of the last clean shutdown, -1 without one (KIP-966).
         confirmed_for_ms: how long the answer to a heartbeat counts; less than the session, so that
             no other broker is elected in this one's place for its silence in that time.
         catch_up: returns when this broker has applied all metadata that was committed when it was
@@ -125,9 +108,8 @@ class BrokerLifecycle:
     def __init__(
         self,
         controller: ControllerChannel,
-        description: BrokerDescription,
+        registration: BrokerRegistrationRequest,
         *,
-        incarnation_id: uuid.UUID,
         heartbeat_interval_ms: int,
         registration_timeout_ms: int,
         confirmed_for_ms: float,
@@ -138,8 +120,7 @@ class BrokerLifecycle:
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
         self._controller = controller
-        self._description = description
-        self._incarnation_id = incarnation_id
+        self._registration = registration
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._registration_timeout_ms = registration_timeout_ms
         self._confirmed_for_s = confirmed_for_ms / 1000
@@ -181,7 +162,7 @@ class BrokerLifecycle:
         request = self._registration_request()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._registration_timeout_ms / 1000
-        broker_id, refusal = self._description.broker_id, ""
+        broker_id, refusal = self._registration.broker_id, ""
         while True:
             try:
                 response: BrokerRegistrationResponse = await self._controller.send(
@@ -200,7 +181,7 @@ class BrokerLifecycle:
                 if error in FATAL_REGISTRATION_ERRORS:
                     raise RegistrationRefused(
                         f"the controller refused broker {broker_id} of cluster "
-                        f"{self._description.cluster_id}: {error.name}, {error.message}"
+                        f"{self._registration.cluster_id}: {error.name}, {error.message}"
                     )
                 words = refusal = error.name
                 if error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
@@ -217,23 +198,24 @@ class BrokerLifecycle:
     def _registration_request(self) -> BrokerRegistrationRequest:
         """Without failed log directories: the replicas in those are lost at once."""
         failed = self._offline_log_directories()
-        directory_ids = [each for each in self._description.log_directory_ids if each not in failed]
-        return BrokerRegistrationRequest(
-            broker_id=self._description.broker_id,
-            cluster_id=self._description.cluster_id,
-            incarnation_id=self._incarnation_id,
-            listeners=list(self._description.listeners),
-            features=list(self._description.features),
-            rack=self._description.rack,
-            log_dirs=directory_ids,
-            previous_broker_epoch=self._description.previous_broker_epoch,
-        )
+        request = copy(self._registration)
+        request.log_dirs = [each for each in request.log_dirs if each not in failed]
+        return request
 
-    def refresh_registration(self) -> None:
-        """Send the registration of this incarnation again before the next heartbeat: the epoch
-        stays, the description of the broker is updated.
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Have the registration of this incarnation sent again when the metadata's lacks log
+        directories: the cluster's `metadata.version` did not know them when this broker registered,
+        and does now (KIP-858). The epoch stays.
         """
-        if not self._must_register:
+        features = image.features
+        registration = image.cluster.brokers.get(self._registration.broker_id)
+        if (
+            not self._must_register
+            and registration is not None
+            and not registration.directories
+            and METADATA_VERSION in features.finalized_levels
+            and features.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL
+        ):
             self._must_register = True
             self._wake.set()
 
@@ -296,7 +278,7 @@ class BrokerLifecycle:
             if self._must_register:
                 await self._register_again()
             request = BrokerHeartbeatRequest(
-                broker_id=self._description.broker_id,
+                broker_id=self._registration.broker_id,
                 broker_epoch=self.broker_epoch,
                 current_metadata_offset=self._metadata_offset(),
                 want_fence=False,
@@ -400,26 +382,3 @@ class BrokerLifecycle:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_ms / 1000):
                     await self._wake.wait()
-
-
-class RegistrationTracker:
-    """A metadata publisher that has the registration sent again, under the same incarnation id,
-    when it lacks log directories: the cluster's `metadata.version` did not know them when this
-    broker registered, and does now (KIP-858).
-    """
-
-    def __init__(self, broker_id: int, refresh: Callable[[], None]) -> None:
-        self._broker_id = broker_id
-        self._refresh = refresh
-
-    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        features = image.features
-        if METADATA_VERSION not in features.finalized_levels:
-            return
-        registration = image.cluster.brokers.get(self._broker_id)
-        if (
-            registration is not None
-            and not registration.directories
-            and features.metadata_level >= DIRECTORY_ASSIGNMENT_LEVEL
-        ):
-            self._refresh()

@@ -32,11 +32,9 @@ def is_internal_topic(topic_name: str) -> bool:
 
 def alive_brokers(image: MetadataImage) -> dict[int, BrokerRegistration]:
     """The registered brokers that are not fenced, by id in ascending order."""
-    brokers = image.cluster.brokers
+    brokers = sorted(image.cluster.brokers.items())
     return {
-        broker_id: brokers[broker_id]
-        for broker_id in sorted(brokers)
-        if not brokers[broker_id].fenced
+        broker_id: registration for broker_id, registration in brokers if not registration.fenced
     }
 
 

@@ -216,30 +216,27 @@ class NetworkControllerChannel:
     async def _send(self, asked: _Asked[Response], timeout_ms: int) -> ControllerAnswer[Response]:
         if self.waiting_count >= MAX_WAITING_REQUESTS:
             raise ControllerUnavailable(f"{MAX_WAITING_REQUESTS} requests wait already")
-        self.waiting_count += 1
-        try:
-            return await self._try(asked, timeout_ms)
-        finally:
-            self.waiting_count -= 1
-
-    async def _try(self, asked: _Asked[Response], timeout_ms: int) -> ControllerAnswer[Response]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         reason = "no controller is known to lead"
-        while not self._is_closed:
-            self._leader_changed.clear()
-            leader = self._leader()
-            if leader is not None:
-                try:
-                    return await self._attempt(leader, asked, (deadline - loop.time()) * 1000)
-                except TryAgain as problem:
-                    reason = str(problem)
-            remaining = deadline - loop.time()
-            if remaining <= 0:
-                break
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(remaining, self._retry_backoff_ms / 1000)):
-                    await self._leader_changed.wait()
+        self.waiting_count += 1
+        try:
+            while not self._is_closed:
+                self._leader_changed.clear()
+                leader = self._leader()
+                if leader is not None:
+                    try:
+                        return await self._attempt(leader, asked, (deadline - loop.time()) * 1000)
+                    except TryAgain as problem:
+                        reason = str(problem)
+                remaining = deadline - loop.time()
+                if remaining <= 0:
+                    break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(remaining, self._retry_backoff_ms / 1000)):
+                        await self._leader_changed.wait()
+        finally:
+            self.waiting_count -= 1
         raise ControllerUnavailable(
             f"{ApiKey(asked.request.API_KEY).name} was not answered in {timeout_ms} ms: {reason}"
         )

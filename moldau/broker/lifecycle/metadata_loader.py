@@ -94,11 +94,8 @@ class MetadataLoader:
 
     def controller_id_for_clients(self) -> int:
         """The controller as clients see it: a broker, which forwards their requests (KIP-590)."""
-        alive = [
-            broker_id
-            for broker_id, registration in self.image.cluster.brokers.items()
-            if not registration.fenced
-        ]
+        brokers = self.image.cluster.brokers
+        alive = [broker_id for broker_id in brokers if not brokers[broker_id].fenced]
         if self._broker_id in alive:
             return self._broker_id
         return min(alive, default=-1)

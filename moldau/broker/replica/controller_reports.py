@@ -65,18 +65,14 @@ class _Sender(ABC, Generic[Report]):
     broker_id: int
     broker_epoch: Callable[[], int]
     on_fault: Callable[[BaseException], None]
-    _waiting: dict[PartitionKey, Report] = field(default_factory=dict, init=False)
+    waiting: dict[PartitionKey, Report] = field(default_factory=dict, init=False)
+    """Reports that are in no request yet."""
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _is_closed: bool = field(default=False, init=False)
     _problem: str = field(default="", init=False)
 
-    @property
-    def waiting_count(self) -> int:
-        """Reports that are in no request yet."""
-        return len(self._waiting)
-
     def _enqueue(self, key: PartitionKey, report: Report) -> None:
-        self._waiting[key] = report
+        self.waiting[key] = report
         if self._task is None:
             self._begin()
 
@@ -87,7 +83,7 @@ class _Sender(ABC, Generic[Report]):
     async def close(self) -> None:
         """Forget what waits; a request under way may or may not reach the controller."""
         self._is_closed = True
-        self._waiting.clear()
+        self.waiting.clear()
         task = self._task
         if task is not None:
             task.cancel()
@@ -98,13 +94,13 @@ class _Sender(ABC, Generic[Report]):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.on_fault(error)
-        if self._waiting and not self._is_closed:
+        if self.waiting and not self._is_closed:
             # Reported after the task had ended, before the loop called this.
             self._begin()
 
     async def _send_all(self) -> None:
         backoff = Backoff(self.retry_backoff_ms, self.max_backoff_ms)
-        while self._waiting:
+        while self.waiting:
             if await self._send_batch():
                 backoff.reset()
             else:
@@ -142,10 +138,10 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
     def _take_batch(self) -> dict[PartitionKey, tuple[Partition, IsrChange]]:
         """The oldest proposals that are not void; void ones are dropped."""
         batch: dict[PartitionKey, tuple[Partition, IsrChange]] = {}
-        for key in list(self._waiting):
+        for key in list(self.waiting):
             if len(batch) == self.max_partitions_per_request:
                 break
-            partition, change = self._waiting.pop(key)
+            partition, change = self.waiting.pop(key)
             if not is_void(partition, change):
                 batch[key] = (partition, change)
         return batch
@@ -218,14 +214,14 @@ class AlterPartitionSender(_Sender[tuple["Partition", IsrChange]]):
             following = partition.isr_change_answered(change, error, state)
             if following is not None:
                 # A proposal that the partition made since is newer than one to be repeated.
-                self._waiting.setdefault(key, (partition, following))
+                self.waiting.setdefault(key, (partition, following))
             is_progress = is_progress or following is not change
         self.on_answered()
         return is_progress
 
     def _put_back(self, batch: Mapping[PartitionKey, tuple[Partition, IsrChange]]) -> None:
         """Send these again, before later proposals; of one partition the later one counts."""
-        self._waiting = {**batch, **self._waiting}
+        self.waiting = {**batch, **self.waiting}
 
     def _log_problem(self, problem: str) -> None:
         if problem == self._problem:
@@ -289,7 +285,7 @@ class DirectoryAssignments(_Sender[UUID]):
     def settled(self, topic_id: UUID, partition_index: int) -> None:
         """The metadata is right about the replica, or the replica is gone."""
         key = (topic_id, partition_index)
-        self._waiting.pop(key, None)
+        self.waiting.pop(key, None)
         self._told.pop(key, None)
 
     async def _send_all(self) -> None:
@@ -299,8 +295,8 @@ class DirectoryAssignments(_Sender[UUID]):
 
     async def _send_batch(self) -> bool:
         batch = {}
-        for key in list(self._waiting)[: self.max_replicas_per_request]:
-            batch[key] = self._told[key] = self._waiting.pop(key)
+        for key in list(self.waiting)[: self.max_replicas_per_request]:
+            batch[key] = self._told[key] = self.waiting.pop(key)
         try:
             response: p73.AssignReplicasToDirsResponse = await self.channel.send(
                 self._request(batch), INTERNAL_PRINCIPAL, timeout_ms=self.answer_timeout_ms
@@ -342,7 +338,7 @@ class DirectoryAssignments(_Sender[UUID]):
         for key, directory_id in batch.items():
             if self._told.get(key) == directory_id:
                 del self._told[key]
-                self._waiting.setdefault(key, directory_id)
+                self.waiting.setdefault(key, directory_id)
         if problem != self._problem:
             self._problem = problem
             directory_logger.warning(

@@ -56,7 +56,6 @@ class FetchSession:
             fetch.partition_changed(fetched)
 
     def high_watermark_moved(self, fetched: FetchPartition) -> None:
-        """Remember it for the next response, and tell the fetches that wait for it."""
         self.dirty[fetched] = None
         for fetch in self.waiting:
             fetch.high_watermark_moved(fetched)
@@ -69,7 +68,7 @@ class FetchSession:
         self.dirty[fetched] = None
 
     def adopt(self, fetched: FetchPartition) -> None:
-        """Take over a partition of the full fetch that founds the session."""
+        """Take over a partition of the full fetch that founds the session, or of a later one."""
         fetched.owner = self
         self.partitions[fetched.key] = fetched
         self.dirty[fetched] = None
@@ -79,8 +78,7 @@ class FetchSession:
         for fetched in request_partitions(request, self):
             known = self.partitions.get(fetched.key)
             if known is None:
-                self.partitions[fetched.key] = fetched
-                self.dirty[fetched] = None
+                self.adopt(fetched)
             else:
                 if known.current_leader_epoch != fetched.current_leader_epoch:
                     # A follower may have ignored an answer from another leader epoch:
@@ -206,10 +204,6 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
-
-    def clear(self) -> None:
-        for session_id in list(self._sessions):
-            self.end(session_id)
 
     def _make_room(self, partition_count: int, is_privileged: bool) -> bool:
         """Evict one session when the cache is full, if KIP-227 allows it.

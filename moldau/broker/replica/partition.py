@@ -536,7 +536,7 @@ class Partition:
         if self.log is None or self.log.offline:
             return self.unusable_error
         identity = (producer.producer_id, producer.producer_epoch)
-        if self.holds_transaction(*identity) and not self.guards.has_waiting(*identity):
+        if self.holds_transaction(*identity) and identity not in self.guards.waiting:
             return None
         return self.guards.begin_waiting(producer, supports_epoch_bump=supports_epoch_bump)
 

@@ -57,9 +57,6 @@ class Purgatory:
         self._operations: dict[DelayedOperation, None] = {}
         self._is_closed = False
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
     def size(self) -> float:
         return float(len(self._operations))
 

@@ -214,9 +214,6 @@ class ReplicaManager:
     def partitions(self) -> Iterator[Partition]:
         yield from list(self._partitions.values())
 
-    def __len__(self) -> int:
-        return len(self._partitions)
-
     def missing_error(self, topic: str, partition_index: int) -> ErrorCode:
         """The error for a partition that `get` does not find."""
         known = self.image.topics.topics_by_name.get(topic)
@@ -306,9 +303,13 @@ class ReplicaManager:
             if not self._is_first_change:
                 self._opener.is_new(partition)
         if partition.log is None and not partition.is_opening:
+            assigned = registration.directory(self.broker_id)
+            if assigned == MIGRATING_DIRECTORY and registration.partition_epoch == 0:
+                # The metadata names no directories; a partition that has never changed is new.
+                assigned = UNASSIGNED_DIRECTORY
             self._opener.open(
                 partition,
-                _assigned_directory(registration, self.broker_id),
+                assigned,
                 is_believed=not self.replication.may_be_replaced(registration),
             )
         partition.min_insync_replicas = min_insync_replicas
@@ -335,7 +336,7 @@ class ReplicaManager:
             self.broker_id,
             stats=self.topic_stats.of(topic_partition.topic),
             start_work=self.start,
-            flush=self._log_manager.flush,
+            flush=self._log_manager.jobs.flush,
             submit_isr_change=self.replication.isr_changes.submit,
             context=self.replication.context,
         )
@@ -362,7 +363,8 @@ class ReplicaManager:
         if is_default_changed:
             topics.update(topic for topic, _ in self._partitions)
         for topic in sorted(topics):
-            partitions = self._partitions_of(topic)
+            known = image.topics.topics_by_name.get(topic)
+            partitions = [] if known is None else list(self.topic_by_id(known.topic_id).values())
             if not partitions:
                 continue
             config = self._settings.log_config(topic)
@@ -372,11 +374,6 @@ class ReplicaManager:
                 if partition.log is not None:
                     partition.log.update_config(config)
                 partition.settings_changed()
-
-    def _partitions_of(self, topic: str) -> list[Partition]:
-        """The partitions of the topic that the image knows by this name."""
-        known = self.image.topics.topics_by_name.get(topic)
-        return [] if known is None else list(self.topic_by_id(known.topic_id).values())
 
     def _registration(self, partition: Partition) -> PartitionRegistration | None:
         return self.image.topics.partition(partition.topic_id, partition.topic_partition.partition)
@@ -492,16 +489,6 @@ class ReplicaManager:
         self.delete_records_purgatory.close()
         while self._tasks:
             await asyncio.wait(set(self._tasks))
-
-
-def _assigned_directory(registration: PartitionRegistration, broker_id: int) -> UUID:
-    """The directory of the replica by the metadata. Where the metadata names no directories, a
-    partition that has never changed is new.
-    """
-    assigned = registration.directory(broker_id)
-    if assigned == MIGRATING_DIRECTORY and registration.partition_epoch == 0:
-        return UNASSIGNED_DIRECTORY
-    return assigned
 
 
 def find_led(

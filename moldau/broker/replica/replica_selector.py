@@ -6,7 +6,7 @@ offset that the consumer asks for, and lies in the consumer's rack while the lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -21,42 +21,16 @@ NO_PREFERRED_READ_REPLICA: Final = -1
 """The answer to a consumer that may go on reading from the leader."""
 
 
-def choose_in_rack(
-    rack_id: str,
-    leader_rack: str | None,
-    fetch_offset: int,
-    followers: Iterable[tuple[str | None, ReplicaFigures]],
-) -> int:
-    """The most caught-up follower in a consumer's rack, or NO_PREFERRED_READ_REPLICA: Kafka's
-    RackAwareReplicaSelector.
-
-    Most caught-up: the highest log end offset, then the one that was level last, then the higher
-    id, as Kafka orders them.
-
-    Args:
-        rack_id: the consumer's `client.rack`; empty when it does not say.
-        fetch_offset: a follower must have it: from its log start to its log end offset.
-        followers: those in sync, each with its rack, None without one.
-    """
-    if not rack_id or leader_rack == rack_id:
-        return NO_PREFERRED_READ_REPLICA
-    near = [
-        replica
-        for rack, replica in followers
-        if rack == rack_id and replica.log_start_offset <= fetch_offset <= replica.log_end_offset
-    ]
-    if not near:
-        return NO_PREFERRED_READ_REPLICA
-    return max(near, key=_caught_up_order).replica_id
-
-
 def _caught_up_order(replica: ReplicaFigures) -> tuple[int, float, int]:
+    """The highest log end offset counts, then which one was level last, then the higher id, as
+    Kafka orders them.
+    """
     age_ms = replica.caught_up_age_ms
     return replica.log_end_offset, -age_ms if age_ms >= 0 else -inf, replica.replica_id
 
 
 class ReadReplicas:
-    """Chooses by what the leader and the newest metadata know.
+    """Chooses by what the leader and the newest metadata know, as Kafka's RackAwareReplicaSelector.
 
     `selector_class` is `replica.selector.class`, None when all consumers read from leaders. Raises:
     ValueError for a class that is not served; configuration has refused it before.
@@ -78,24 +52,26 @@ class ReadReplicas:
     def preferred(
         self, partition: Partition, client_rack_id: str, fetch_offset: int, listener_name: str
     ) -> int:
-        """The follower that a consumer of a partition led here should read from, -1 for none. A
-        replica that it cannot reach by its listener is of no use.
+        """The most caught-up follower in the rack of a consumer of a partition led here, -1 for
+        none. It must have the offset, and the consumer must be able to reach it by its listener.
         """
-        if not self.is_enabled:
+        if not self.is_enabled or not client_rack_id:
             return NO_PREFERRED_READ_REPLICA
         brokers = self._image().cluster.brokers
-        local_broker_id = partition.core.local_broker_id
-        leader = brokers.get(local_broker_id)
-        followers = []
+        leader = brokers.get(partition.core.local_broker_id)
+        if leader is not None and leader.rack == client_rack_id:
+            return NO_PREFERRED_READ_REPLICA
+        near = []
         for figures in partition.replica_figures():
             broker = brokers.get(figures.replica_id)
             if (
-                figures.replica_id != local_broker_id
-                and figures.is_in_sync
-                and broker is not None
+                broker is not None
+                and broker.rack == client_rack_id
                 and not broker.fenced
                 and listener_name in broker.listeners
+                and figures.is_in_sync
+                and figures.log_start_offset <= fetch_offset <= figures.log_end_offset
             ):
-                followers.append((broker.rack, figures))
-        leader_rack = None if leader is None else leader.rack
-        return choose_in_rack(client_rack_id, leader_rack, fetch_offset, followers)
+                near.append(figures)
+        nearest = max(near, key=_caught_up_order, default=None)
+        return NO_PREFERRED_READ_REPLICA if nearest is None else nearest.replica_id

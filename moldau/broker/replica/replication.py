@@ -126,6 +126,7 @@ class Replication:
             registry,
             on_fault,
         )
+        self._check_interval_ms = self.context.max_lag_ms / 2
         self._next_check = timers.call_later(self._check_interval_ms, self._begin_check)
 
     def partition_changed(self, partition: Partition, registration: PartitionRegistration) -> None:
@@ -167,9 +168,6 @@ class Replication:
                 # A follower that was not eligible at its last fetch may be eligible now.
                 partition.check_isr()
 
-    def update_settings(self, values: ConfigValues) -> None:
-        self.fetchers.resize(values["num.replica.fetchers"])
-
     def _tell_directory(self, partition: Partition, registration: PartitionRegistration) -> None:
         """Correct the metadata when it names another directory than the replica's."""
         topic_id, index = partition.topic_id, partition.topic_partition.partition
@@ -202,10 +200,6 @@ class Replication:
         """This broker's registered directories; none where metadata.version knows none."""
         registration = self._image().cluster.brokers.get(self._broker_id)
         return () if registration is None else registration.directories
-
-    @property
-    def _check_interval_ms(self) -> float:
-        return self.context.max_lag_ms / 2
 
     def _begin_check(self) -> None:
         if not self._is_closed:

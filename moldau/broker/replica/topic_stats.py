@@ -43,12 +43,9 @@ class TopicStats:
     message_conversions: Meter
 
     def __init__(self, registry: Registry, topic: str | None) -> None:
+        labels = {} if topic is None else {"topic": topic}
         for attribute, name in METER_NAMES.items():
-            if topic is None:
-                meter = registry.meter(METRIC_PREFIX + name)
-            else:
-                meter = registry.meter(METRIC_PREFIX + name, topic=topic)
-            setattr(self, attribute, meter)
+            setattr(self, attribute, registry.meter(METRIC_PREFIX + name, **labels))
 
 
 class BrokerTopicStats:

@@ -50,19 +50,16 @@ NOT_REQUIRED: Final = VerificationGuard(-1, -1, -1, supports_epoch_bump=False)
 class VerificationGuards:
     """The guards of one partition, by producer id and epoch, and how many requests wait."""
 
-    __slots__ = ("_count", "_guards", "_waiting")
+    __slots__ = ("_count", "_guards", "waiting")
 
     def __init__(self) -> None:
         self._guards: dict[int, dict[int, VerificationGuard]] = {}
         self._count = 0
-        self._waiting: dict[tuple[int, int], int] = {}
+        self.waiting: dict[tuple[int, int], int] = {}
         """Requests that wait for an answer, under any guards."""
 
     def __len__(self) -> int:
         return self._count
-
-    def has_waiting(self, producer_id: int, producer_epoch: int) -> bool:
-        return (producer_id, producer_epoch) in self._waiting
 
     def begin_waiting(
         self, producer: BatchProducer, *, supports_epoch_bump: bool
@@ -71,7 +68,7 @@ class VerificationGuards:
         the guard is made if there is none.
         """
         key = (producer.producer_id, producer.producer_epoch)
-        self._waiting[key] = self._waiting.get(key, 0) + 1
+        self.waiting[key] = self.waiting.get(key, 0) + 1
         guard = self._guards.get(producer.producer_id, {}).get(producer.producer_epoch)
         if guard is not None:
             guard.lowest_sequence = min(guard.lowest_sequence, producer.base_sequence)
@@ -89,9 +86,9 @@ class VerificationGuards:
         other requests still wait.
         """
         key = (guard.producer_id, guard.producer_epoch)
-        self._waiting[key] -= 1
-        if not self._waiting[key]:
-            del self._waiting[key]
+        self.waiting[key] -= 1
+        if not self.waiting[key]:
+            del self.waiting[key]
             is_refused = error is not ErrorCode.NONE and not error.retriable
             if is_refused and guard.is_current:
                 self._drop(guard)

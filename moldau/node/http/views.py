@@ -145,11 +145,11 @@ def log_directories(services: BrokerServices) -> Document:
                 "usable_bytes": described.usable_bytes,
                 "partitions": [
                     {
-                        "topic": partition.topic_partition.topic,
-                        "partition": partition.topic_partition.partition,
-                        "size_bytes": partition.size_bytes,
+                        "topic": log.topic_partition.topic,
+                        "partition": log.topic_partition.partition,
+                        "size_bytes": log.size_bytes,
                     }
-                    for partition in described.partitions
+                    for log in described.logs
                 ],
             }
             for described in describe_log_dirs(services.log_manager)

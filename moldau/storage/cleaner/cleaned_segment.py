@@ -19,6 +19,7 @@ from moldau.protocol.records import LOG_OVERHEAD, BatchHeader
 from moldau.runtime.files import File
 from moldau.runtime.filesystem import Filesystem
 from moldau.storage.batch_scan import scan_headers
+from moldau.storage.cleaner.job import CleaningJob
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex, TimeIndex, encode_entries
 from moldau.storage.segment import (
     INDEX_SUFFIX,
@@ -43,28 +44,19 @@ class SegmentTooLarge(Exception):
 class CleanedSegment:
     """States: made -> batches are added -> finished, or discarded."""
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        directory: str,
-        base_offset: int,
-        *,
-        index_interval_bytes: int,
-        max_index_bytes: int,
-        buffer_bytes: int,
-    ) -> None:
+    def __init__(self, filesystem: Filesystem, job: CleaningJob, base_offset: int) -> None:
         """Raises: OSError."""
         self._filesystem = filesystem
-        self._directory = directory
+        self._directory = job.directory
         self.base_offset = base_offset
-        self._index_interval_bytes = index_interval_bytes
-        self._max_offset_entries = max_index_bytes // OffsetIndex.ENTRY.size
-        self._max_time_entries = max_index_bytes // TimeIndex.ENTRY.size - 1
-        self._buffer_bytes = buffer_bytes
+        self._index_interval_bytes = job.index_interval_bytes
+        self._max_offset_entries = job.segment_index_bytes // OffsetIndex.ENTRY.size
+        self._max_time_entries = job.segment_index_bytes // TimeIndex.ENTRY.size - 1
+        self._buffer_bytes = job.io_bytes
         self._buffer = bytearray()
         self._offset_entries = bytearray()
         self._time_entries = bytearray()
-        self._aborted: list[AbortedTransaction] = []
+        self.aborted: list[AbortedTransaction] = []
         self._bytes_since_entry = 0
         self._max_timestamp = (-1, 0)
         self._last_time_entry = (-1, 0)
@@ -96,9 +88,6 @@ class CleanedSegment:
         if len(self._buffer) >= self._buffer_bytes:
             self._write_buffer()
 
-    def add_aborted(self, entries: list[AbortedTransaction]) -> None:
-        self._aborted += entries
-
     def finish(self) -> None:
         """Complete all files and make them and their names durable. Raises: OSError."""
         self._write_buffer()
@@ -110,8 +99,8 @@ class CleanedSegment:
         self._note_time()
         self._write_index(INDEX_SUFFIX, self._offset_entries)
         self._write_index(TIME_INDEX_SUFFIX, self._time_entries)
-        if self._aborted:
-            self._write_index(TXN_INDEX_SUFFIX, encode_entries(self._aborted))
+        if self.aborted:
+            self._write_index(TXN_INDEX_SUFFIX, encode_entries(self.aborted))
         self._filesystem.fsync_directory(self._directory)
 
     def discard(self) -> None:

@@ -124,9 +124,8 @@ class _Cleaning:
         self._build_map(aborted)
         end_offset = self._latest_offset + 1
         segments = [each for each in job.segments if each.base_offset < end_offset]
-        walk = TransactionWalk(aborted)
         batch_filter = BatchFilter(
-            walk,
+            TransactionWalk(aborted),
             {each.producer_id: each for each in job.producers},
             now_ms=job.now_ms,
             delete_retention_ms=job.delete_retention_ms,
@@ -138,7 +137,7 @@ class _Cleaning:
             max_index_bytes=job.segment_index_bytes,
         )
         for group in groups:
-            yield self._rewrite(group, batch_filter, walk)
+            yield self._rewrite(group, batch_filter)
         yield CleaningDone(end_offset, replace(self._stats))
 
     def _path(self, base_offset: int, suffix: str) -> str:
@@ -228,18 +227,8 @@ class _Cleaning:
                 return False
         return True
 
-    def _rewrite(
-        self, group: Sequence[SourceSegment], batch_filter: BatchFilter, walk: TransactionWalk
-    ) -> SegmentCleaned:
-        job = self._job
-        cleaned = CleanedSegment(
-            self._filesystem,
-            job.directory,
-            group[0].base_offset,
-            index_interval_bytes=job.index_interval_bytes,
-            max_index_bytes=job.segment_index_bytes,
-            buffer_bytes=job.io_bytes,
-        )
+    def _rewrite(self, group: Sequence[SourceSegment], batch_filter: BatchFilter) -> SegmentCleaned:
+        cleaned = CleanedSegment(self._filesystem, self._job, group[0].base_offset)
         try:
             last = next((each for each in reversed(group) if each.size_bytes), None)
             for segment in group:
@@ -250,7 +239,7 @@ class _Cleaning:
                     # its sources did: after a crash that shows which segments it replaces.
                     ends_group = segment is last and seen_bytes == segment.size_bytes
                     self._filter(chunk, batch_filter, cleaned, ends_group=ends_group)
-                cleaned.add_aborted(walk.take_index_entries())
+                cleaned.aborted += batch_filter.walk.take_index_entries()
             cleaned.finish()
         except BaseException:
             cleaned.discard()

@@ -384,7 +384,7 @@ class LogCleaner:
         log, plan = cleaning.log, cleaning.plan
         end_offset = log.end_offset_of(plan.segment_count - 1)
         # The newest record of a key may be in a later segment than the record that it replaces.
-        if log.recovery_point < end_offset and not await self._manager.flush(log):
+        if log.recovery_point < end_offset and not await self._manager.jobs.flush(log):
             raise CleaningFailed("it cannot be flushed now", is_out_of_room=True)
         if cleaning.is_void or log.segments[: plan.segment_count] != [*cleaning.sources.values()]:
             raise CleaningAborted("aborted")
@@ -501,7 +501,7 @@ def swap_in(log: Log, sources: Sequence[LogSegment], size_bytes: int) -> list[st
     first = segments.index(sources[0])
     assert segments[first : first + len(sources)] == list(sources)
     assert not sources[-1].is_active
-    assert sources[-1] is not log.active_segment
+    assert sources[-1] is not log.segments.active
     paths = [segment_path(directory, base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
     paths = [path for path in paths if filesystem.exists(path + CLEANED_SUFFIX)]
     for path in paths:

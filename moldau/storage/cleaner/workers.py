@@ -89,22 +89,18 @@ class ProcessWorker:
 
     def __init__(self, filesystem: Filesystem) -> None:
         self._filesystem = filesystem
-        self._child = ChildProcess(CHILD)
-
-    @property
-    def child_pid(self) -> int | None:
-        return self._child.pid
+        self.child = ChildProcess(CHILD)
 
     async def start(self, job: CleaningJob) -> CleaningRun:
         line = await self._filesystem.offload(encode_job, job)
         try:
-            await self._child.write(line)
+            await self.child.write(line)
         except ChildLost as lost:
             raise CleaningFailed(str(lost), is_worker_lost=True) from None
-        return _ProcessRun(self._child)
+        return _ProcessRun(self.child)
 
     async def rest(self) -> None:
-        await self._child.end()
+        await self.child.end()
 
 
 class _ProcessRun:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from moldau.broker.lifecycle.broker_lifecycle import (
-    BrokerDescription,
     BrokerLifecycle,
     BrokerState,
     RegistrationRefused,
@@ -21,7 +20,11 @@ from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p56_alter_partition as alter
-from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.messages.p62_broker_registration import (
+    BrokerRegistrationRequest,
+    Feature,
+    Listener,
+)
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
@@ -125,10 +128,11 @@ class SimulatedBroker:
 
     # -- inside the process ----------------------------------------------------------------------
 
-    def _description(self, previous_epoch: int) -> BrokerDescription:
-        return BrokerDescription(
+    def _registration(self, incarnation_id: UUID, previous_epoch: int) -> BrokerRegistrationRequest:
+        return BrokerRegistrationRequest(
             broker_id=self.broker_id,
             cluster_id=CLUSTER_ID,
+            incarnation_id=incarnation_id,
             listeners=[Listener(name="PLAINTEXT", host=self.host, port=9092)],
             features=[
                 Feature(
@@ -139,7 +143,7 @@ class SimulatedBroker:
                 for name, levels in SUPPORTED_FEATURES.items()
             ],
             rack=f"rack-{self.broker_id % 2}",
-            log_directory_ids=[UUID(int=0xB000 + self.broker_id)],
+            log_dirs=[UUID(int=0xB000 + self.broker_id)],
             previous_broker_epoch=previous_epoch,
         )
 
@@ -158,8 +162,7 @@ class SimulatedBroker:
             process.spawn(self._follow_metadata())
         lifecycle = self.lifecycle = BrokerLifecycle(
             channel,
-            self._description(previous_epoch),
-            incarnation_id=incarnation_id,
+            self._registration(incarnation_id, previous_epoch),
             heartbeat_interval_ms=self.world.heartbeat_interval_ms,
             registration_timeout_ms=60_000,
             confirmed_for_ms=self.world.heartbeat_interval_ms,

@@ -49,7 +49,7 @@ async def test_the_newest_record_of_each_key_stays_where_it_was(codec: Codec) ->
     assert bench.newest() == newest
     after = {told(r) for h, records in bench.batches() for r in records}
     assert after <= before
-    clean = [r for r in after if r.offset < bench.log.active_segment.base_offset]
+    clean = [r for r in after if r.offset < bench.log.segments.active.base_offset]
     assert len({r.key for r in clean}) == len(clean)
     codecs = {h.codec for h, records in bench.batches() if records}
     assert codecs == {codec}
@@ -76,7 +76,7 @@ async def test_batches_too_large_together_are_looked_at_one_by_one(
     await bench.clean()
     assert max(sizes) > 1
     assert bench.newest() == newest
-    clean = [offset for offset in bench.offsets() if offset < bench.log.active_segment.base_offset]
+    clean = [offset for offset in bench.offsets() if offset < bench.log.segments.active.base_offset]
     assert 0 < len(clean) <= 13
 
 
@@ -341,7 +341,7 @@ async def test_how_far_it_came_survives_a_restart_and_a_change_of_policy() -> No
         bench.append((f"k{number % 4}", "v" * 40))
     await bench.clean()
     first_dirty = bench.log.first_dirty_offset
-    assert first_dirty == bench.log.active_segment.base_offset
+    assert first_dirty == bench.log.segments.active.base_offset
     offsets = bench.offsets()
     await bench.restart()
     assert bench.log.first_dirty_offset == first_dirty

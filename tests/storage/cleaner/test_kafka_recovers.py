@@ -66,7 +66,7 @@ def test_kafka_recovers_a_cleaned_log(tmp_path: Path) -> None:
             each.coordinator_epoch,
             each.current_txn_first_offset,
         )
-        for each in log.active_producers()
+        for each in log.producer_state.producers.values()
     }
     # Kafka has an entry without an epoch where only an emptied marker is left.
     assert {row for row in theirs if row[1] >= 0} == ours

@@ -161,15 +161,15 @@ async def test_a_log_that_cannot_be_cleaned_is_told_of(
 async def test_one_child_does_one_job_after_the_other(
     worker: ProcessWorker, make_log: MakeLog
 ) -> None:
-    assert worker.child_pid is None
+    assert worker.child.pid is None
     pids = []
     for name in ("first", "second"):
         assert await events_of(await worker.start(job_for(make_log(name))))
-        pids.append(worker.child_pid)
+        pids.append(worker.child.pid)
     assert pids[0] is not None
     assert pids[0] == pids[1]
     await worker.rest()
-    assert worker.child_pid is None
+    assert worker.child.pid is None
 
 
 @pytest.mark.parametrize("how", ["killed", "aborted"])
@@ -177,8 +177,8 @@ async def test_a_child_that_is_gone(worker: ProcessWorker, make_log: MakeLog, ho
     log = make_log("slow")
     run = await worker.start(job_for(log, max_bytes_per_second=10.0))
     if how == "killed":
-        assert worker.child_pid is not None
-        os.kill(worker.child_pid, signal.SIGKILL)
+        assert worker.child.pid is not None
+        os.kill(worker.child.pid, signal.SIGKILL)
     else:
         run.abort()
     with pytest.raises(CleaningFailed) as caught:

@@ -380,6 +380,10 @@ class DataPath:
         if exception[0] is None:
             assert not self.faults
 
+    def drop_sessions(self) -> None:
+        for session_id in list(self.sessions._sessions):
+            self.sessions.end(session_id)
+
     # -- metadata --------------------------------------------------------------------------------
 
     def replay(self, *records: Any) -> None:

@@ -110,7 +110,7 @@ async def test_a_waiting_fetch_is_answered_over_the_wire(broker: DataPath, port:
     broker.create_topic("t")
     async with connected(port) as consumer, connected(port) as producer:
         consumer.send(fetch({("t", 0): 0}, max_wait_ms=60_000), 12, 5)
-        await until(lambda: len(broker.manager.fetch_purgatory) == 1)
+        await until(lambda: broker.manager.fetch_purgatory.size() == 1)
         producer.send(produce({("t", 0): batch(1, value=b"new")}), 12, 6)
         await producer.receive(0, 12)
         _, response = await consumer.receive(1, 12)
@@ -121,8 +121,8 @@ async def test_a_client_that_leaves_is_forgotten(broker: DataPath, port: int) ->
     broker.create_topic("t")
     async with connected(port) as consumer:
         consumer.send(fetch({("t", 0): 0}, max_wait_ms=60_000), 12, 5)
-        await until(lambda: len(broker.manager.fetch_purgatory) == 1)
-    await until(lambda: len(broker.manager.fetch_purgatory) == 0)
+        await until(lambda: broker.manager.fetch_purgatory.size() == 1)
+    await until(lambda: broker.manager.fetch_purgatory.size() == 0)
     assert broker.partition("t").fetch_watchers == {}
 
 

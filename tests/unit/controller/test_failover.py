@@ -10,14 +10,18 @@ from uuid import UUID
 
 import pytest
 
-from moldau.broker.lifecycle.broker_lifecycle import BrokerDescription, BrokerLifecycle, BrokerState
+from moldau.broker.lifecycle.broker_lifecycle import BrokerLifecycle, BrokerState
 from moldau.broker.lifecycle.controller_channel import NetworkControllerChannel
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.node.quorum_link import LeaderRelay
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.messages.p62_broker_registration import (
+    BrokerRegistrationRequest,
+    Feature,
+    Listener,
+)
 from moldau.protocol.schema import Message
 from tests.unit.controller.quorum_cluster import BROKER, CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID, directory_id
@@ -34,9 +38,10 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 def broker_lifecycle(cluster: Cluster, channel: Any = None) -> BrokerLifecycle:
     return BrokerLifecycle(
         channel or cluster.channel,
-        BrokerDescription(
+        BrokerRegistrationRequest(
             broker_id=BROKER,
             cluster_id=CLUSTER_ID,
+            incarnation_id=UUID(int=BROKER),
             listeners=[Listener(name="PLAINTEXT", host="b", port=9092)],
             features=[
                 Feature(
@@ -47,10 +52,9 @@ def broker_lifecycle(cluster: Cluster, channel: Any = None) -> BrokerLifecycle:
                 for name, levels in SUPPORTED_FEATURES.items()
             ],
             rack=None,
-            log_directory_ids=[directory_id(BROKER)],
+            log_dirs=[directory_id(BROKER)],
             previous_broker_epoch=-1,
         ),
-        incarnation_id=UUID(int=BROKER),
         heartbeat_interval_ms=200,
         registration_timeout_ms=60_000,
         confirmed_for_ms=1_000,

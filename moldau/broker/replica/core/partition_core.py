@@ -134,10 +134,6 @@ class ReplicaProgress:
     _fetch_ms: float = NEVER_MS
     _fetch_leader_end: float = float("inf")
 
-    def is_stale(self, broker_epoch: int) -> bool:
-        """Whether a request is of an earlier incarnation of that broker (KIP-903)."""
-        return UNKNOWN_BROKER_EPOCH < broker_epoch < self.broker_epoch
-
     def fetched(self, fetch: FollowerFetch, leader_end: int) -> None:
         """Take over what a fetch says of the follower's log; `leader_end` is the leader's log end
         offset when it arrived.
@@ -322,11 +318,7 @@ class PartitionCore:
             or ReplicaProgress(replica_id, now_ms if replica_id in self.isr else NEVER_MS)
             for replica_id in others
         }
-        self._level = {
-            replica_id: progress
-            for replica_id, progress in self._level.items()
-            if replica_id in others
-        }
+        self._level = {each: self._level[each] for each in self._level if each in others}
 
     def resign(self) -> None:
         """Give up the role: the replica has left this broker, or its log was opened late."""
@@ -368,7 +360,7 @@ class PartitionCore:
             if current_leader_epoch >= 0:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if progress.is_stale(broker_epoch):
+        if UNKNOWN_BROKER_EPOCH < broker_epoch < progress.broker_epoch:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from moldau.broker.lifecycle.broker_lifecycle import (
-    BrokerDescription,
     BrokerLifecycle,
     BrokerState,
     RegistrationRefused,
-    RegistrationTracker,
 )
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
@@ -81,16 +79,9 @@ class ScriptedController:
 def lifecycle(controller: ScriptedController, **settings: int) -> BrokerLifecycle:
     made = BrokerLifecycle(
         controller,
-        BrokerDescription(
-            broker_id=1,
-            cluster_id="c",
-            listeners=(),
-            features=(),
-            rack=None,
-            log_directory_ids=(),
-            previous_broker_epoch=-1,
+        BrokerRegistrationRequest(
+            broker_id=1, cluster_id="c", incarnation_id=uuid.UUID(int=5), rack=None
         ),
-        incarnation_id=uuid.UUID(int=5),
         heartbeat_interval_ms=settings.get("heartbeat_interval_ms", 5),
         registration_timeout_ms=settings.get("registration_timeout_ms", 5_000),
         confirmed_for_ms=settings.get("confirmed_for_ms", 60_000),
@@ -303,7 +294,6 @@ async def test_a_registration_is_refreshed_under_the_same_incarnation() -> None:
     """metadata.version learns of log directories while the broker runs (KIP-858)."""
     controller = ScriptedController()
     broker = await running(controller)
-    tracker = RegistrationTracker(1, broker.refresh_registration)
     asked: list[int] = []
 
     def refuse() -> Message:
@@ -320,14 +310,14 @@ async def test_a_registration_is_refreshed_under_the_same_incarnation() -> None:
         delta = MetadataDelta(MetadataImage.EMPTY)
         delta.replay(FeatureLevelRecord(name="metadata.version", feature_level=level))
         delta.replay(record)
-        tracker.on_metadata_update(delta, delta.apply(Provenance()))
+        broker.on_metadata_update(delta, delta.apply(Provenance()))
         await controller.beats(3)
         assert asked == ([] if level == 7 else [1, 2])
     record.log_dirs = [uuid.UUID(int=9)]
     delta = MetadataDelta(MetadataImage.EMPTY)
     delta.replay(FeatureLevelRecord(name="metadata.version", feature_level=17))
     delta.replay(record)
-    tracker.on_metadata_update(delta, delta.apply(Provenance()))
+    broker.on_metadata_update(delta, delta.apply(Provenance()))
     controller.registrations = [lambda: pytest.fail("there is nothing to refresh")]
     await controller.beats(2)
     await broker.stop()

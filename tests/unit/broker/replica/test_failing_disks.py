@@ -67,7 +67,7 @@ async def test_a_failing_flush_is_not_acknowledged(broker: DataPath) -> None:
 async def test_a_damaged_transaction_index_ends_its_partition_only(broker: DataPath) -> None:
     await put(broker)
     await put(broker, 1)
-    segment = broker.log("t").active_segment
+    segment = broker.log("t").segments.active
     broker.filesystem.put(segment.transaction_index.path, b"\x7f" * 35)
     segment.transaction_index._entries = None
     read = fetch({("t", 0): 0, ("t", 1): 0}, isolation_level=1)

@@ -225,8 +225,8 @@ async def test_aborted_transactions_come_ordered_by_first_offset(broker: DataPat
     broker.create_topic("t")
     await fill(broker, b"a", b"b", b"c")
     log = broker.log("t")
-    log.active_segment.transaction_index.append(AbortedTransaction(8, 1, 1, 1))
-    log.active_segment.transaction_index.append(AbortedTransaction(7, 0, 2, 2))
+    log.segments.active.transaction_index.append(AbortedTransaction(8, 1, 1, 1))
+    log.segments.active.transaction_index.append(AbortedTransaction(7, 0, 2, 2))
     found = await ask(broker, 0, isolation_level=1)
     aborted = [(each.producer_id, each.first_offset) for each in found.aborted_transactions]
     assert aborted == [(7, 0), (8, 1)]
@@ -289,7 +289,7 @@ async def test_waits_for_data(broker: DataPath) -> None:
     assert request.is_body_released, "a waiting fetch keeps no bytes"
     await fill(broker, b"new")
     assert fetched_values(only(request.response)) == [b"new"]
-    assert len(broker.manager.fetch_purgatory) == 0
+    assert broker.manager.fetch_purgatory.size() == 0
     assert len(broker.timers) == timer_count
     assert broker.partition("t").fetch_watchers == {}
 
@@ -389,7 +389,7 @@ async def test_a_lost_connection_drops_its_fetches(broker: DataPath) -> None:
     request = broker.send(fetch({("t", 0): 0}, max_wait_ms=5_000), 12, connection)
     connection.close("the test says so")
     assert request.response is None
-    assert len(broker.manager.fetch_purgatory) == 0
+    assert broker.manager.fetch_purgatory.size() == 0
     assert broker.partition("t").fetch_watchers == {}
 
 
@@ -578,7 +578,7 @@ async def test_a_fetch_that_cannot_be_answered_costs_its_connection_and_nobody_e
     for request in waiting[1:]:
         assert fetched_values(only(request.response)) == [b"value"]
         assert not request.connection.is_closed
-    assert len(broker.manager.fetch_purgatory) == 0
+    assert broker.manager.fetch_purgatory.size() == 0
 
 
 async def test_a_fetch_that_cannot_be_read_when_its_time_is_up_ends_too(
@@ -595,4 +595,4 @@ async def test_a_fetch_that_cannot_be_read_when_its_time_is_up_ends_too(
         broker.clock.advance(600)
     assert request.connection.is_closed
     assert request.is_answered
-    assert len(broker.manager.fetch_purgatory) == 0
+    assert broker.manager.fetch_purgatory.size() == 0

@@ -343,7 +343,7 @@ async def test_an_evicted_session_answers_its_waiting_fetch(broker: DataPath) ->
     await consumer.poll({("t", 0): 0})
     consumer.fields["max_wait_ms"] = 500
     request = broker.send(consumer.request({}), 12)
-    broker.sessions.clear()
+    broker.drop_sessions()
     broker.clock.advance(600)
     assert request.response.responses == []
 

@@ -212,7 +212,7 @@ async def test_a_leader_that_comes_back_elsewhere_is_followed_there(
         await level(leader, followers, "topic")
         old_port = port_of(first)
     append(leader, "topic", batch(3))
-    leader.sessions.clear()
+    leader.drop_sessions()
     async with serving(leader) as second:
         assert port_of(second) != old_port
         followers.follow("topic", port=port_of(second))
@@ -257,7 +257,7 @@ async def test_a_session_that_the_leader_lost_is_founded_anew_at_once(
     await level(leader, followers, "topic")
     (fetcher,) = followers.fetchers.fetchers
     first = fetcher.partitions.session.session_id
-    leader.sessions.clear()
+    leader.drop_sessions()
     leader.clock.advance(1_000)  # the fetch that waits is answered
     append(leader, "topic", batch(1))
     await level(leader, followers, "topic")

@@ -306,7 +306,7 @@ async def test_a_proposal_that_metadata_overtook_is_not_sent(rig: Rig, what: str
     answer(sent)
     await rig.idle()
     assert partition.answers == []
-    assert rig.sender.waiting_count == 0
+    assert not rig.sender.waiting
 
 
 async def test_closing_gives_up_what_is_under_way(rig: Rig) -> None:

@@ -498,7 +498,7 @@ async def test_delete_records_waits_for_the_follower(broker: DataPath) -> None:
     follower.poll({("t", 0): at(5, log_start_offset=3)})
     assert outcome(request) == (ErrorCode.NONE, 3)
     assert broker.partition("t").low_watermark_waits == {}
-    assert len(broker.manager.delete_records_purgatory) == 0
+    assert broker.manager.delete_records_purgatory.size() == 0
 
 
 async def test_delete_records_times_out(broker: DataPath) -> None:

@@ -293,7 +293,7 @@ async def test_acks_all_waits_for_the_follower(broker: DataPath) -> None:
     broker.follower_has("t", 2, 3)
     assert only(request.response).error_code == 0
     assert only(request.response).base_offset == 0
-    assert len(broker.manager.produce_purgatory) == 0
+    assert broker.manager.produce_purgatory.size() == 0
     assert len(broker.timers) == timer_count
 
 
@@ -350,7 +350,7 @@ async def test_a_lost_connection_drops_its_waiting_requests(broker: DataPath) ->
     kept = broker.send(produce({("t", 0): batch()}), 12, stays)
     gone.close("the test says so")
     assert dropped.response is None
-    assert len(broker.manager.produce_purgatory) == 1
+    assert broker.manager.produce_purgatory.size() == 1
     broker.follower_has("t", 2, 2)
     assert only(kept.response).error_code == 0
 

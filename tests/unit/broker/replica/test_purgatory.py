@@ -44,7 +44,7 @@ def test_expires_once(clock: ManualClock, timers: TimerWheel) -> None:
     purgatory.close()
     clock.advance(1000)
     assert operation.endings == ["timeout"]
-    assert (len(purgatory), len(timers), purgatory.expired_count) == (0, 0, 1)
+    assert (purgatory.size(), len(timers), purgatory.expired_count) == (0, 0, 1)
 
 
 def test_removed_in_time(clock: ManualClock, timers: TimerWheel) -> None:
@@ -54,7 +54,7 @@ def test_removed_in_time(clock: ManualClock, timers: TimerWheel) -> None:
     purgatory.remove(operation)
     clock.advance(1000)
     assert operation.endings == []
-    assert (len(purgatory), len(timers), purgatory.expired_count) == (0, 0, 0)
+    assert (purgatory.size(), len(timers), purgatory.expired_count) == (0, 0, 0)
 
 
 def test_dropped(timers: TimerWheel) -> None:
@@ -63,7 +63,7 @@ def test_dropped(timers: TimerWheel) -> None:
     purgatory.drop(operation)
     purgatory.drop(operation)
     assert operation.endings == ["dropped"]
-    assert (len(purgatory), len(timers)) == (0, 0)
+    assert (purgatory.size(), len(timers)) == (0, 0)
 
 
 def test_close_ends_all(timers: TimerWheel) -> None:
@@ -74,7 +74,7 @@ def test_close_ends_all(timers: TimerWheel) -> None:
     purgatory.close()
     assert not purgatory.add(Recorded(), 100)
     assert [operation.endings for operation in operations] == [["timeout"]] * 5
-    assert len(purgatory) == 0
+    assert purgatory.size() == 0
 
 
 def test_a_full_purgatory_takes_no_more(

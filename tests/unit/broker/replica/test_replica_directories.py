@@ -336,7 +336,7 @@ async def test_the_number_of_fetchers_follows_the_configuration(broker: DataPath
         create(broker, topic, directory_ids(broker)[0], leader=OTHER_BROKER_ID)
     replication = broker.manager.replication
     assert len(replication.fetchers.fetchers) == 1
-    replication.update_settings({"num.replica.fetchers": 64})
+    replication.fetchers.resize(64)
     await until(lambda: len(replication.fetchers.fetchers) == 3)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from moldau.broker.replica.core.partition_core import ReplicaFigures
-from moldau.broker.replica.replica_selector import (
-    NO_PREFERRED_READ_REPLICA,
-    ReadReplicas,
-    choose_in_rack,
-)
+from moldau.broker.replica.partition import Partition
+from moldau.broker.replica.replica_selector import NO_PREFERRED_READ_REPLICA, ReadReplicas
 from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 from moldau.metadata.image import MetadataImage
+
+LEADER_ID = 9
 
 
 def view(
@@ -26,7 +28,21 @@ def choose(
     leader_rack: str | None = "west",
     offset: int = 50,
 ) -> int:
-    return choose_in_rack(rack, leader_rack, offset, followers)
+    brokers = {
+        broker_id: SimpleNamespace(rack=its_rack, fenced=False, listeners={"CLIENTS": None})
+        for its_rack, broker_id in [
+            (leader_rack, LEADER_ID),
+            *((each, figures.replica_id) for each, figures in followers),
+        ]
+    }
+    image = SimpleNamespace(cluster=SimpleNamespace(brokers=brokers))
+    leader = ReplicaFigures(LEADER_ID, 0, 100, 0, True, 0.0)
+    partition = SimpleNamespace(
+        core=SimpleNamespace(local_broker_id=LEADER_ID),
+        replica_figures=lambda: [leader, *(figures for _, figures in followers)],
+    )
+    replicas = ReadReplicas(RACK_AWARE_REPLICA_SELECTOR, lambda: cast("MetadataImage", image))
+    return replicas.preferred(cast("Partition", partition), rack, offset, "CLIENTS")
 
 
 def test_the_follower_in_the_clients_rack() -> None:

@@ -153,12 +153,12 @@ async def test_every_request_ends_and_leaves_nothing(broker: DataPath, round_num
     await until(all_ended)
     assert storm.waited_count > 0
     manager = broker.manager
-    assert len(manager.fetch_purgatory) == len(manager.produce_purgatory) == 0
+    assert manager.fetch_purgatory.size() == manager.produce_purgatory.size() == 0
     assert len(broker.timers) <= timer_count
     assert manager._ready == []
     connections = {request.connection for request in storm.requests}
     assert not any(value for each in connections for value in each.state.values())
-    broker.sessions.clear()
+    broker.drop_sessions()
     for partition in manager.partitions():
         assert partition.produce_waits == {}
         assert partition.fetch_watchers == {}

@@ -7,6 +7,7 @@ import pytest
 from moldau.protocol.records import read_batch_header
 from moldau.storage.cleaner import cleaned_segment
 from moldau.storage.cleaner.cleaned_segment import CleanedSegment, SegmentTooLarge
+from moldau.storage.cleaner.job import CleaningJob
 from moldau.storage.indexes import AbortedTransaction, OffsetIndex
 from tests.storage.log_fixtures import batch_of
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -18,11 +19,23 @@ def new_segment(filesystem: SimulatedFilesystem, max_entries: int = 100) -> Clea
     filesystem.mkdirs("/d")
     return CleanedSegment(
         filesystem,
-        "/d",
+        CleaningJob(
+            directory="/d",
+            segments=(),
+            first_dirty_offset=0,
+            index_bases=(),
+            producers=(),
+            now_ms=0,
+            delete_retention_ms=0,
+            segment_bytes=2**30,
+            segment_index_bytes=max_entries * OffsetIndex.ENTRY.size,
+            index_interval_bytes=200,
+            map_bytes=0,
+            load_factor=0.9,
+            io_bytes=1000,
+            max_bytes_per_second=float("inf"),
+        ),
         BASE,
-        index_interval_bytes=200,
-        max_index_bytes=max_entries * OffsetIndex.ENTRY.size,
-        buffer_bytes=1000,
     )
 
 
@@ -77,7 +90,7 @@ def test_a_finished_segment_is_durable_with_all_its_files() -> None:
     for number in range(10):
         batch = batch_of("v" * 50, base_offset=BASE + number)
         segment.add(read_batch_header(batch), batch)
-    segment.add_aborted([AbortedTransaction(7, BASE, BASE + 1, BASE + 2)])
+    segment.aborted.append(AbortedTransaction(7, BASE, BASE + 1, BASE + 2))
     segment.finish()
     names = filesystem.listdir("/d")
     assert {name.split(".", 1)[1] for name in names} == {
