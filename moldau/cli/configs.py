@@ -27,18 +27,12 @@ Entity = Annotated[
 
 
 class EntityType(StrEnum):
-    """What has a configuration, in the words of kafka-configs."""
+    """The `ConfigResourceType`s of the same names, in the words of kafka-configs."""
 
-    TOPICS = "topics"
-    BROKERS = "brokers"
-    BROKER_LOGGERS = "broker-loggers"
+    TOPIC = "topics"
+    BROKER = "brokers"
+    BROKER_LOGGER = "broker-loggers"
 
-
-RESOURCE_TYPES = {
-    EntityType.TOPICS: ConfigResourceType.TOPIC,
-    EntityType.BROKERS: ConfigResourceType.BROKER,
-    EntityType.BROKER_LOGGERS: ConfigResourceType.BROKER_LOGGER,
-}
 
 Kind = Annotated[EntityType, typer.Argument(help="topics, brokers or broker-loggers.")]
 
@@ -56,7 +50,7 @@ def describe(
     as_json: AsJson = False,
 ) -> None:
     """Show what has been changed, or everything."""
-    resource = ConfigResource(RESOURCE_TYPES[entity_type], name)
+    resource = ConfigResource(ConfigResourceType[entity_type.name], name)
 
     async def work(admin: Admin) -> dict[str, ConfigEntry]:
         described = await admin.describe_configs(
@@ -109,11 +103,9 @@ def alter(
     delete_keys: Annotated[
         list[str] | None, typer.Option("--delete", help="KEY to reset; may be repeated.")
     ] = None,
-    append: Annotated[
-        list[str] | None, typer.Option("--append", help="KEY=VALUE to add to a list.")
-    ] = None,
+    append: Annotated[list[str] | None, typer.Option(help="KEY=VALUE to add to a list.")] = None,
     subtract: Annotated[
-        list[str] | None, typer.Option("--subtract", help="KEY=VALUE to take from a list.")
+        list[str] | None, typer.Option(help="KEY=VALUE to take from a list.")
     ] = None,
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Check, but change nothing.")
@@ -130,7 +122,7 @@ def alter(
             changes.append(ConfigChange(key, value, operation))
     if not changes:
         fail("nothing to change: give --set, --delete, --append or --subtract", status=2)
-    resource = ConfigResource(RESOURCE_TYPES[entity_type], name)
+    resource = ConfigResource(ConfigResourceType[entity_type.name], name)
 
     access.run(lambda admin: admin.alter_configs({resource: changes}, validate_only=validate_only))
     typer.echo("valid" if validate_only else "altered")

@@ -27,7 +27,7 @@ from moldau.cli.options import (
     parse_datetime,
     unused_settings_told,
 )
-from moldau.cli.output import RateLine, fail, rate_line, reader_is_gone
+from moldau.cli.output import RateLine, fail, file_errors, rate_line, reader_is_gone
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     Formatter,
@@ -66,7 +66,7 @@ Timestamp = Annotated[
     typer.Option(help="From the first record of then or later: ISO 8601, or ms since 1970."),
 ]
 Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", min=0, help="Only this one; may be repeated.")
+    list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
 ]
 FromOffset = Annotated[
     str | None,
@@ -74,8 +74,7 @@ FromOffset = Annotated[
 ]
 MaxMessages = Annotated[int | None, typer.Option(min=1, help="Stop after so many records.")]
 IdleTimeoutMs = Annotated[
-    int | None,
-    typer.Option("--timeout-ms", min=1, help="Stop when no record has come for so long."),
+    int | None, typer.Option(min=1, help="Stop when no record has come for so long.")
 ]
 UntilEnd = Annotated[
     bool, typer.Option("--until-end", help="Stop at the end that the log has at the start.")
@@ -195,13 +194,8 @@ def formatter_of(
     always_base64: bool,
     json_values: bool,
 ) -> Formatter:
-    """How records are written.
-
-    Args:
-        text: fields, separator, mark of null, delimiter; as given.
-
-    Raises:
-        InputProblem: an option of another format, or a field that there is not.
+    """How records are written; `text` is fields, separator, mark of null and delimiter, as given.
+    Raises: InputProblem: an option of another format, or a field that there is not
     """
     fields, separator, null_value, delimiter = text
     if output_format is not OutputFormat.TEXT and (fields or separator):
@@ -457,10 +451,8 @@ def _ranges(numbers: list[int]) -> str:
 def _opened(stack: ExitStack, output: str | None) -> BinaryIO:
     if output is None:
         return sys.stdout.buffer
-    try:
+    with file_errors(output):
         return stack.enter_context(open(output, "wb"))
-    except OSError as error:
-        fail(f"{output}: {error.strerror}")
 
 
 @contextmanager

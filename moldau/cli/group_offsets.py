@@ -63,25 +63,19 @@ AllTopics = Annotated[
 ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The logs' start.")]
 ToLatest = Annotated[bool, typer.Option("--to-latest", help="The logs' end.")]
 ToCurrent = Annotated[bool, typer.Option("--to-current", help="Where it is; useful with --export.")]
-ToOffset = Annotated[int | None, typer.Option("--to-offset", min=0, help="This offset.")]
-ShiftBy = Annotated[
-    int | None, typer.Option("--shift-by", help="So many further; back when negative.")
-]
+ToOffset = Annotated[int | None, typer.Option(min=0, help="This offset.")]
+ShiftBy = Annotated[int | None, typer.Option(help="So many further; back when negative.")]
 ToDatetime = Annotated[
     str | None,
     typer.Option(
-        "--to-datetime",
         metavar="YYYY-MM-DDTHH:MM:SS.sss",
         help="The first record of then or later; UTC unless it names a time zone.",
     ),
 ]
 ByDuration = Annotated[
-    str | None,
-    typer.Option(
-        "--by-duration", metavar="PnDTnHnMnS", help="The first record not older than that."
-    ),
+    str | None, typer.Option(metavar="PnDTnHnMnS", help="The first record not older than that.")
 ]
-FromFile = Annotated[Path | None, typer.Option("--from-file", help="The offsets of a CSV file.")]
+FromFile = Annotated[Path | None, typer.Option(help="The offsets of a CSV file.")]
 Execute = Annotated[bool, typer.Option("--execute", help="Do it, instead of only showing it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it (default).")]
 Export = Annotated[bool, typer.Option("--export", help="Print CSV that --from-file takes.")]
@@ -132,11 +126,8 @@ async def plan_offsets(
     partitions: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> list[PlannedOffset]:
-    """The new offsets of one group's partitions, in their order.
-
-    Raises:
-        NoPlan: a log's bounds are not known, or an offset is to be shifted that is not there.
-        KafkaError
+    """The new offsets of one group's partitions, in their order. Raises: KafkaError; NoPlan: a
+    log's bounds are not known, or an offset is to be shifted that is not there
     """
     if goal.scenario is Scenario.SHIFT:
         without = next((each for each in partitions if each not in committed), None)
@@ -209,10 +200,7 @@ async def _offsets(
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds (`P1DT2H`).
-
-    Raises: ValueError
-    """
+    """Milliseconds of an ISO 8601 duration of days down to seconds. Raises: ValueError"""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()[1:]):
         raise ValueError("not of the form PnDTnHnMnS")
@@ -380,12 +368,9 @@ async def _reset(
     committed = await admin.list_group_offsets(group_ids)
     partitions = await existing_partitions(admin, wanted) if wanted else []
     for group_id in group_ids:
-        problem = refusal(group_id, described[group_id])
-        offsets = committed[group_id]
-        if isinstance(offsets, KafkaError):
-            problem = problem or str(offsets)
+        problem, offsets = refusal(group_id, described[group_id]), committed[group_id]
         if problem is not None or isinstance(offsets, KafkaError):
-            outcome.errors.append(problem or "")
+            outcome.errors.append(problem or str(offsets))
             continue
         chosen = partitions or sorted(offsets)
         if file is not None:

@@ -35,6 +35,7 @@ from moldau.client import (
     PartitionOffset,
     TopicPartition,
 )
+from moldau.client.records import by_topic
 
 app = typer.Typer(
     help="Groups: list, describe, reset or delete offsets, delete.", no_args_is_help=True
@@ -116,15 +117,15 @@ async def described_groups(
 ) -> dict[str, DescribedGroup | KafkaError]:
     """Each group, or the error why it cannot be described. Raises: KafkaError"""
     described = await admin.describe_groups(list(group_ids))
+    outcome: dict[str, DescribedGroup | KafkaError] = {
+        group_id: each if isinstance(each, KafkaError) else DescribedGroup(each, ())
+        for group_id, each in described.items()
+    }
+    if not with_offsets:
+        return outcome
     known = {
         group_id: each for group_id, each in described.items() if isinstance(each, GroupDescription)
     }
-    outcome: dict[str, DescribedGroup | KafkaError] = {
-        group_id: each for group_id, each in described.items() if isinstance(each, KafkaError)
-    }
-    if not with_offsets:
-        outcome.update((group_id, DescribedGroup(each, ())) for group_id, each in known.items())
-        return {group_id: outcome[group_id] for group_id in described}
     offsets = await admin.list_group_offsets(known)
     wanted: dict[TopicPartition, None] = {}
     for group_id, group in known.items():
@@ -138,7 +139,7 @@ async def described_groups(
         committed = offsets[group_id]
         if not isinstance(committed, KafkaError):
             outcome[group_id] = DescribedGroup(group, tuple(offset_rows(group, committed, ends)))
-    return {group_id: outcome[group_id] for group_id in described}
+    return outcome
 
 
 def _partitions(
@@ -211,23 +212,16 @@ def _member_document(member: GroupMember) -> dict[str, object]:
         "epoch": member.member_epoch,
         "subscribed_topics": member.subscribed_topics,
         "subscribed_regex": member.subscribed_regex,
-        "assignment": _by_topic(member.assignment),
-        "target_assignment": None if member.target is None else _by_topic(member.target),
+        "assignment": by_topic(sorted(member.assignment)),
+        "target_assignment": None if member.target is None else by_topic(sorted(member.target)),
     }
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        found.setdefault(topic, []).append(index)
-    return found
 
 
 def _assignment_text(partitions: Iterable[TopicPartition] | None) -> str | None:
     """As Kafka's tool writes it: `orders:0,1;payments:3`."""
     if partitions is None:
         return None
-    topics = _by_topic(partitions).items()
+    topics = by_topic(sorted(partitions)).items()
     return ";".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in topics) or None
 
 

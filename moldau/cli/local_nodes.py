@@ -54,9 +54,7 @@ def server() -> None:
 @server_app.command("start")
 def start(
     config: Annotated[str, typer.Argument(help="The node's server.properties.")],
-    override: Annotated[
-        list[str] | None, typer.Option("--override", help="KEY=VALUE; may be repeated.")
-    ] = None,
+    override: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; may be repeated.")] = None,
 ) -> None:
     """Run one node until SIGTERM or Ctrl-C, then shut it down in an orderly way."""
     arguments = [config]
@@ -66,7 +64,6 @@ def start(
 
 
 def become_node(arguments: list[str]) -> NoReturn:
-    """Replace this process by a node; returns never."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "moldau.broker", *arguments])
@@ -147,20 +144,13 @@ def dev(
     brokers: Brokers = 1,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
     port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=HIGHEST_PORT,
-            help="The first broker's; 0: any free ports.",
-            show_default=True,
-        ),
+        int, typer.Option(min=0, max=HIGHEST_PORT, help="The first broker's; 0: any free ports.")
     ] = 9092,
     data: Annotated[
         Path | None, typer.Option(help="Keep the data here; otherwise it goes when you stop.")
     ] = None,
     topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", help="NAME:PARTITIONS[:RF] to create; may be repeated."),
+        list[str] | None, typer.Option(help="NAME:PARTITIONS[:RF] to create; may be repeated.")
     ] = None,
 ) -> None:
     """Run a cluster in the foreground; prints `ready: HOST:PORT` when it serves.
@@ -231,7 +221,7 @@ def _many_nodes(
             try:  # the cluster of an earlier run, on the addresses it had then
                 layout = ClusterLayout.found(home)
                 layout.refuse_other_size(home, (controllers, brokers))
-            except (LayoutError, ValueError) as error:
+            except ValueError as error:
                 fail(str(error))
         else:
             layout = _planned(

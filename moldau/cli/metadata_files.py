@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final
 
 from moldau.metadata.image import (
@@ -143,11 +144,10 @@ def _read_segments(filesystem: Filesystem, files: MetadataFiles) -> None:
         for path in metadata_log_files(filesystem, files.directory)
         if path.endswith(LOG_SUFFIX)
     ]
-    bases = [int(os.path.basename(path)[:20]) for path in paths]
     transactions = TransactionFilter()
-    for path, next_base in zip(paths, [*bases[1:], None], strict=True):
+    for path, next_path in zip_longest(paths, paths[1:]):
         next_offset = files.image.provenance.last_contained_offset + 1
-        if next_base is not None and next_base <= next_offset:
+        if next_path is not None and int(os.path.basename(next_path)[:20]) <= next_offset:
             continue  # the snapshot covers it
         _replay(files, path, filesystem.read_bytes(path), transactions)
         if files.damage:
@@ -186,9 +186,7 @@ def _apply(files: MetadataFiles, batch: DecodedBatch, transactions: TransactionF
 
 
 def _find_identity(filesystem: Filesystem, files: MetadataFiles) -> None:
-    """Read meta.properties of the log directory: around the metadata log, or beside
-    bootstrap.checkpoint.
-    """
+    """Read meta.properties: around the metadata log, or beside bootstrap.checkpoint."""
     for directory in (os.path.dirname(os.path.abspath(files.directory)), files.directory):
         try:
             files.identity = read_meta_properties(filesystem, directory)

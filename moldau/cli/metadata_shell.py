@@ -21,13 +21,13 @@ from moldau.cli.metadata_files import MetadataFiles
 from moldau.metadata.features import METADATA_VERSION, metadata_release
 from moldau.metadata.image import ConfigResourceType, MetadataImage, TopicImage
 from moldau.protocol.types import uuid_to_base64
+from moldau.storage.dump import camel_case
 
 DEFAULT_NAME: Final = "<default>"
 SCRAM_MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 HIDDEN: Final = "[hidden]"
 
 Children: TypeAlias = "Mapping[str, Node]"
-ALIASES: Final = {"quit": "exit"}
 WILDCARDS: Final = frozenset("*?[")
 
 
@@ -46,10 +46,10 @@ class Directory:
 
 
 class Leaf:
-    """A node with a value; JSON, or text when it is a string."""
+    """A node with a value, which is shown as JSON; as text when it is a string."""
 
     def __init__(self, value: object) -> None:
-        self.value = value
+        self.value = to_json(value)
 
     def text(self) -> str:
         if isinstance(self.value, str):
@@ -89,15 +89,13 @@ def metadata_tree(files: MetadataFiles) -> Directory:
 def to_json(value: object) -> object:
     """A value of the image as JSON, under Kafka's kind of names."""
     if is_dataclass(value):
-        return {
-            _camel_case(each.name): to_json(getattr(value, each.name)) for each in fields(value)
-        }
+        return {camel_case(each.name): to_json(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, UUID):
         return uuid_to_base64(value)
     if isinstance(value, Mapping):
         return {str(key): to_json(each) for key, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {_camel_case(name): to_json(each) for name, each in value._asdict().items()}
+        return {camel_case(name): to_json(each) for name, each in value._asdict().items()}
     if isinstance(value, list | tuple):
         return [to_json(each) for each in value]
     if isinstance(value, Enum):
@@ -107,26 +105,17 @@ def to_json(value: object) -> object:
     return value
 
 
-def _camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _leaf(value: object) -> Leaf:
-    return Leaf(to_json(value))
-
-
 def _leaves(values: Mapping[Any, object]) -> Children:
-    return {str(to_json(key)): _leaf(each) for key, each in sorted(values.items())}
+    return {str(to_json(key)): Leaf(each) for key, each in sorted(values.items())}
 
 
 def _brokers(image: MetadataImage) -> Children:
     return {
         str(broker_id): Directory(
             {
-                "fenced": _leaf(registration.fenced),
-                "inControlledShutdown": _leaf(registration.in_controlled_shutdown),
-                "registration": _leaf(registration),
+                "fenced": Leaf(registration.fenced),
+                "inControlledShutdown": Leaf(registration.in_controlled_shutdown),
+                "registration": Leaf(registration),
             }
         )
         for broker_id, registration in sorted(image.cluster.brokers.items())
@@ -135,7 +124,7 @@ def _brokers(image: MetadataImage) -> Children:
 
 def _controllers(image: MetadataImage) -> Children:
     return {
-        str(controller_id): Directory({"registration": _leaf(registration)})
+        str(controller_id): Directory({"registration": Leaf(registration)})
         for controller_id, registration in sorted(image.cluster.controllers.items())
     }
 
@@ -160,10 +149,10 @@ def _topics_by_id(image: MetadataImage) -> Children:
 def _topic(topic: TopicImage) -> Directory:
     def children() -> Children:
         partitions = {
-            str(index): Directory({"data": _leaf(partition)})
+            str(index): Directory({"data": Leaf(partition)})
             for index, partition in sorted(topic.partitions.items())
         }
-        return {**partitions, "id": _leaf(topic.topic_id), "name": Leaf(topic.name)}
+        return {**partitions, "id": Leaf(topic.topic_id), "name": Leaf(topic.name)}
 
     return Directory(children)
 
@@ -192,7 +181,7 @@ def _scram(image: MetadataImage) -> Children:
     mechanisms: dict[str, dict[str, Node]] = {}
     for key, credential in sorted(image.scram.credentials.items()):
         name = SCRAM_MECHANISMS.get(key.mechanism, str(key.mechanism))
-        mechanisms.setdefault(name, {})[key.user] = _leaf(credential)
+        mechanisms.setdefault(name, {})[key.user] = Leaf(credential)
     return {name: Directory(users) for name, users in mechanisms.items()}
 
 
@@ -200,9 +189,9 @@ def _quorum(files: MetadataFiles) -> Children:
     provenance = files.image.provenance
     return {
         "kraftVersion": Leaf(files.voters.kraft_version),
-        "leader": _leaf({"leaderId": files.leader_id, "leaderEpoch": files.leader_epoch}),
+        "leader": Leaf({"leaderId": files.leader_id, "leaderEpoch": files.leader_epoch}),
         "offset": Leaf(provenance.last_contained_offset),
-        "voters": Directory({str(voter.voter_id): _leaf(voter) for voter in files.voters.voters}),
+        "voters": Directory({str(voter.voter_id): Leaf(voter) for voter in files.voters.voters}),
     }
 
 
@@ -222,7 +211,7 @@ def _local(files: MetadataFiles) -> Children:
     }
     if identity is not None:
         children["nodeId"] = Leaf(identity.node_id)
-        children["directoryId"] = _leaf(identity.directory_id)
+        children["directoryId"] = Leaf(identity.directory_id)
     return dict(sorted(children.items()))
 
 
@@ -254,7 +243,7 @@ class Shell:
 
     def run_words(self, words: list[str]) -> None:
         """Do one command. Raises: ShellError."""
-        name = ALIASES.get(words[0], words[0])
+        name = "exit" if words[0] == "quit" else words[0]
         if name not in MANUAL:
             raise ShellError(f"{name}: no such command; there are {', '.join(MANUAL)}")
         command, _, _ = MANUAL[name]
@@ -354,9 +343,7 @@ class Shell:
         return next(iter(self._all([path])))[1]
 
     def _all(self, paths: list[str]) -> list[tuple[str, Node]]:
-        """The nodes that paths with wildcards match, in order. Raises: ShellError, when one has
-        none
-        """
+        """The nodes that paths with wildcards match, in order. Raises: ShellError: one has none"""
         found = []
         for path in paths:
             matches = [("/" + "/".join(parts), node) for parts, node in self._matches(path)]

@@ -53,19 +53,15 @@ BootstrapServer = Annotated[
 BootstrapController = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap-controller",
         help="HOST:PORT of one or more controllers, to ask these instead of brokers.",
         show_default=False,
     ),
 ]
 CommandConfig = Annotated[
-    str | None,
-    typer.Option("--command-config", help="A file with client properties, as Kafka's tools take."),
+    str | None, typer.Option(help="A file with client properties, as Kafka's tools take.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-TimeoutMs = Annotated[
-    int, typer.Option("--timeout-ms", min=1, help="Give up after this many milliseconds.")
-]
+TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many milliseconds.")]
 
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 DEFAULT_TIMEOUT_MS = 15_000
@@ -208,10 +204,7 @@ def read_small_file(path: Path) -> bytes:
 
 
 def parse_datetime(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 date and time, UTC unless it names a time zone.
-
-    Raises: ValueError
-    """
+    """Milliseconds since 1970 of an ISO 8601 date and time, UTC by default. Raises: ValueError"""
     moment = datetime.fromisoformat(text)
     if "T" not in text.upper() and ":" not in text:
         raise ValueError("there is no time of day")
@@ -281,9 +274,8 @@ def parse_targets(texts: Iterable[str] | None) -> list[Target]:
 async def describe_targets(
     admin: Admin, targets: Collection[Target]
 ) -> tuple[dict[str, TopicDescription], list[TopicPartition]]:
-    """The topics and the partitions that are meant, all of them when `targets` is empty.
-
-    Exits with status 1 when a partition does not exist. Raises: KafkaError
+    """The topics and the partitions that are meant, all of them when `targets` is empty. Exits with
+    status 1 when a partition does not exist. Raises: KafkaError
     """
     names = sorted({topic for topic, _ in targets})
     topics = await admin.describe_topics(names if targets else None)

@@ -37,9 +37,7 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
 
 
 def complain(errors: Iterable[object]) -> None:
-    """Print one line for each thing that failed while others did not, and exit with status 1 if
-    there was one.
-    """
+    """Print a line for each thing that failed while others did not; exit with 1 if one did."""
     lines = [" ".join(str(error).split()) for error in errors]
     for line in lines:
         print(f"moldau: {line}", file=sys.stderr)

@@ -60,8 +60,7 @@ def run(
         typer.Option(help="Where Spark runs, as spark-submit's --master.  [default: local[*]]"),
     ] = None,
     conf: Annotated[
-        list[str] | None,
-        typer.Option("--conf", help="KEY=VALUE, a setting of Spark; may be repeated."),
+        list[str] | None, typer.Option(help="KEY=VALUE, a setting of Spark; may be repeated.")
     ] = None,
     available_now: Annotated[
         bool,
@@ -149,16 +148,15 @@ def _loaded(file: Path) -> PipelineFile:
     """The file's pipelines; exits with status 2 when it is wrong."""
     from moldau.spark_connector.errors import PipelineFileError
 
-    try:
+    with _told():
         from moldau.spark_connector.pipelines.pipeline_file import load_pipelines
 
-        return load_pipelines(file)
-    except ImportError as error:
-        fail(f"{error.name} is not installed: pip install 'moldau[spark]'")
-    except PipelineFileError as error:
-        for problem in error.problems:
-            print(f"moldau: {problem}", file=sys.stderr)
-        sys.exit(2)
+        try:
+            return load_pipelines(file)
+        except PipelineFileError as error:
+            for problem in error.problems:
+                print(f"moldau: {problem}", file=sys.stderr)
+            sys.exit(2)
 
 
 def _run_and_show(file: PipelineFile, options: RunOptions, *, as_json: bool) -> None:

@@ -60,8 +60,7 @@ Delimiter = Annotated[
     str, typer.Option(help="Text and json: what ends a record (\\0 for find -print0).")
 ]
 ExtraHeaders = Annotated[
-    list[str] | None,
-    typer.Option("--header", help="NAME=VALUE, added to every record; may be repeated."),
+    list[str] | None, typer.Option(help="NAME=VALUE, added to every record; may be repeated.")
 ]
 Partition = Annotated[
     int | None, typer.Option(min=0, help="Write to this partition, whatever the input says.")

@@ -30,23 +30,21 @@ from moldau.cli.options import (
     partitions_of,
 )
 from moldau.cli.output import fail, live_view, print_json, print_table, size_text
-from moldau.cli.reassign_progress import (
+from moldau.cli.reassignment import (
     COLUMNS,
-    ReplicaProgress,
-    look,
-    progress_cells,
-    wait_for_moves,
-)
-from moldau.cli.reassignment_plan import (
     Move,
     Plan,
+    ReplicaProgress,
     Wish,
     assignment_document,
     clear_throttles,
+    look,
     make_plan,
     partition_sizes,
+    progress_cells,
     read_assignment,
     set_throttle,
+    wait_for_moves,
     write_assignment,
 )
 from moldau.client import Admin, Reassignment, TopicPartition
@@ -74,8 +72,7 @@ IgnoreRacks = Annotated[
     bool, typer.Option("--disable-rack-aware", help="Do not spread replicas over racks.")
 ]
 FromJson = Annotated[
-    Path | None,
-    typer.Option("--from-json", help="A file as kafka-reassign-partitions takes and prints it."),
+    Path | None, typer.Option(help="A file as kafka-reassign-partitions takes and prints it.")
 ]
 Rollback = Annotated[
     Path | None,
@@ -83,9 +80,7 @@ Rollback = Annotated[
 ]
 MIN_INTERVAL_S = 0.1
 SETTLE_S = 3.0
-ExecutedJson = Annotated[
-    Path | None, typer.Option("--from-json", help="The file that `execute` was given.")
-]
+ExecutedJson = Annotated[Path | None, typer.Option(help="The file that `execute` was given.")]
 PreserveThrottles = Annotated[
     bool, typer.Option("--preserve-throttles", help="Leave throttles as they are.")
 ]
@@ -133,11 +128,9 @@ def verify(
         if wait:
             with live_view(plain=as_json) as view:
                 await wait_for_moves(
-                    admin,
-                    partitions,
-                    view,
+                    *(admin, partitions, view),
                     interval_s=interval,
-                    limit_s=None if wait_timeout_ms is None else wait_timeout_ms / 1000,
+                    timeout_ms=wait_timeout_ms,
                     quiet=as_json,
                 )
         return await _verified(admin, partitions, planned, as_json, not preserve_throttles)
@@ -417,18 +410,15 @@ def _show(made: Plan, sizes: Mapping[TopicPartition, int | None]) -> None:
     if not made.moves:
         typer.echo("all partitions are where they should be")
         return
-
-    def to_copy(partition: TopicPartition, move: Move) -> int | None:
-        size = sizes[partition]
-        return 0 if not move.added else None if size is None else size * len(move.added)
-
     rows: list[tuple[object, ...]] = []
+    sizes_to_copy: list[int | None] = []
     for partition, move in sorted(made.moves.items()):
-        size = to_copy(partition, move)
+        size = sizes[partition] if move.added else 0
+        size = None if size is None else size * len(move.added)
+        sizes_to_copy.append(size)
         rows.append(
             (
-                partition.topic,
-                partition.partition,
+                *partition,
                 ids_text(move.before),
                 ids_text(move.after),
                 ids_text(move.added),
@@ -437,7 +427,6 @@ def _show(made: Plan, sizes: Mapping[TopicPartition, int | None]) -> None:
             )
         )
     print_table(("topic", "partition", "replicas", "becomes", "adds", "removes", "to-copy"), rows)
-    sizes_to_copy = [to_copy(*each) for each in made.moves.items()]
     known = sum(size for size in sizes_to_copy if size is not None)
     copies = sum(len(move.added) for move in made.moves.values())
     at_least = "at least " if None in sizes_to_copy else ""
@@ -456,9 +445,10 @@ async def finish(
     clear: bool,
 ) -> None:
     """Wait for moves that have just begun; exits with status 1 when they do not end as planned."""
-    limit_s = None if wait_timeout_ms is None else wait_timeout_ms / 1000
     with live_view() as view:
-        done = await wait_for_moves(admin, after, view, interval_s=interval_s, limit_s=limit_s)
+        done = await wait_for_moves(
+            admin, after, view, interval_s=interval_s, timeout_ms=wait_timeout_ms
+        )
     if not done:
         fail(f"not done within {wait_timeout_ms} ms; the moves go on")
     await _settle(admin, after)

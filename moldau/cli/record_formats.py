@@ -145,10 +145,8 @@ class JsonFormat:
 def lines(source: BufferedIOBase, delimiter: bytes, limit_bytes: int) -> Iterator[bytes]:
     """The pieces between delimiters; what follows the last one, if anything, is a piece too.
 
-    At newlines, a carriage return in front goes with it.
-
-    Raises:
-        InputProblem: a piece is longer than `limit_bytes`.
+    At newlines, a carriage return in front goes with it. Raises: InputProblem: a piece is longer
+    than `limit_bytes`
     """
     held = bytearray()
     strip = delimiter == b"\n"
@@ -182,9 +180,7 @@ def whole(source: BufferedIOBase, limit_bytes: int) -> bytes:
 
 def unescaped(text: str, option: str) -> bytes:
     """A separator as typed: \\t, \\n, \\r, \\0, \\\\ and \\xNN stand for what they do elsewhere.
-
-    Raises:
-        InputProblem: it is empty or ends in the middle of an escape.
+    Raises: InputProblem: it is empty or ends in the middle of an escape
     """
     try:
         # Through Latin-1, as the escape codec knows no other letters beyond ASCII.
@@ -259,28 +255,19 @@ def text_formatter(
 
 
 def _field_maker(name: str, null_marker: bytes) -> Formatter:
-    def key(record: ConsumerRecord) -> bytes:
-        given: bytes | None = record.key
+    def shown(given: bytes | None) -> bytes:
         return null_marker if given is None else given
-
-    def value(record: ConsumerRecord) -> bytes:
-        given: bytes | None = record.value
-        return null_marker if given is None else given
-
-    def headers(record: ConsumerRecord) -> bytes:
-        return b",".join(
-            b"%b:%b" % (name.encode(), null_marker if value is None else value)
-            for name, value in record.headers
-        )
 
     makers: dict[str, Formatter] = {
         "topic": lambda record: record.topic.encode(),
         "partition": lambda record: b"%d" % record.partition,
         "offset": lambda record: b"%d" % record.offset,
         "timestamp": lambda record: b"%d" % record.timestamp_ms,
-        "headers": headers,
-        "key": key,
-        "value": value,
+        "headers": lambda record: b",".join(
+            b"%b:%b" % (name.encode(), shown(value)) for name, value in record.headers
+        ),
+        "key": lambda record: shown(record.key),
+        "value": lambda record: shown(record.value),
     }
     return makers[name]
 

@@ -153,28 +153,27 @@ def info(
     filesystem = OsFilesystem()
     rows: list[dict[str, object]] = []
     for path in dict.fromkeys((*node_config.log_directories, node_config.metadata_log_directory)):
-        row: dict[str, object] = {
-            "directory": path,
-            "cluster_id": None,
-            "node_id": None,
-            "directory_id": None,
-            "has_metadata_log": os.path.isdir(os.path.join(path, METADATA_DIRECTORY)),
-            "problem": None,
-        }
+        identity = None
+        problem = None
         try:
             identity = read_meta_properties(filesystem, path)
-        except (CorruptFile, OSError) as error:
-            row["problem"] = str(error)
-        else:
             if identity is None:
-                row["problem"] = "not formatted"
-            else:
-                row["cluster_id"], row["node_id"] = identity.cluster_id, identity.node_id
-                if identity.directory_id is not None:
-                    row["directory_id"] = uuid_to_base64(identity.directory_id)
-                if identity.node_id != node_config.node_id:
-                    row["problem"] = f"belongs to node {identity.node_id}"
-        rows.append(row)
+                problem = "not formatted"
+            elif identity.node_id != node_config.node_id:
+                problem = f"belongs to node {identity.node_id}"
+        except (CorruptFile, OSError) as error:
+            problem = str(error)
+        directory_id = None if identity is None else identity.directory_id
+        rows.append(
+            {
+                "directory": path,
+                "cluster_id": identity and identity.cluster_id,
+                "node_id": identity and identity.node_id,
+                "directory_id": None if directory_id is None else uuid_to_base64(directory_id),
+                "has_metadata_log": os.path.isdir(os.path.join(path, METADATA_DIRECTORY)),
+                "problem": problem,
+            }
+        )
     cluster_ids = {row["cluster_id"] for row in rows if row["cluster_id"] is not None}
     if len(cluster_ids) > 1:
         for row in rows:

@@ -65,7 +65,6 @@ PARTITION_COLUMNS = (
 )
 
 Offsets = Mapping[TopicPartitionReplica, int | KafkaError]
-DEFAULT_INTERVAL_S = 2.0
 OFFSETS_TIMEOUT_MS = 5_000
 """For each broker's offsets: the description is worth having while one of them does not answer."""
 Document = dict[str, Any]
@@ -302,7 +301,7 @@ def describe(
     ] = False,
     interval: Annotated[
         float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two looks with --watch.")
-    ] = DEFAULT_INTERVAL_S,
+    ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Show leaders, replicas, who is in sync or behind, watermarks and changed configuration.
@@ -321,12 +320,9 @@ def describe(
         wanted = await resolve_names(admin, names, with_internal=not exclude_internal)
         return await gather(admin, wanted, only, timeout_ms=offsets_timeout_ms)
 
-    async def follow(admin: Admin) -> None:
-        await _follow(admin, look, interval, as_json)
-
     if watch:
         try:
-            access.run(follow)
+            access.run(lambda admin: _follow(admin, look, interval, as_json))
         except KeyboardInterrupt:
             return
     documents = access.run(look)
@@ -480,9 +476,7 @@ def create(
     replication_factor: Annotated[
         int, typer.Option(help="How many copies; -1 is the brokers' default.")
     ] = -1,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", help="KEY=VALUE; may be repeated.")
-    ] = None,
+    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; may be repeated.")] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="It is fine when the topic is there.")
     ] = False,
@@ -514,10 +508,10 @@ def alter(
         int | None, typer.Option(help="The new total number of partitions; only more are possible.")
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option("--config", help="KEY=VALUE to set; may be repeated.")
+        list[str] | None, typer.Option(help="KEY=VALUE to set; may be repeated.")
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", help="KEY to reset; may be repeated.")
+        list[str] | None, typer.Option(help="KEY to reset; may be repeated.")
     ] = None,
 ) -> None:
     """Change a topic's configuration or add partitions."""

@@ -41,9 +41,7 @@ app = typer.Typer(
 )
 TransactionalIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Transactional ids.")]
 Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
-BrokerId = Annotated[
-    int | None, typer.Option("--broker-id", min=0, help="Ask this replica, not the leader.")
-]
+BrokerId = Annotated[int | None, typer.Option(min=0, help="Ask this replica, not the leader.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +207,18 @@ def describe_producers(
 ) -> None:
     """Show what a partition remembers of its producers, with their open transactions."""
     wanted = _parsed(partition)
-
     producers = access.run(lambda admin: _producers(admin, wanted, broker_id))
-    rows = [_producer_row(each) for each in producers]
+    rows = [
+        {
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "coordinator_epoch": each.coordinator_epoch,
+            "last_sequence": each.last_sequence,
+            "last_timestamp_ms": each.last_timestamp_ms,
+            "current_transaction_start_offset": each.current_transaction_start_offset,
+        }
+        for each in producers
+    ]
     columns = (
         *("producer id", "producer epoch", "coordinator epoch", "last sequence"),
         *("last timestamp", "transaction start offset"),
@@ -275,7 +282,7 @@ def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
     broker_id: Annotated[
-        int | None, typer.Option("--broker-id", min=0, help="Only partitions with a replica there.")
+        int | None, typer.Option(min=0, help="Only partitions with a replica there.")
     ] = None,
     max_transaction_timeout_minutes: Annotated[
         int,
@@ -303,16 +310,12 @@ def find_hanging_transactions(
 
     search = access.run(work)
     rows = [_hanging_row(each, now_ms) for each in search.hanging]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(
-            (
-                *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
-                *("start offset", "last timestamp", "minutes"),
-            ),
-            (row.values() for row in rows),
-        )
+    columns = (
+        *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
+        *("start offset", "last timestamp", "minutes"),
+    )
+    if as_json or rows:
+        print_rows(columns, rows, as_json=as_json)
     else:
         typer.echo(f"no transaction hangs on {search.partition_count} partitions")
     complain(search.errors)
@@ -382,17 +385,6 @@ def _cell(value: object) -> object:
     if isinstance(value, list):
         return " ".join(f"{each['topic']}-{each['partition']}" for each in value) or None
     return value
-
-
-def _producer_row(producer: ProducerState) -> dict[str, object]:
-    return {
-        "producer_id": producer.producer_id,
-        "producer_epoch": producer.producer_epoch,
-        "coordinator_epoch": producer.coordinator_epoch,
-        "last_sequence": producer.last_sequence,
-        "last_timestamp_ms": producer.last_timestamp_ms,
-        "current_transaction_start_offset": producer.current_transaction_start_offset,
-    }
 
 
 def _hanging_row(transaction: OpenTransaction, now_ms: int) -> dict[str, object]:

@@ -33,52 +33,32 @@ class MoldauDataSource(DataSource):
         return "moldau"
 
     def schema(self) -> StructType:
-        """The columns of what is read; they are fixed.
-
-        Raises:
-            InvalidOption: an option that the source does not have, or a value that it cannot take.
-        """
+        """The columns of what is read; they are fixed. Raises: InvalidOption"""
         from moldau.spark_connector.source.options import SourceOptions
         from moldau.spark_connector.source.readers import schema_for
 
         return schema_for(SourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what the topics hold now, once.
-
-        Raises:
-            InvalidOption, SchemaNotAllowed: what the user asks for is not possible.
-        """
+        """Reads what the topics hold now, once. Raises: InvalidOption, SchemaNotAllowed"""
         from moldau.spark_connector.source.readers import make_batch_reader
 
         return make_batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads on and on, one range of offsets after the other.
-
-        Raises:
-            InvalidOption, SchemaNotAllowed: what the user asks for is not possible.
-        """
+        """Reads one range of offsets after the other. Raises: InvalidOption, SchemaNotAllowed"""
         from moldau.spark_connector.source.readers import make_stream_reader
 
         return make_stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Writes rows as records, once.
-
-        Raises:
-            InvalidOption, InvalidSchema: what the user asks for is not possible.
-        """
+        """Writes rows as records, once. Raises: InvalidOption, InvalidSchema"""
         from moldau.spark_connector.sink.writers import make_batch_writer
 
         return make_batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Writes one micro-batch after the other.
-
-        Raises:
-            InvalidOption, InvalidSchema: what the user asks for is not possible.
-        """
+        """Writes one micro-batch after the other. Raises: InvalidOption, InvalidSchema"""
         from moldau.spark_connector.sink.writers import make_stream_writer
 
         return make_stream_writer(self.options, schema, overwrite)

@@ -61,9 +61,7 @@ def cluster_errors(doing: str) -> Iterator[None]:
 
 
 def report(losses: Sequence[Loss], *, fail_on_data_loss: bool) -> None:
-    """Stop the query, or say what it goes on without. Raises: DataLoss: there are losses, and they
-    shall stop the query
-    """
+    """Stop the query (by DataLoss), or say what it goes on without."""
     if not losses:
         return
     shown = "; ".join(str(loss) for loss in losses[:MAX_SHOWN])
@@ -85,8 +83,6 @@ def check_found(missing: Sequence[str]) -> None:
             "kafka.bootstrap.servers names the right cluster"
         )
 
-
-INVALID_TRANSACTION_TIMEOUT: Final = "INVALID_TRANSACTION_TIMEOUT"
 
 _ADVICE: Final[Mapping[RefusalKind, tuple[type[SparkConnectorError], str]]] = {
     RefusalKind.FENCED: (
@@ -204,7 +200,7 @@ def failure(error: KafkaError, what: str) -> SparkConnectorError:
     for theirs, ours, advice in _CLIENT_ADVICE:
         if isinstance(error, theirs):
             return ours(f"{what}: {error}{advice}")
-    if error.code.name == INVALID_TRANSACTION_TIMEOUT:
+    if error.code.name == "INVALID_TRANSACTION_TIMEOUT":
         return errors.InvalidOption(
             f"{what}: {error}. Set kafka.transaction.timeout.ms to at most that"
         )

@@ -99,10 +99,7 @@ class OptionReader:
         return number
 
     def duration_ms(self, name: str, default_ms: int) -> int:
-        """A time such as `15m`, `30s` or `500ms`; a bare number counts milliseconds, as in Spark.
-
-        The result is in milliseconds, at least 0.
-        """
+        """The milliseconds of a time such as `15m`, `30s`, `500ms` and, as in Spark, `500`."""
         given = self.text(name)
         if given is None:
             return default_ms

@@ -74,7 +74,7 @@ def bytes_to_json(value: bytes | memoryview | None) -> object:
 
 def struct_to_json(value: Struct) -> dict[str, object]:
     fields = type(value).spec().fields
-    return {_camel_case(field.name): _to_json(getattr(value, field.name)) for field in fields}
+    return {camel_case(field.name): _to_json(getattr(value, field.name)) for field in fields}
 
 
 def _to_json(value: object) -> object:
@@ -89,7 +89,7 @@ def _to_json(value: object) -> object:
     return value
 
 
-def _camel_case(name: str) -> str:
+def camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 

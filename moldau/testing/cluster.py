@@ -60,10 +60,7 @@ class Cluster:
         directory: str | Path | None = None,
         keep: bool = False,
     ) -> None:
-        try:
-            check_counts(controllers, brokers)
-        except LayoutError as error:
-            raise ValueError(str(error)) from None
+        check_counts(controllers, brokers)
         self._counts = (controllers, brokers)
         self._config = dict(config or {})
         self._keep = keep or directory is not None

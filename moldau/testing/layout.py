@@ -46,7 +46,7 @@ MOST_TRIES: Final = 2_000
 CAN_HOLD: Final = sys.platform == "linux"
 
 
-class LayoutError(Exception):
+class LayoutError(ValueError):
     """A cluster that cannot be laid out as asked; one line that says why."""
 
 

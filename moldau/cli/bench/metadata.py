@@ -148,7 +148,6 @@ class CreationFigures:
 class MetadataFigures:
     """Everything that was measured. `loads` by role and source."""
 
-    plan: MetadataPlan
     creation: CreationFigures = CreationFigures(0, 0, 0.0)
     changes: list[ChangeSample] = field(default_factory=list)
     restarts: list[RestartFigures] = field(default_factory=list)
@@ -233,7 +232,7 @@ def measure(plan: MetadataPlan) -> MetadataFigures:
 class _Measurement:
     def __init__(self, plan: MetadataPlan) -> None:
         self._plan = plan
-        self.figures = MetadataFigures(plan)
+        self.figures = MetadataFigures()
 
     def run(self) -> MetadataFigures:
         import uvloop

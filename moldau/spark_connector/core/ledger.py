@@ -71,13 +71,6 @@ class SlotState(Enum):
     LOST = "LOST"
 
 
-_SLOT_NEXT: Final[Mapping[SlotState, frozenset[SlotState]]] = {
-    SlotState.OPEN: frozenset(SlotState),
-    SlotState.COMMITTED: frozenset({SlotState.COMMITTED}),
-    SlotState.LOST: frozenset({SlotState.LOST}),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Range:
     """Rows of a slot that lie in a row: `row_count` from `first_offset` on."""
@@ -110,7 +103,7 @@ class Slot:
 
     def became(self, state: SlotState) -> Slot:
         """The slot in a state that may follow its own."""
-        assert state in _SLOT_NEXT[self.state], f"{self.state} → {state}"
+        assert self.state in (SlotState.OPEN, state), f"{self.state} → {state}"
         return replace(self, state=state)
 
     @property
@@ -340,7 +333,9 @@ class _Entry:
 
 
 class LedgerIndex:
-    """The newest values; `take` each record of the topic in its order."""
+    """The newest values; `take` each record of the topic in its order. What decodes a value raises
+    LedgerUnreadable.
+    """
 
     def __init__(self) -> None:
         self._records: dict[str, _Entry] = {}
@@ -367,22 +362,18 @@ class LedgerIndex:
             del self._finished[sink_id]
 
     def record(self, sink_id: str) -> SinkRecord | None:
-        """The sink's own record; None for one that the ledger does not know. Raises:
-        LedgerUnreadable
-        """
+        """The sink's own record; None for one that the ledger does not know."""
         entry = self._records.get(sink_id)
         return None if entry is None else _decoded(entry, sink_id)
 
     def finished(self, sink_id: str, query_id: str) -> Batch | None:
-        """The last batch of a query that another one has followed on the sink. Raises:
-        LedgerUnreadable
-        """
+        """The last batch of a query that another one has followed on the sink."""
         entry = self._finished.get(sink_id, {}).get(query_id)
         return None if entry is None else _decoded(entry, sink_id).batch
 
     def streams(self, sink_id: str, most: int) -> tuple[dict[str, Batch], bool]:
         """The last batches of the sink's other streaming queries, of more than `most` the newest,
-        and whether these are all. Raises: LedgerUnreadable
+        and whether these are all.
         """
         names = [
             each for each in self._finished.get(sink_id, {}) if not each.startswith(NAMED_PREFIX)
@@ -395,9 +386,7 @@ class LedgerIndex:
         return found, len(names) <= most
 
     def elsewhere(self, sink_id: str, query_id: str) -> list[tuple[str, Batch]]:
-        """The last batches of a query under other sinks, with these sinks' ids. Raises:
-        LedgerUnreadable
-        """
+        """The last batches of a query under other sinks, with these sinks' ids."""
         found = []
         needle = query_id.encode()
         for other, entry in self._records.items():

@@ -110,28 +110,19 @@ def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
 
 
 def parse_offsets(text: str) -> Offsets:
-    """The JSON of `startingOffsets` and `endingOffsets`; -2 is earliest, -1 latest.
-
-    Raises: ValueError
-    """
+    """`startingOffsets` and `endingOffsets`; -2 is earliest, -1 latest. Raises: ValueError"""
     value = _load(text, f"earliest, latest or {_OFFSETS_EXAMPLE}")
     return _partition_numbers(value, lowest=EARLIEST_OFFSET, example=_OFFSETS_EXAMPLE)
 
 
 def parse_topic_ids(text: str) -> dict[str, UUID]:
-    """The ids in the same JSON, where it comes from a checkpoint, progress or results store.
-
-    Raises: ValueError
-    """
+    """The ids in the same JSON, from a checkpoint, progress or results store. Raises: ValueError"""
     parse_offsets(text)
     return topic_ids_of(json.loads(text))
 
 
 def parse_timestamps(text: str) -> Offsets:
-    """The JSON of `…OffsetsByTimestamp`: milliseconds since 1970 UTC by partition.
-
-    Raises: ValueError
-    """
+    """`…OffsetsByTimestamp`: milliseconds since 1970 UTC by partition. Raises: ValueError"""
     return _partition_numbers(_load(text, _TIMES_EXAMPLE), lowest=0, example=_TIMES_EXAMPLE)
 
 

@@ -45,8 +45,6 @@ SINK_LOG: Final = "_spark_metadata"
 NONE: Final = -1
 """The number of the last batch where there is no batch."""
 
-_COMPACTED: Final = ".compact"
-
 
 class Mismatch(Enum):
     """Why a checkpoint may not go on with an output."""
@@ -100,7 +98,7 @@ class OutputState:
 
 def last_batch(names: Iterable[str]) -> int:
     """The last batch among the files of a log of Spark's, compacted ones too; `NONE` without."""
-    numbers = (name.removesuffix(_COMPACTED) for name in names)
+    numbers = (name.removesuffix(".compact") for name in names)
     return max((int(each) for each in numbers if each.isascii() and each.isdigit()), default=NONE)
 
 

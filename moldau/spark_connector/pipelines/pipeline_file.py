@@ -507,9 +507,7 @@ def _trigger(section: Section, kind: JobKind) -> int | None:
 
 
 def duration_text_ms(text: str) -> int:
-    """`10 seconds`, `10s`, `1 hour` in milliseconds. Raises: ValueError: something else; the text
-    says what is wanted
-    """
+    """`10 seconds`, `10s`, `1 hour` in milliseconds. Raises: ValueError."""
     count, unit = _parts(text)
     return count * _MS_OF[unit]
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.25
 """How often progress and signals are looked at."""
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
 
 @dataclass(slots=True)
 class RunOptions:
@@ -68,7 +66,7 @@ def signals_handled(request: StopRequest) -> Iterator[None]:
         yield
         return
     with contextlib.ExitStack() as undo:
-        for number in _SIGNALS:
+        for number in (signal.SIGTERM, signal.SIGINT):
             undo.callback(signal.signal, number, signal.signal(number, request.handle))
         yield
 

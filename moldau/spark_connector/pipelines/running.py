@@ -192,9 +192,6 @@ def _plain(progress: SparkProgress) -> SparkProgress:
     return dict(progress) if text is None else dict(json.loads(text))
 
 
-REDRAW_PER_S: Final = 4
-
-
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
     """One batch that is done.
@@ -321,5 +318,5 @@ def progress_view(console: Console) -> Iterator[ProgressView]:
         return
     from rich.live import Live
 
-    with Live(console=console, refresh_per_second=REDRAW_PER_S) as live:
+    with Live(console=console, refresh_per_second=4) as live:
         yield ProgressView(console, live)

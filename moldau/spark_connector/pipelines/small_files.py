@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from moldau.spark_connector.pipelines.model import is_remote
 
@@ -24,51 +24,25 @@ if TYPE_CHECKING:
 _DRAFT: Final = ".new"
 
 
-class SmallFiles(Protocol):
-    """Files of one directory. Everything raises OSError when the file system refuses."""
-
-    directory: str
-
-    def place(self, name: str) -> str:
-        """How a file is called in messages."""
-
-    def read(self, name: str) -> bytes | None:
-        """What is in a file, None when it is not there."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Make a file, or put a new one in the old one's place; the directory is made too."""
-
-    def create(self, name: str, content: bytes) -> bool:
-        """Make a file that is not there; False when it is. The directory is made too."""
-
-    def names(self, subdirectory: str) -> list[str]:
-        """The names in a directory below this one; none when there is no such directory."""
-
-    def local_directory(self) -> str | None:
-        """The directory as this machine's own file system has it; None when it lies elsewhere."""
-
-
-def small_files(spark: SparkSession, directory: str) -> SmallFiles:
-    """The files of a directory; one with a scheme (s3a://…, hdfs://…) goes Spark's own way."""
-    return HadoopFiles(spark, directory) if is_remote(directory) else LocalFiles(directory)
-
-
 class LocalFiles:
-    """A directory of this machine."""
+    """A directory of this machine. Everything raises OSError when the file system refuses."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
 
     def place(self, name: str) -> str:
+        """How a file is called in messages."""
         return os.path.join(self.directory, name)
 
     def read(self, name: str) -> bytes | None:
+        """What is in a file, None when it is not there."""
         try:
             return Path(self.place(name)).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
+        """Make a file, or put a new one in the old one's place; the directory is made too."""
         os.makedirs(self.directory, exist_ok=True)
         draft = self.place(name + _DRAFT)
         with open(draft, "wb") as opened:
@@ -78,6 +52,7 @@ class LocalFiles:
         os.replace(draft, self.place(name))
 
     def create(self, name: str, content: bytes) -> bool:
+        """Make a file that is not there; False when it is. The directory is made too."""
         draft = f"{name}.{uuid.uuid4().hex}"
         self.write(draft, content)
         try:
@@ -89,17 +64,19 @@ class LocalFiles:
         return True
 
     def names(self, subdirectory: str) -> list[str]:
+        """The names in a directory below this one; none when there is no such directory."""
         try:
             return os.listdir(self.place(subdirectory))
         except FileNotFoundError:
             return []
 
     def local_directory(self) -> str | None:
+        """The directory as this machine's own file system has it; None when it lies elsewhere."""
         return self.directory
 
 
 class HadoopFiles:
-    """A directory by its URL, with Spark's own file systems, settings and credentials."""
+    """The same for a directory by its URL, with Spark's file systems, settings and credentials."""
 
     def __init__(self, spark: SparkSession, directory: str) -> None:
         self.directory = directory.rstrip("/")
@@ -194,3 +171,11 @@ class HadoopFiles:
             yield self._machine, directory.getFileSystem(self._context._jsc.hadoopConfiguration())
         except Py4JJavaError as error:
             raise OSError(str(error.java_exception)) from error
+
+
+SmallFiles: TypeAlias = LocalFiles | HadoopFiles
+
+
+def small_files(spark: SparkSession, directory: str) -> SmallFiles:
+    """The files of a directory; one with a scheme (s3a://…, hdfs://…) goes Spark's own way."""
+    return HadoopFiles(spark, directory) if is_remote(directory) else LocalFiles(directory)

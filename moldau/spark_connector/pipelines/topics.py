@@ -7,9 +7,7 @@ never changed; one that does not fit is refused with both numbers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Mapping
 
 from moldau.client import (
     KafkaError,
@@ -21,9 +19,8 @@ from moldau.client import (
 )
 from moldau.client.sync import Admin
 from moldau.spark_connector.errors import PipelineFailed
+from moldau.spark_connector.options import KAFKA_PREFIX
 from moldau.spark_connector.pipelines.model import Pipeline, TopicSink, TopicSource
-
-KAFKA_PREFIX: Final = "kafka."
 
 
 def prepare_topics(pipeline: Pipeline) -> None:
@@ -63,8 +60,7 @@ def _cluster_id(admin: Admin) -> str | None:
         return None
 
 
-@contextmanager
-def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
+def admin_for(options: Mapping[str, str]) -> Admin:
     settings = {
         name.removeprefix(KAFKA_PREFIX): value
         for name, value in options.items()
@@ -72,9 +68,7 @@ def admin_for(options: Mapping[str, str]) -> Iterator[Admin]:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnusedSetting)  # a producer's or consumer's
-        admin = Admin(config=settings)
-    with admin:
-        yield admin
+        return Admin(config=settings)
 
 
 def settle_pipeline(pipeline: Pipeline) -> bool:
@@ -102,9 +96,7 @@ def _read_topics(admin: Admin, source: TopicSource, name: str) -> dict[str, int]
 
 
 def matching_topics(admin: Admin, source: TopicSource) -> list[str]:
-    """The topics that the source names, whether they exist or not, or those that match its pattern
-    now.
-    """
+    """The topics that the source names, there or not, or those that match its pattern now."""
     return list(source.topics) or [each for each in admin.list_topics() if source.reads(each)]
 
 

@@ -25,7 +25,6 @@ MAX_DEPTH: Final = 32
 
 _VARIABLE: Final = re.compile(r"\$(\$?)\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _NULL_TAG: Final = "tag:yaml.org,2002:null"
-_MERGE_KEY: Final = "<<"
 
 Made = TypeVar("Made")
 
@@ -108,7 +107,7 @@ class Section:
                 reading.note(line, path, f"a key is a word, not {_kind_of(key_node)}")
                 continue
             key = key_node.value
-            if key == _MERGE_KEY:
+            if key == "<<":
                 reading.note(line, path, "merge keys (<<) are not supported: write the keys out")
             elif key in self._values:
                 reading.note(

@@ -37,7 +37,6 @@ __all__ = [
     "UniqueRows",
 ]
 
-_EXTRA: Final = ("sqlalchemy", "redis")
 _MODULES: Final = {
     "RedisOffsets": "moldau.spark_connector.results.redis_offsets",
     "RedisResults": "moldau.spark_connector.results.redis_offsets",
@@ -53,7 +52,7 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        if error.name not in ("sqlalchemy", "redis"):
             raise
         text = f"{name} needs {error.name}: pip install 'moldau[results]'"
         raise ModuleNotFoundError(text, name=error.name) from None

@@ -32,18 +32,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from moldau.client import TopicPartition
-from moldau.spark_connector.core.offsets import ID_SEPARATOR
-from moldau.spark_connector.errors import InvalidResults, RowsOutOfOrder
+from moldau.spark_connector.core.offsets import EARLIEST_OFFSET, ID_SEPARATOR
+from moldau.spark_connector.errors import InvalidResults, ResultsBehind, RowsOutOfOrder
 from moldau.spark_connector.source.options import TOPIC_ID_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Row: TypeAlias = dict[str, Any]
-"""The columns of a row."""
 OFFSET_COLUMNS: Final = ("topic", "partition", "offset")
-EARLIEST: Final = -2
-"""How `startingOffsets` says: from the beginning."""
 NOTHING_YET: Final = -1
 UNKNOWN_ID: Final = ""
 MAX_SHOWN: Final = 5
@@ -100,6 +97,18 @@ class Batch:
     @property
     def is_repeated(self) -> bool:
         return self.query_id is not None and self.batch_id <= self.last_batch
+
+    def check_follows(self, where: str, helper: str) -> None:
+        """Raises: ResultsBehind: the store (`where` in the text) lacks batches of the query."""
+        if self.query_id is None or self.batch_id <= self.last_batch + 1:
+            return  # without the query's id (Spark Connect) the batch's number says nothing
+        has = f"batches up to {self.last_batch}" if self.last_batch >= 0 else "none"
+        raise ResultsBehind(
+            f"{self.store}: {where} has {has} of this query, and Spark goes on with "
+            f"{self.batch_id}: what was acknowledged is gone (restored from a backup, emptied?), "
+            "or the batches before went somewhere else. Start with a new checkpoint and "
+            f"startingOffsets from {helper}.starting_offsets()"
+        )
 
     def __str__(self) -> str:
         return f"batch {self.batch_id} of query {self.query_id or '(not told)'}"
@@ -293,7 +302,9 @@ class StoredOffsets(ABC):
         newest = self._newest()
         ends = {(place.topic, place.partition): each.next_offset for place, each in newest.items()}
         found: dict[str, dict[str, int]] = {
-            topic: {str(number): ends.get((topic, number), EARLIEST) for number in range(count)}
+            topic: {
+                str(number): ends.get((topic, number), EARLIEST_OFFSET) for number in range(count)
+            }
             for topic, count in partition_counts.items()
         }
         for place in newest:
@@ -319,10 +330,6 @@ class StoredOffsets(ABC):
         }
 
 
-def has_offsets(columns: Iterable[str]) -> bool:
-    return set(OFFSET_COLUMNS) <= set(columns)
-
-
 def require_offsets(columns: Iterable[str], what: str) -> None:
     """Raises: InvalidResults: a column is missing."""
     missing = [each for each in OFFSET_COLUMNS if each not in set(columns)]
@@ -331,14 +338,6 @@ def require_offsets(columns: Iterable[str], what: str) -> None:
             f"{what} needs the columns topic, partition and offset of each row's record; there is "
             f"no {', '.join(missing)}"
         )
-
-
-def missing_batches(store: str, last_batch: int, batch_id: int) -> str:
-    what = f"batches up to {last_batch} of this query" if last_batch >= 0 else "none of this query"
-    return (
-        f"{store} has {what}, and Spark goes on with {batch_id}: what was acknowledged is gone "
-        "(restored from a backup, emptied?), or the batches before went somewhere else"
-    )
 
 
 def rows_of(frame: DataFrame) -> Iterator[Row]:
@@ -372,9 +371,7 @@ def plain_row(row: Row, timed: Iterable[str]) -> Row:
 
 
 def query_id_of(frame: DataFrame) -> str | None:
-    """The id of the streaming query that calls; None outside of one, or where Spark does not tell
-    it.
-    """
+    """The id of the streaming query that calls; None outside of one, or where it is not told."""
     from pyspark.errors import PySparkException
 
     try:

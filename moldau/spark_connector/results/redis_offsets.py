@@ -28,7 +28,7 @@ import redis
 from redis.client import Pipeline
 
 from moldau.client import TopicPartition
-from moldau.spark_connector.errors import InvalidResults, ResultsBehind, ResultsError
+from moldau.spark_connector.errors import InvalidResults, ResultsError
 from moldau.spark_connector.results.positions import (
     NOTHING_YET,
     UNKNOWN_ID,
@@ -38,7 +38,6 @@ from moldau.spark_connector.results.positions import (
     Row,
     StoredOffsets,
     StoredPosition,
-    missing_batches,
     query_id_of,
     require_offsets,
     rows_of,
@@ -220,12 +219,8 @@ class RedisResults:
         def queue(pipe: Pipeline, stored: Mapping[bytes, bytes]) -> None:
             nonlocal new_count, positions
             last_batch = last_batch_of(stored, query_id)
-            if query_id is not None and batch_id > last_batch + 1:
-                raise ResultsBehind(
-                    f"{self._offsets.key}: {missing_batches('Redis', last_batch, batch_id)}. Start "
-                    "with a new checkpoint and startingOffsets from RedisOffsets.starting_offsets()"
-                )
             batch = Batch(self._offsets.key, query_id, batch_id, last_batch)
+            batch.check_follows("Redis", "RedisOffsets")
             positions = Positions(batch, positions_in(stored))
             new_count = 0
             for row in positions.new_rows(rows):
@@ -239,11 +234,7 @@ class RedisResults:
 
 
 def new_rows_of(frame: DataFrame, positions: Positions) -> DataFrame:
-    """The rows of a frame that the store does not have, judged on Spark's side.
-
-    Raises:
-        RowsOutOfOrder
-    """
+    """The rows that the store does not have, judged on Spark's side. Raises: RowsOutOfOrder"""
     from pyspark.sql import functions as f
 
     with_id = TOPIC_ID_COLUMN in frame.columns

@@ -25,15 +25,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from moldau.client import TopicPartition
-from moldau.spark_connector.errors import ForeignResults, InvalidResults, ResultsBehind
+from moldau.spark_connector.errors import ForeignResults, InvalidResults
 from moldau.spark_connector.results.positions import (
     NOTHING_YET,
     OFFSET_COLUMNS,
@@ -44,8 +45,6 @@ from moldau.spark_connector.results.positions import (
     Row,
     StoredOffsets,
     StoredPosition,
-    has_offsets,
-    missing_batches,
     plain_row,
     query_id_of,
     require_offsets,
@@ -159,7 +158,7 @@ class SqlResults(StoredOffsets):
         self, rows: Rows, columns: Sequence[str], batch_id: int, query_id: str | None
     ) -> int:
         """What a call does, without Spark: how many rows were new. Raises as the call does."""
-        by_offset = has_offsets(columns)
+        by_offset = set(OFFSET_COLUMNS) <= set(columns)
         if not by_offset and query_id is None:
             # Another query's batch 0 would look like this one's, and be taken for written.
             raise InvalidResults(
@@ -176,13 +175,13 @@ class SqlResults(StoredOffsets):
 
         with self.engine.begin() as connection:
             last_batches = self._lock(connection)
-            self._refuse_gap(last_batches, batch_id, query_id)
-            if not by_offset and self._has_batch(last_batches, batch_id, query_id):
+            last_batch = last_batches.get(query_id or "", NOTHING_YET)
+            batch = Batch(self._pipeline, query_id, batch_id, last_batch)
+            batch.check_follows("the database", "SqlResults")
+            if not by_offset and self._has_batch(last_batches, batch):
                 for _ in rows:  # Spark's own state comes from computing them, and may be missing
                     pass
                 return 0
-            last_batch = last_batches.get(query_id or "", NOTHING_YET)
-            batch = Batch(self._pipeline, query_id, batch_id, last_batch)
             positions = Positions(batch, self._stored_in(connection) if by_offset else {})
             new_rows = counted(positions.new_rows(rows) if by_offset else rows)
             self._write_rows(connection, new_rows, columns)
@@ -190,7 +189,7 @@ class SqlResults(StoredOffsets):
                 pass
             self._keep(connection, positions.changed())
             # A batch that comes again must not set the number back.
-            if query_id is not None and batch_id > last_batches.get(query_id, NOTHING_YET):
+            if query_id is not None and batch_id > last_batch:
                 place = {"pipeline": self._pipeline, "query_id": query_id}
                 _put(connection, BATCHES, place, batch_id=batch_id)
         positions.warn()
@@ -221,8 +220,7 @@ class SqlResults(StoredOffsets):
     def engine(self) -> sa.Engine:
         """The way to the database; the two tables are there once it was asked for."""
         if self._engine is None:
-            arguments = _connect_arguments(self._url)
-            engine = sa.create_engine(self._url, connect_args=arguments, pool_pre_ping=True)
+            engine = _engine(self._url, pool_pre_ping=True)
             _BOOK.create_all(engine)
             self._engine = engine
         return self._engine
@@ -250,32 +248,19 @@ class SqlResults(StoredOffsets):
         found = connection.execute(sa.select(BATCHES.c.query_id, BATCHES.c.batch_id).where(mine))
         return {query_id: batch_id for query_id, batch_id in found if query_id != LOCK_ROW}
 
-    def _refuse_gap(
-        self, last_batches: Mapping[str, int], batch_id: int, query_id: str | None
-    ) -> None:
-        if query_id is None:
-            return  # Spark Connect: the batch's number says nothing
-        last_batch = last_batches.get(query_id, NOTHING_YET)
-        if batch_id > last_batch + 1:
-            raise ResultsBehind(
-                f"{self._pipeline}: {missing_batches('the database', last_batch, batch_id)}. Start "
-                "with a new checkpoint and startingOffsets from SqlResults.starting_offsets()"
-            )
-
-    def _has_batch(
-        self, last_batches: Mapping[str, int], batch_id: int, query_id: str | None
-    ) -> bool:
+    def _has_batch(self, last_batches: Mapping[str, int], batch: Batch) -> bool:
         """Whether these results are there. Without offsets only the batch's number can say."""
-        assert query_id is not None, "refused before"
-        others = {other: last for other, last in last_batches.items() if other != query_id}
+        assert batch.query_id is not None, "refused before"
+        others = {other: last for other, last in last_batches.items() if other != batch.query_id}
         if others:
             other, last_batch = next(iter(others.items()))
             raise ForeignResults(
                 f"{self._pipeline}: the results are those of query {other} up to batch "
-                f"{last_batch}, and this is query {query_id}. Rows without topic, partition and "
-                "offset cannot be told apart: take another name, or empty the table and forget()"
+                f"{last_batch}, and this is query {batch.query_id}. Rows without topic, partition "
+                "and offset cannot be told apart: take another name, or empty the table and "
+                "forget()"
             )
-        return batch_id <= last_batches.get(query_id, NOTHING_YET)
+        return batch.is_repeated
 
     def _stored(self) -> dict[Place, StoredPosition]:
         with self.engine.connect() as connection:
@@ -356,11 +341,7 @@ def _put(
 
 
 def reflected(connection: sa.Connection, name: str) -> sa.Table:
-    """A table as the database has it; `SCHEMA.TABLE` names one in a schema.
-
-    Raises:
-        InvalidResults: there is none.
-    """
+    """TABLE or SCHEMA.TABLE as the database has it. Raises: InvalidResults: there is none."""
     schema, _, bare = name.rpartition(".")
     try:
         return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection)
@@ -437,9 +418,7 @@ class UniqueRows:
 
     def check_table(self, columns: Sequence[str]) -> None:
         """Raises: InvalidResults: the table is missing, lacks a column, or lacks the key."""
-        engine = self._connect()
-        with engine.connect() as connection:
-            table = reflected(connection, self._table_name)
+        with self._connected() as (connection, table):
             missing = [each for each in columns if each not in table.c]
             if missing:
                 raise InvalidResults(
@@ -452,42 +431,42 @@ class UniqueRows:
                     "there twice, or that of another topic left out"
                 )
             upsert_of(connection.dialect.name)
-        engine.dispose()
 
     def write_rows(self, rows: Iterator[Row], columns: Sequence[str]) -> int:
         """Add rows, a chunk per transaction; how many were not there yet."""
-        engine = self._connect()
         new_count = 0
-        try:
-            with engine.connect() as connection:
-                table = reflected(connection, self._table_name)
-                connection.rollback()  # the look at the table began a transaction
-                insert = upsert_of(connection.dialect.name)(table)
-                # Several rows at once have no row count with psycopg: what is returned counts.
-                statement = insert.on_conflict_do_nothing(index_elements=key_of(columns)).returning(
-                    sa.literal(1)
-                )
-                while chunk := list(islice(rows, CHUNK_ROWS)):
-                    values = [{name: row[name] for name in columns} for row in chunk]
-                    for row in values if TOPIC_ID_COLUMN in columns else ():
-                        # Brokers before topic ids: a null is never the same as another.
-                        row[TOPIC_ID_COLUMN] = row[TOPIC_ID_COLUMN] or UNKNOWN_ID
-                    with connection.begin():
-                        added_count = len(connection.execute(statement, values).all())
-                    new_count += added_count
-                    self.skipped_count += len(values) - added_count
-        finally:
-            engine.dispose()
+        with self._connected() as (connection, table):
+            connection.rollback()  # the look at the table began a transaction
+            insert = upsert_of(connection.dialect.name)(table)
+            insert = insert.on_conflict_do_nothing(index_elements=key_of(columns))
+            # Several rows at once have no row count with psycopg: what is returned counts.
+            statement = insert.returning(sa.literal(1))
+            while chunk := list(islice(rows, CHUNK_ROWS)):
+                values = [{name: row[name] for name in columns} for row in chunk]
+                for row in values if TOPIC_ID_COLUMN in columns else ():
+                    # Brokers before topic ids: a null is never the same as another.
+                    row[TOPIC_ID_COLUMN] = row[TOPIC_ID_COLUMN] or UNKNOWN_ID
+                with connection.begin():
+                    added_count = len(connection.execute(statement, values).all())
+                new_count += added_count
+                self.skipped_count += len(values) - added_count
         return new_count
 
-    def _connect(self) -> sa.Engine:
-        arguments = _connect_arguments(self._url)
-        return sa.create_engine(self._url, connect_args=arguments, poolclass=sa.pool.NullPool)
+    @contextmanager
+    def _connected(self) -> Iterator[tuple[sa.Connection, sa.Table]]:
+        """A connection for as long as the block runs, and the table."""
+        engine = _engine(self._url, poolclass=sa.pool.NullPool)
+        try:
+            with engine.connect() as connection:
+                yield connection, reflected(connection, self._table_name)
+        finally:
+            engine.dispose()
 
 
-def _connect_arguments(url: str) -> dict[str, int]:
+def _engine(url: str, **settings: Any) -> sa.Engine:
     is_sqlite = sa.make_url(url).get_backend_name() == "sqlite"
-    return {"timeout": LOCK_WAIT_S} if is_sqlite else {}
+    arguments = {"timeout": LOCK_WAIT_S} if is_sqlite else {}
+    return sa.create_engine(url, connect_args=arguments, **settings)
 
 
 def key_of(columns: Sequence[str]) -> list[str]:

@@ -425,9 +425,7 @@ def planned_for(options: SinkOptions, planned: PlannedBatch, query_id: str) -> P
     """The plan for one streaming query, with nothing of the others; for a task, which knows it.
 
     Where a sink has had very many queries the plan has only the newest: then the ledger is asked.
-
-    Raises:
-        SparkConnectorError: it cannot be asked.
+    Raises: SparkConnectorError: it cannot be
     """
     plan = planned.plan
     if plan.is_whole or plan.newest(query_id) is not None:

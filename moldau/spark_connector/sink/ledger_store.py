@@ -18,7 +18,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from moldau.client import (
@@ -125,10 +125,8 @@ class LedgerStore:
         reading = self._reading
         assert reading.topic_id is not None, "taken"
         assert reading.read_to is not None
-        view = self._view()
-        return KnownLedger(
-            LedgerView(record, view.finished, view.is_whole), reading.topic_id, reading.read_to
-        )
+        view = replace(self._view(), record=record)
+        return KnownLedger(view, reading.topic_id, reading.read_to)
 
     # -- the topic -------------------------------------------------------------------------------
 
@@ -203,15 +201,12 @@ class LedgerStore:
 
     def elsewhere(self, query_id: str) -> tuple[tuple[str, Batch], ...]:
         """Where a streaming query has written under other sinks; reads the whole topic when only
-        this sink's part is known. Raises: LedgerBusy, LedgerUnusable, LedgerUnreadable, KafkaError:
-        as `take`
+        this sink's part is known. Raises as `take`.
         """
         return tuple(self._whole().elsewhere(self._sink_id, query_id))
 
     def whole(self) -> LedgerIndex:
-        """Everything that the topic holds now. Raises: LedgerBusy, LedgerUnusable,
-        LedgerUnreadable, KafkaError: as `take`
-        """
+        """Everything that the topic holds now. Raises as `take`."""
         self._read(self._reading)
         return self._whole()
 
@@ -372,8 +367,7 @@ def _read_on(
 
 def newest_record(options: SinkOptions, sink_id: str, known: KnownLedger) -> SinkRecord | None:
     """The sink's newest record, also one whose transaction has not ended or was aborted: its writer
-    has taken the ledger. One client and four requests, for tasks. Raises: LedgerBusy,
-    LedgerUnusable, LedgerUnreadable, KafkaError: as `LedgerStore.take`
+    has taken the ledger. One client and four requests, for tasks. Raises as `LedgerStore.take`.
     """
     partition = TopicPartition(options.ledger_topic, 0)
     reading = _reading_of(known, sink_id)

@@ -219,10 +219,8 @@ class SinkOptions:
         """The sink's id for a streaming query.
 
         A relative location is meant from this process's directory, as Spark's local file system
-        means it: the process that plans is started in the driver's.
-
-        Raises:
-            InvalidOption: neither `sinkId` nor `checkpointLocation` is among the options.
+        means it: the process that plans is started in the driver's. Raises: InvalidOption: neither
+        `sinkId` nor `checkpointLocation` is among the options
         """
         if self.sink_id is not None:
             return self.sink_id

@@ -270,11 +270,8 @@ def write_slot(
     place: TaskPlace,
     batches: Iterator[pa.RecordBatch],
 ) -> TaskReport:
-    """Do what the plan has for this task.
-
-    Raises:
-        Refused: the protocol does not allow it.
-        KafkaError: the cluster; the transaction is aborted.
+    """Do what the plan has for this task. Raises: Refused: the protocol does not allow it;
+    KafkaError: the cluster; the transaction is then aborted
     """
     plan, two_phase = planned.plan, planned.two_phase
     role, lost = role_of(plan, place.query_id, place.batch_id, place.task)
@@ -342,10 +339,7 @@ def _check_in_charge(options: SinkOptions, planned: PlannedBatch, place: TaskPla
 
     A driver that takes the sink over, or decides for the batch, changes the sink's record, and then
     aborts what is open. This transaction is open by now: either that driver finds it, or the change
-    is seen here, and the task aborts its own transaction.
-
-    Raises:
-        Refused: the record has changed since the planning.
+    is seen here (Refused), and the task aborts its own transaction.
     """
     sink_id = planned.sink_id
     record = newest_record(options, sink_id, planned.ledger)

@@ -47,7 +47,6 @@ have no ids (before 2.8)."""
 DEFAULT_POLL_TIMEOUT_MS: Final = 120_000
 DEFAULT_RETRY_COUNT: Final = 3
 DEFAULT_RETRY_INTERVAL_MS: Final = 1_000
-DEFAULT_GROUP_ID_PREFIX: Final = "spark-kafka-source"
 
 STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 OPTIONS: Final = (
@@ -145,7 +144,6 @@ class SourceOptions:
     fail_on_data_loss: bool
     include_headers: bool
     include_topic_id: bool
-    group_id_prefix: str
     poll_timeout_ms: int
     retry_count: int
     retry_interval_ms: int
@@ -177,7 +175,6 @@ class SourceOptions:
             fail_on_data_loss=reader.boolean("failOnDataLoss", True),
             include_headers=reader.boolean("includeHeaders", False),
             include_topic_id=reader.boolean("includeTopicId", False),
-            group_id_prefix=reader.text("groupIdPrefix") or DEFAULT_GROUP_ID_PREFIX,
             poll_timeout_ms=DEFAULT_POLL_TIMEOUT_MS if poll_ms is None else poll_ms,
             retry_count=DEFAULT_RETRY_COUNT if retry_count is None else retry_count,
             retry_interval_ms=DEFAULT_RETRY_INTERVAL_MS if retry_ms is None else retry_ms,
@@ -189,9 +186,7 @@ class SourceOptions:
         return self.kafka.get("isolation.level") == "read_committed"
 
     def check_stream(self) -> Wanted:
-        """What a stream needs beyond what every read does; returns where a new one starts. Raises:
-        InvalidOption
-        """
+        """Where a new stream starts. Raises: InvalidOption: an option is for batches only"""
         for name in ONLY_BATCH:
             if name in self.given:
                 raise InvalidOption(
@@ -201,9 +196,7 @@ class SourceOptions:
         return self.starting or Wanted(Place.LATEST, "startingOffsets")
 
     def check_batch(self) -> tuple[Wanted, Wanted]:
-        """What a batch needs beyond what every read does; returns where it starts and ends. Raises:
-        InvalidOption
-        """
+        """Where a batch starts and ends. Raises: InvalidOption: no batch lies between them"""
         for name in ONLY_STREAM:
             if name in self.given:
                 _log.warning("%s has no effect in batch queries", name)
@@ -333,8 +326,5 @@ def _parsed(option: str, text: str, parse: Callable[[str], Value]) -> Value:
     try:
         return parse(text)
     except ValueError as error:
-        raise InvalidOption(f"{option}={_cut(text)!r}: {error}") from None
-
-
-def _cut(text: str, most: int = 200) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+        shown = text if len(text) <= 200 else f"{text[:200]}…"
+        raise InvalidOption(f"{option}={shown!r}: {error}") from None

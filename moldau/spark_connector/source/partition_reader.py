@@ -96,9 +96,9 @@ class KeptConsumers:
 
     def close_all(self) -> None:
         with self._lock:
-            self._stop_timer()
             consumers = list(self._kept.values())
             self._kept.clear()
+            self._restart_timer()
         for consumer in consumers:
             _close(consumer)
 
@@ -109,10 +109,8 @@ class KeptConsumers:
                 self._process_id = os.getpid()
                 self._kept = OrderedDict()
                 self._timer = None
-            self._stop_timer()
             consumer = self._kept.pop(key, None)
-            if self._kept:
-                self._start_timer()
+            self._restart_timer()
             return consumer
 
     def _give_back(self, key: Key, consumer: Consumer) -> None:
@@ -124,20 +122,19 @@ class KeptConsumers:
             self._kept[key] = consumer
             while len(self._kept) > MAX_KEPT:
                 surplus.append(self._kept.popitem(last=False)[1])
-            self._stop_timer()
-            self._start_timer()
+            self._restart_timer()
         for each in surplus:
             _close(each)
 
-    def _start_timer(self) -> None:
-        self._timer = threading.Timer(self._idle_s, self.close_all)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _stop_timer(self) -> None:
+    def _restart_timer(self) -> None:
+        """Count the time from now on, as long as anything is kept."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._kept:
+            self._timer = threading.Timer(self._idle_s, self.close_all)
+            self._timer.daemon = True
+            self._timer.start()
 
 
 def _close(consumer: Consumer) -> None:
@@ -165,11 +162,9 @@ def point_to(
     consumer.resume(partition)
 
 
-def _connect(settings: Mapping[str, str]) -> Consumer:
-    return Consumer(config=ConsumerConfig.from_properties(settings))
-
-
-kept_consumers: Final = KeptConsumers(_connect)
+kept_consumers: Final = KeptConsumers(
+    lambda settings: Consumer(config=ConsumerConfig.from_properties(settings))
+)
 """The consumers of this process."""
 
 

@@ -190,9 +190,7 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
 
 
 def make_stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader for these options, in the shape that this Spark knows. Raises: InvalidOption,
-    SchemaNotAllowed
-    """
+    """The reader for these options. Raises: InvalidOption, SchemaNotAllowed"""
     parsed = SourceOptions.parse(options)
     parsed.check_stream()
     check_schema(schema, schema_for(parsed))

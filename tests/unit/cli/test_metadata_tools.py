@@ -101,6 +101,11 @@ def test_secrets_are_not_shown(data: Path):
     assert {credential[name] for name in ("salt", "storedKey", "serverKey")} == {"[hidden]"}
 
 
+def test_a_node_that_is_only_formatted_has_a_snapshot_and_no_log(data: Path):
+    (data / "__cluster_metadata-0" / LOG).unlink()
+    assert value(data, "/metadataQuorum/offset") == 46
+
+
 def test_a_snapshot_and_a_log_alone(data: Path):
     log = data / "__cluster_metadata-0"
     assert ask(log / SNAPSHOT, "ls /topics/byName") == ["orders/"]

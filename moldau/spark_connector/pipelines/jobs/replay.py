@@ -218,7 +218,6 @@ class ReplayBook:
         return plan
 
     def keep_plan(self, plan: ReplayPlan) -> None:
-        """Write the plan down, before its first chunk."""
         self._write(PLAN_FILE, asdict(plan))
 
     def done_count(self) -> int:
@@ -361,6 +360,7 @@ class RunningReplay:
         book: ReplayBook,
     ) -> None:
         self.name = pipeline.name
+        self._group = f"replay-{self.name}"
         self._spark = spark
         self._pipeline = pipeline
         self._ranges = ranges
@@ -394,10 +394,6 @@ class RunningReplay:
     def failure(self) -> str | None:
         return self._failure if self.is_over() else None
 
-    @property
-    def _group(self) -> str:
-        return f"replay-{self.name}"
-
     def _work(self) -> None:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -430,9 +426,8 @@ class RunningReplay:
 
     def _do(self, number: int, chunk: Chunk) -> None:
         began = time.monotonic()
-        sink = topic_sink(self._pipeline)
-        options = {**sink_options(sink), "includeTimestamp": "true"}
-        if sink.semantics == "exactly-once":
+        options = sink_options(self._pipeline)
+        if options["semantics"] == "exactly-once":
             options["txnId"] = self._plan.chunk_name(self.name, number)
         self._rows_of(chunk).write.format(FORMAT).options(**options).mode("append").save()
         self._book.keep_done_count(number + 1)

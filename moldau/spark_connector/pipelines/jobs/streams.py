@@ -38,10 +38,10 @@ from typing import TYPE_CHECKING, Final
 from moldau.client import KafkaError
 from moldau.spark_connector.errors import PipelineFailed
 from moldau.spark_connector.pipelines.model import (
+    JOBS,
     Aggregate,
     ParquetSink,
     Pipeline,
-    Table,
     TopicSink,
     TopicSource,
     Transform,
@@ -68,7 +68,6 @@ _WINDOW: Final = "_moldau_window"
 JSON: Final = "json"
 _PARSED: Final = "_moldau_parsed"
 _MALFORMED: Final = "_moldau_malformed"
-SOURCE: Final = "source"
 LOOK_S: Final = 5.0
 """How often a mirror looks for further topics that match its pattern."""
 
@@ -97,26 +96,20 @@ def topic_sink(pipeline: Pipeline) -> TopicSink:
     return pipeline.sink
 
 
-def sink_options(sink: TopicSink) -> dict[str, str]:
+def sink_options(pipeline: Pipeline) -> dict[str, str]:
     """The connector's options for writing. A pipeline has one checkpoint, so a new one that comes
     to its sink would write everything again.
     """
+    sink = topic_sink(pipeline)
     always = {"semantics": sink.semantics, "sinkId": sink.sink_id}
+    if JOBS[pipeline.job].keeps_records:
+        always["includeTimestamp"] = "true"
     return {"onNewQuery": "fail", **sink.options, **always}
 
 
-def run_into(
-    frame: DataFrame,
-    pipeline: Pipeline,
-    *,
-    per_record: bool = False,
-    extra: dict[str, str] | None = None,
-) -> RunningQuery:
-    """Start writing a streaming frame into the pipeline's sink.
-
-    Args:
-        frame: what the sink takes: encoded for topics, any columns for Parquet.
-        per_record: the frame's own column `topic` says where each row goes.
+def run_into(frame: DataFrame, pipeline: Pipeline) -> RunningQuery:
+    """Start writing a streaming frame into the pipeline's sink. It is encoded for topics, and has a
+    column `topic` where the job keeps them; for Parquet it has any columns.
     """
     sink = pipeline.sink
     writer = frame.writeStream.outputMode("append").queryName(pipeline.name)
@@ -129,8 +122,8 @@ def run_into(
         except BaseException:
             claim.release()
             raise
-    writer = writer.format(FORMAT).options(**sink_options(sink), **(extra or {}))
-    if not per_record:
+    writer = writer.format(FORMAT).options(**sink_options(pipeline))
+    if not JOBS[pipeline.job].keeps_topic:
         writer = writer.option("topic", sink.topic)
     return start_query(writer, pipeline)
 
@@ -191,8 +184,7 @@ def aggregated(frame: DataFrame, wanted: Aggregate) -> DataFrame:
 def start_repartition(spark: SparkSession, pipeline: Pipeline) -> RunningQuery:
     count = topic_sink(pipeline).partition_count
     assert count is not None, "checked with the file"
-    frame = repartitioned(records(spark, pipeline), count)
-    return run_into(frame, pipeline, extra={"includeTimestamp": "true"})
+    return run_into(repartitioned(records(spark, pipeline), count), pipeline)
 
 
 def repartitioned(frame: DataFrame, partition_count: int) -> DataFrame:
@@ -228,12 +220,9 @@ def decoded(frame: DataFrame, source: TopicSource) -> DataFrame:
 
 
 def encoded(frame: DataFrame, sink: TopicSink) -> DataFrame:
-    """Rows as a sink takes them: `value`, and `key` and `headers` where there are any.
-
-    A column `partition` is that of the record that was read, and not where the result belongs.
-
-    Raises:
-        PipelineFailed: an expression that cannot be resolved.
+    """Rows as a sink takes them: `value`, and `key` and `headers` where there are any. A column
+    `partition` is that of the record that was read, and not where the result belongs. Raises:
+    PipelineFailed
     """
     from pyspark.sql import functions as f
 
@@ -299,10 +288,13 @@ def _with_tables(
     from pyspark.sql import DataFrame
 
     for name, table in step.tables.items():
-        _read(spark, table).createOrReplaceTempView(name)
+        reader = spark.read.format(table.format).options(**table.options)
+        if table.schema is not None:
+            reader = reader.schema(table.schema)
+        reader.load(table.path).createOrReplaceTempView(name)
     if step.sql is not None:
         # The views are looked up while the plan is made, so the next pipeline may use their names.
-        frame.createOrReplaceTempView(SOURCE)
+        frame.createOrReplaceTempView("source")
         return spark.sql(step.sql)
     assert step.python is not None, "checked with the file"
     function = load_function(step.python, pipeline.directory, spark)
@@ -315,13 +307,6 @@ def _with_tables(
     return result
 
 
-def _read(spark: SparkSession, table: Table) -> DataFrame:
-    reader = spark.read.format(table.format).options(**table.options)
-    if table.schema is not None:
-        reader = reader.schema(table.schema)
-    return reader.load(table.path)
-
-
 def load_function(
     name: str, directory: str, spark: SparkSession | None = None
 ) -> Callable[[DataFrame], object]:
@@ -329,10 +314,7 @@ def load_function(
 
     The functions of a module that does go to Spark's workers by value: to import it there would run
     its decorators, and those that name types want a session. The file goes along, for other modules
-    that import it.
-
-    Raises:
-        PipelineFailed: there is no such module or function, or the module does not load.
+    that import it. Raises: PipelineFailed: no such module or function, or it does not load
     """
     from pyspark.cloudpickle import register_pickle_by_value
 
@@ -364,7 +346,9 @@ def start_mirror(spark: SparkSession, pipeline: Pipeline) -> Running:
         return _query(spark, pipeline)
 
     def start_with(names: Collection[str]) -> RunningQuery:
-        return _query(spark, _naming(pipeline, names))
+        options = {**source.options, "subscribe": ",".join(sorted(names))}
+        del options["subscribePattern"]
+        return _query(spark, replace(pipeline, source=replace(source, options=options)))
 
     def find() -> list[str]:
         with admin_for(source.options) as admin:
@@ -386,16 +370,7 @@ def start_mirror(spark: SparkSession, pipeline: Pipeline) -> Running:
 
 
 def _query(spark: SparkSession, pipeline: Pipeline) -> RunningQuery:
-    frame = mirrored(records(spark, pipeline), topic_sink(pipeline))
-    return run_into(frame, pipeline, per_record=True, extra={"includeTimestamp": "true"})
-
-
-def _naming(pipeline: Pipeline, names: Collection[str]) -> Pipeline:
-    source = topic_source(pipeline)
-    options = dict(source.options)
-    del options["subscribePattern"]
-    options["subscribe"] = ",".join(sorted(names))
-    return replace(pipeline, source=replace(source, options=options))
+    return run_into(mirrored(records(spark, pipeline), topic_sink(pipeline)), pipeline)
 
 
 class MatchingMirror:

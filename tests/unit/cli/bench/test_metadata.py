@@ -19,7 +19,6 @@ from moldau.cli.bench.metadata import (
     ChangeSample,
     CreationFigures,
     MetadataFigures,
-    MetadataPlan,
     Row,
     creation_requests,
     phantom_topics,
@@ -55,7 +54,7 @@ def test_all_partitions_are_asked_for_in_requests_that_are_not_too_big(
 
 
 def figures() -> MetadataFigures:
-    made = MetadataFigures(MetadataPlan(partition_count=20))
+    made = MetadataFigures()
     made.creation = CreationFigures(topic_count=2, partition_count=20, seconds=0.5)
     made.changes = [ChangeSample(10.0, 12.0 + each, 2.0 + each) for each in (0.0, 1.0, 100.0)]
     made.failovers_s = [2.5, 2.2, 0.4]

@@ -38,7 +38,6 @@ def test_defaults_are_sparks():
     assert options.fail_on_data_loss
     assert not options.include_headers
     assert not options.read_committed
-    assert options.group_id_prefix == "spark-kafka-source"
     assert (options.poll_timeout_ms, options.retry_count) == (120_000, 3)
     assert options.check_stream().selection is Place.LATEST
     starting, ending = options.check_batch()

@@ -12,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.cli.output import Block, LiveView
-from moldau.cli.reassign_progress import Estimate, ReplicaProgress, duration_text, progress_block
-from moldau.cli.reassignment_plan import (
+from moldau.cli.reassignment import (
+    Estimate,
     Move,
+    ReplicaProgress,
     assignment_document,
+    duration_text,
     parse_assignment,
+    progress_block,
     read_assignment,
     throttled_brokers,
     topic_throttles,
