@@ -13,10 +13,8 @@ from moldau.broker.replica.replication import Replication
 from moldau.config import NodeConfig, dynamic_config_warnings, effective_broker_config
 from moldau.config.listeners import parse_connection_overrides
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    Listener,
-)
+from moldau.protocol.messages.p62_broker_registration import Listener
+from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
 from moldau.protocol.types import ZERO_UUID
 from moldau.raft import MetadataLogSettings, VoterDescription, VoterEndpoint, VoterSet
 from moldau.raft.core.values import Destination

@@ -86,7 +86,7 @@ def legacy_alter_configs(
         request,
         legacy.AlterConfigsResponse(),
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
-        legacy.AlterConfigsResourceResponse,
+        incremental.AlterConfigsResourceResponse,
     )
 
 
