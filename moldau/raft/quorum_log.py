@@ -134,11 +134,11 @@ class QuorumLog:
 
     @property
     def node_id(self) -> int:
-        return self._settings.node_id
+        return self._settings.local.node_id
 
     @property
     def directory_id(self) -> UUID:
-        return self._settings.directory_id
+        return self._settings.local.directory_id
 
     @property
     def voters(self) -> VoterSet:

@@ -18,6 +18,7 @@ from moldau.raft import (
     VoterSet,
     write_bootstrap,
 )
+from moldau.raft.core.values import ReplicaKey
 from moldau.runtime.filesystem import Filesystem
 from tests.kit.manual_clock import ManualClock
 
@@ -27,8 +28,7 @@ DIRECTORY_ID = UUID(int=0x5F9D)
 ENDPOINT = VoterEndpoint("CONTROLLER", "host1", 9093)
 SETTINGS = MetadataLogSettings(
     metadata_directory=DIRECTORY,
-    node_id=1,
-    directory_id=DIRECTORY_ID,
+    local=ReplicaKey(1, DIRECTORY_ID),
     endpoints=(ENDPOINT,),
     segment_bytes=8 * 1024 * 1024,
     segment_index_bytes=4096,
