@@ -14,7 +14,6 @@ from moldau.client.admin.types import (
     ConfigEntry,
     ConfigResource,
     ConfigResourceType,
-    ConfigSource,
     Features,
     FeatureUpdate,
     LogDirectory,
@@ -25,6 +24,7 @@ from moldau.client.admin.types import (
 )
 from moldau.client.cluster.cluster_client import EndpointType
 from moldau.client.errors import InvalidRequest, error_for, raise_for
+from moldau.config.definition import ConfigSource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch
 from moldau.protocol.messages import p55_describe_quorum as describe_quorum
