@@ -18,7 +18,8 @@ from moldau.raft import (
     VoterSet,
     write_bootstrap,
 )
-from moldau.raft.core.values import ReplicaKey
+from moldau.raft.core.messages import PeerRequest, PeerResponse
+from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.runtime.filesystem import Filesystem
 from tests.kit.manual_clock import ManualClock
 
@@ -41,6 +42,18 @@ def format_directory(filesystem: Filesystem, voters: VoterSet = VOTERS) -> None:
     write_bootstrap(filesystem, DIRECTORY, [(TopicRecord(name="b"), 0)], voters, now_ms=5)
 
 
+class NoPeers:
+    """The network of a quorum of one: no request is answered."""
+
+    async def request(
+        self, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        return None
+
+    async def close(self) -> None:
+        """Nothing is under way."""
+
+
 async def open_log(
     filesystem: Filesystem,
     *,
@@ -53,7 +66,9 @@ async def open_log(
         raise AssertionError(message)
 
     settings = replace(SETTINGS, **changes)
-    return await QuorumLog.open(filesystem, ManualClock(), settings, on_fatal or unexpected)
+    return await QuorumLog.open(
+        filesystem, ManualClock(), settings, on_fatal or unexpected, peers=NoPeers()
+    )
 
 
 def append(log: QuorumLog, *names: str) -> int:
