@@ -229,7 +229,7 @@ class SecurityCalls(AdminCalls):
             entries=[
                 altered_quotas.EntryData(
                     entity=[
-                        altered_quotas.EntityData(entity_type=kind, entity_name=name)
+                        described_quotas.EntityData(entity_type=kind, entity_name=name)
                         for kind, name in entity
                     ],
                     ops=[
