@@ -17,12 +17,9 @@ from moldau.client.admin.types import (
     CommittedOffset,
     ConfigChange,
     ConfigEntry,
-    ConfigOperation,
     ConfigResource,
     ConfigResourceType,
-    ConfigSource,
     DelegationToken,
-    ElectionType,
     Features,
     FeatureUpdate,
     GroupDescription,
@@ -128,6 +125,9 @@ from moldau.client.records import (
     TimestampType,
     TopicPartition,
 )
+from moldau.config.definition import ConfigSource
+from moldau.protocol.messages.p43_elect_leaders import ElectionType
+from moldau.protocol.messages.p44_incremental_alter_configs import ConfigOperation
 from moldau.runtime.authentication.tokens import OAuthBearerToken
 
 __all__ = [

@@ -44,18 +44,13 @@ def validate_group_config(overrides: Mapping[str, str], node_values: Values) -> 
             continue
         lowest = node_values[f"group.{kind}.min.{suffix}"]
         highest = node_values[f"group.{kind}.max.{suffix}"]
+        rule = None
         if values[name] < lowest:
-            raise ConfigError(
-                name,
-                overrides[name],
-                f"must be greater than or equal to group.{kind}.min.{suffix}={lowest}",
-            )
-        if values[name] > highest:
-            raise ConfigError(
-                name,
-                overrides[name],
-                f"must be less than or equal to group.{kind}.max.{suffix}={highest}",
-            )
+            rule = f"greater than or equal to group.{kind}.min.{suffix}={lowest}"
+        elif values[name] > highest:
+            rule = f"less than or equal to group.{kind}.max.{suffix}={highest}"
+        if rule is not None:
+            raise ConfigError(name, overrides[name], f"must be {rule}")
     standby, limit = "streams.num.standby.replicas", "group.streams.max.standby.replicas"
     if values[standby] > node_values[limit]:
         raise ConfigError(standby, overrides.get(standby), f"must be less than or equal to {limit}")

@@ -323,7 +323,9 @@ FILTERS: Final[dict[ApiKey, Filter]] = {
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.ALTER_CONFIGS: _config_filter(
-        legacy.AlterConfigsRequest, legacy.AlterConfigsResponse, legacy.AlterConfigsResourceResponse
+        legacy.AlterConfigsRequest,
+        legacy.AlterConfigsResponse,
+        incremental.AlterConfigsResourceResponse,
     ),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _config_filter(
         incremental.IncrementalAlterConfigsRequest,

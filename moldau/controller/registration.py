@@ -24,10 +24,10 @@ from moldau.metadata.features import (
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
+from moldau.protocol.messages.p62_broker_registration import Feature
 from moldau.protocol.messages.p70_controller_registration import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
-    Feature,
 )
 from moldau.protocol.schema import Message
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink

@@ -13,13 +13,11 @@ from moldau.broker.replica.replication import Replication
 from moldau.config import NodeConfig, dynamic_config_warnings, effective_broker_config
 from moldau.config.listeners import parse_connection_overrides
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    Listener,
-)
+from moldau.protocol.messages.p62_broker_registration import Listener
+from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
 from moldau.protocol.types import ZERO_UUID
 from moldau.raft import MetadataLogSettings, VoterDescription, VoterEndpoint, VoterSet
-from moldau.raft.core.values import Destination
+from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.runtime.network import OS_DEFAULT_BYTES
 from moldau.runtime.telemetry.logs import set_level
 from moldau.server.server_connection import ConnectionGroup, ServerLimits
@@ -140,8 +138,7 @@ def metadata_log_settings(
     """
     return MetadataLogSettings(
         metadata_directory=config.metadata_log_directory,
-        node_id=config.node_id,
-        directory_id=directory_id,
+        local=ReplicaKey(config.node_id, directory_id),
         endpoints=controller_endpoints(config, bound_ports),
         is_controller=config.is_controller,
         static_voters=static_voters(config),

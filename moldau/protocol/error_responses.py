@@ -228,7 +228,7 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
     DeleteTopicsRequest: _delete_topics,
     CreatePartitionsRequest: _create_partitions,
     legacy.AlterConfigsRequest: _of_resources(
-        legacy.AlterConfigsResponse, legacy.AlterConfigsResourceResponse, "responses"
+        legacy.AlterConfigsResponse, incremental.AlterConfigsResourceResponse, "responses"
     ),
     incremental.IncrementalAlterConfigsRequest: _of_resources(
         incremental.IncrementalAlterConfigsResponse,

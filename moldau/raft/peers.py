@@ -41,18 +41,6 @@ class PeerNetwork(Protocol):
         """Give up what is under way; every request from now on has no answer."""
 
 
-class NoPeers:
-    """The network of a quorum of one: no request is answered."""
-
-    async def request(
-        self, destination: Destination, request: PeerRequest, timeout_ms: float
-    ) -> PeerResponse | None:
-        return None
-
-    async def close(self) -> None:
-        """Nothing is under way."""
-
-
 logger = logging.getLogger("moldau.raft")
 
 MAX_PENDING_PER_PEER: Final = 32

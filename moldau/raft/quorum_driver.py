@@ -186,7 +186,7 @@ class QuorumDriver:
         self.store = LogStore(
             files,
             clock,
-            settings.node_id,
+            settings.local.node_id,
             self.delivery.recent,
             log_lock,
             on_flushed=self._on_flushed,
@@ -196,7 +196,7 @@ class QuorumDriver:
         high_watermark = files.snapshots[-1].end_offset if files.snapshots else 0
         self.delivery.advance(high_watermark)
         self.core = QuorumCore(
-            settings.quorum_settings(),
+            settings,
             dice,
             files,
             election=files.quorum_state,
@@ -391,7 +391,8 @@ class QuorumDriver:
         is_known = leader_epoch < election.leader_epoch or (
             leader_epoch == election.leader_epoch and leader_id == election.leader_id
         )
-        if leader_id != self._settings.node_id or is_known or leader_epoch <= self._double_epoch:
+        local = self.core.local
+        if leader_id != local.node_id or is_known or leader_epoch <= self._double_epoch:
             return
         self._double_epoch = leader_epoch
         logger.warning(
@@ -400,7 +401,7 @@ class QuorumDriver:
             "replaced while others still take this node for the leader",
             leader_id,
             leader_epoch,
-            uuid_to_base64(self._settings.directory_id),
+            uuid_to_base64(local.directory_id),
         )
 
     async def _append_fetched(self, effect: AppendFetched) -> None:

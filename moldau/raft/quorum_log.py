@@ -26,7 +26,7 @@ from moldau.raft.core.values import Leadership, ReplicaKey, ReplicaProgress, Sna
 from moldau.raft.core.voters import VoterDescription, VoterSet
 from moldau.raft.delivery import Subscription
 from moldau.raft.log_files import LogFiles, open_log_files
-from moldau.raft.peers import NoPeers, PeerNetwork
+from moldau.raft.peers import PeerNetwork
 from moldau.raft.quorum_driver import QuorumDriver
 from moldau.raft.values import MetadataLogSettings, QuorumStopped
 from moldau.runtime.clock import Clock
@@ -80,14 +80,14 @@ class QuorumLog:
         settings: MetadataLogSettings,
         on_fatal: Callable[[str], None],
         *,
-        peers: PeerNetwork | None = None,
+        peers: PeerNetwork,
         dice: random.Random | None = None,
     ) -> QuorumLog:
         """Open the log and take part in the quorum; a quorum of one leads on return.
 
         Args:
             on_fatal: told once, in one line, when the node must not go on.
-            peers: how to reach other replicas; None for a quorum of one.
+            peers: how to reach other replicas.
             dice: for election timeouts; seeded from the system's randomness when None.
 
         Raises:
@@ -107,7 +107,7 @@ class QuorumLog:
             clock,
             settings,
             on_fatal,
-            peers if peers is not None else NoPeers(),
+            peers,
             dice if dice is not None else random.Random(secrets.randbits(128)),
         )
         await driver.start()
@@ -134,11 +134,11 @@ class QuorumLog:
 
     @property
     def node_id(self) -> int:
-        return self._settings.node_id
+        return self._settings.local.node_id
 
     @property
     def directory_id(self) -> UUID:
-        return self._settings.directory_id
+        return self._settings.local.directory_id
 
     @property
     def voters(self) -> VoterSet:

@@ -23,10 +23,17 @@ from moldau.protocol.schema import Message
 from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.raft.core.messages import KraftVersionRequest
 from moldau.raft.core.values import ReplicaKey, ReplicaProgress
-from moldau.raft.core.voters import VoterDescription, VoterEndpoint
+from moldau.raft.core.voters import VoterDescription
 from moldau.raft.quorum_log import QuorumLog, QuorumStatus
 from moldau.raft.values import QuorumStopped
-from moldau.raft.wire import METADATA_PARTITION, Refused, decode_request, encode_response
+from moldau.raft.wire import (
+    METADATA_PARTITION,
+    Refused,
+    decode_request,
+    encode_response,
+    endpoints_of,
+    listeners_of,
+)
 from moldau.runtime.clock import Clock
 
 REMOVE_VOTER_TIMEOUT_MS: Final = 30_000
@@ -94,10 +101,7 @@ class RaftRequestHandler:
         if error is ErrorCode.NONE and len(request.listeners) > MAX_ENDPOINTS:
             error = ErrorCode.INVALID_REQUEST
             message = f"a voter has at most {MAX_ENDPOINTS} endpoints"
-        endpoints = tuple(
-            VoterEndpoint(each.name, each.host, each.port)
-            for each in request.listeners[:MAX_ENDPOINTS]
-        )
+        endpoints = endpoints_of(request.listeners[:MAX_ENDPOINTS])
         names = [endpoint.listener_name for endpoint in endpoints]
         if error is ErrorCode.NONE and self._listener_name not in names:
             error = ErrorCode.INVALID_REQUEST
@@ -170,10 +174,7 @@ class RaftRequestHandler:
             response.nodes = [
                 quorum.Node(
                     node_id=voter.voter_id,
-                    listeners=[
-                        quorum.Listener(name=name, host=host, port=port)
-                        for name, host, port in voter.endpoints
-                    ],
+                    listeners=listeners_of(voter.endpoints),
                 )
                 for voter in status.voter_set.voters
             ]

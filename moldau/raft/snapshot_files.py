@@ -25,7 +25,7 @@ from moldau.protocol.schema import Message
 from moldau.protocol.types import Buffer
 from moldau.raft.batch_codec import DecodedBatch, decode_batches, encode_data_batch
 from moldau.raft.core.values import SnapshotId
-from moldau.raft.core.voters import VoterSet
+from moldau.raft.core.voters import CONTROL_RECORD_VERSION, VoterSet
 from moldau.raft.state_files import forget_flushed_end
 from moldau.raft.values import MetadataLogError
 from moldau.runtime.filesystem import Filesystem
@@ -41,7 +41,6 @@ RECORDS_PER_BATCH: Final = 500
 """Records encoded at a time, so that writing a big image never holds up the loop for long."""
 
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_CONTROL_RECORD_VERSION: Final = 0
 
 
 def snapshot_path(directory: str, snapshot_id: SnapshotId) -> str:
@@ -78,8 +77,8 @@ def snapshot_batches(
 ) -> Iterator[bytearray]:
     """The batches of a snapshot, one at a time; offsets count from 0 inside the file."""
     header = SnapshotHeaderRecord(
-        version=_CONTROL_RECORD_VERSION, last_contained_log_timestamp=last_contained_log_time_ms
-    ).to_bytes(_CONTROL_RECORD_VERSION)
+        version=CONTROL_RECORD_VERSION, last_contained_log_timestamp=last_contained_log_time_ms
+    ).to_bytes(CONTROL_RECORD_VERSION)
     opening = [(ControlRecordType.SNAPSHOT_HEADER, header), *voters.control_records()]
     yield encode_control_batch(
         opening, timestamp_ms=timestamp_ms, partition_leader_epoch=leader_epoch
@@ -91,9 +90,9 @@ def snapshot_batches(
             chunk, timestamp_ms=timestamp_ms, base_offset=next_offset, leader_epoch=leader_epoch
         )
         next_offset += len(chunk)
-    footer = SnapshotFooterRecord(version=_CONTROL_RECORD_VERSION)
+    footer = SnapshotFooterRecord(version=CONTROL_RECORD_VERSION)
     yield encode_control_batch(
-        [(ControlRecordType.SNAPSHOT_FOOTER, footer.to_bytes(_CONTROL_RECORD_VERSION))],
+        [(ControlRecordType.SNAPSHOT_FOOTER, footer.to_bytes(CONTROL_RECORD_VERSION))],
         timestamp_ms=timestamp_ms,
         base_offset=next_offset,
         partition_leader_epoch=leader_epoch,
@@ -196,7 +195,7 @@ def _check_frame(path: str, batches: Sequence[DecodedBatch]) -> int:
     footer = batches[-1].control_records
     if not footer or footer[-1][0] != ControlRecordType.SNAPSHOT_FOOTER:
         raise MetadataLogError(f"{path}: is not complete: it does not end with a footer")
-    record, _ = SnapshotHeaderRecord.decode(header[0][1], _CONTROL_RECORD_VERSION)
+    record, _ = SnapshotHeaderRecord.decode(header[0][1], CONTROL_RECORD_VERSION)
     return record.last_contained_log_timestamp
 
 

@@ -59,12 +59,12 @@ class Refused(Exception):
         self.response = response
 
 
-def _endpoints(listeners: Iterable[Endpoint | end.LeaderEndpoint]) -> Endpoints:
+def endpoints_of(listeners: Iterable[Endpoint]) -> Endpoints:
     return tuple(VoterEndpoint(each.name, each.host, each.port) for each in listeners)
 
 
-def _listeners(endpoints: Endpoints, kind: Callable[..., T]) -> list[T]:
-    return [kind(name=name, host=host, port=port) for name, host, port in endpoints]
+def listeners_of(endpoints: Endpoints) -> list[Endpoint]:
+    return [Endpoint(name=name, host=host, port=port) for name, host, port in endpoints]
 
 
 def _snapshot(snapshot_id: SnapshotId, kind: Callable[..., T]) -> T:
@@ -233,7 +233,7 @@ def _encode_begin_request(
     if request.voter is not None:
         message.voter_id = request.voter.node_id
         partition.voter_directory_id = request.voter.directory_id
-    message.leader_endpoints = _listeners(request.leader_endpoints, end.LeaderEndpoint)
+    message.leader_endpoints = listeners_of(request.leader_endpoints)
     return message
 
 
@@ -247,7 +247,7 @@ def _decode_begin_request(
         partition.leader_id,
         partition.leader_epoch,
         _voter_key(message.voter_id, partition.voter_directory_id),
-        _endpoints(message.leader_endpoints),
+        endpoints_of(message.leader_endpoints),
     )
 
 
@@ -264,7 +264,7 @@ def _encode_end_request(
     return end.EndQuorumEpochRequest(
         cluster_id=cluster_id,
         topics=[end.TopicData(topic_name=METADATA_TOPIC_NAME, partitions=[partition])],
-        leader_endpoints=_listeners(request.leader_endpoints, end.LeaderEndpoint),
+        leader_endpoints=listeners_of(request.leader_endpoints),
     )
 
 
@@ -283,7 +283,7 @@ def _decode_end_request(
         partition.leader_id,
         partition.leader_epoch,
         candidates,
-        _endpoints(message.leader_endpoints),
+        endpoints_of(message.leader_endpoints),
     )
 
 
@@ -471,7 +471,7 @@ def _encode_update_request(
         current_leader_epoch=request.leader_epoch,
         voter_id=request.voter.voter_id,
         voter_directory_id=request.voter.directory_id,
-        listeners=_listeners(request.voter.endpoints, Endpoint),
+        listeners=listeners_of(request.voter.endpoints),
         kraft_version_feature=KRaftVersionFeature(
             min_supported_version=request.min_kraft_version,
             max_supported_version=request.max_kraft_version,
@@ -494,7 +494,7 @@ def _decode_update_request(
     return core.UpdateVoterRequest(
         message.current_leader_epoch,
         VoterDescription(
-            message.voter_id, message.voter_directory_id, _endpoints(message.listeners)
+            message.voter_id, message.voter_directory_id, endpoints_of(message.listeners)
         ),
         feature.min_supported_version,
         feature.max_supported_version,

@@ -87,9 +87,8 @@ def test_any_buffer_and_position(kind) -> None:
     for position, header in found:
         assert verify_crc(buffer, position, header)
         assert len(decode_records(buffer, position)) == header.record_count
-    assert list(iter_batches(buffer, found[1][0], found[2][0])) == [found[1]]
     with pytest.raises(InvalidBatch) as caught:
-        list(iter_batches(buffer, 0, found[2][0] + 70))
+        list(iter_batches(buffer[: found[2][0] + 70]))
     assert caught.value.position == found[2][0]
 
 

@@ -14,6 +14,7 @@ from moldau.protocol.records import (
     InvalidBatchReason,
     Record,
     TimestampType,
+    _implementation,
     decode_control_key,
     decode_end_txn_marker,
     decode_records,
@@ -22,6 +23,8 @@ from moldau.protocol.records import (
     encode_end_txn_batch,
     patch_log_append_time,
     read_batch_header,
+    records_section,
+    scan_keys,
     validate_header,
     validate_records,
     verify_crc,
@@ -56,18 +59,19 @@ def changed(at: int, form: str, value: int, **options) -> bytearray:
 def test_a_good_batch_passes_and_is_summed_up(codec: Codec) -> None:
     records = [Record(0, time, b"k", b"v") for time in (50, 90, 10, 90)]
     batch = encode_batch(records, codec=codec)
-    summary = validate_records(batch, 0, read_batch_header(batch), require_keys=True)
-    assert (summary.min_timestamp_ms, summary.max_timestamp_ms) == (10, 90)
-    assert summary.offset_of_max_timestamp == 1
+    header = read_batch_header(batch)
+    validate_records(batch, 0, header)
+    scan_keys(batch, 0, header)
+    section = records_section(batch, 0, header)
+    summary = _implementation.scan_records(section, 4, header.base_timestamp_ms, True)
+    assert summary == (10, 90, 1)
 
 
-def test_log_append_time_counts_for_the_summary() -> None:
+def test_log_append_time_is_for_brokers() -> None:
     batch = encode_batch([Record(0, time, None, b"") for time in (5, 9, 7)], base_offset=20)
     header = read_batch_header(batch)
     patch_log_append_time(batch, 0, header, 1_000)
-    summary = validate_records(batch, 0, header, from_client=False)
-    assert (summary.min_timestamp_ms, summary.max_timestamp_ms) == (1_000, 1_000)
-    assert summary.offset_of_max_timestamp == 22
+    validate_records(batch, 0, header, from_client=False)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +132,17 @@ def test_compacted_topics_need_keys(codec: Codec) -> None:
     records = [Record(0, 0, b"", b""), Record(0, 0, None, b"")]
     batch = encode_batch(records, codec=codec)
     validate_records(batch, 0, read_batch_header(batch))
-    error = refusal(batch, require_keys=True)
-    assert (error.reason, error.record_index) == (Reason.MISSING_KEY, 1)
+    with pytest.raises(InvalidBatch) as caught:
+        scan_keys(batch, 0, read_batch_header(batch))
+    assert (caught.value.reason, caught.value.record_index) == (Reason.MISSING_KEY, 1)
 
 
 def test_a_batch_that_grows_beyond_the_limit_is_refused() -> None:
     batch = encode_batch([Record(0, 0, None, bytes(100_000))], codec=Codec.ZSTD)
-    error = refusal(batch, max_bytes=50_000)
-    assert (error.reason, error.reason.error_name) == (Reason.TOO_LARGE, "MESSAGE_TOO_LARGE")
+    with pytest.raises(InvalidBatch) as caught:
+        decode_records(batch, max_bytes=50_000)
+    reason = caught.value.reason
+    assert (reason, reason.error_name) == (Reason.TOO_LARGE, "MESSAGE_TOO_LARGE")
 
 
 def test_replicated_batches_may_be_what_clients_must_not_write() -> None:
@@ -147,7 +154,7 @@ def test_replicated_batches_may_be_what_clients_must_not_write() -> None:
         base_offset=33,
     )
     header = read_batch_header(batch)
-    assert validate_records(batch, 0, header, from_client=False).offset_of_max_timestamp == 33
+    validate_records(batch, 0, header, from_client=False)
     with pytest.raises(InvalidBatch):
         validate_header(header)
     empty = encode_batch([], base_offset=3, last_offset_delta=4)

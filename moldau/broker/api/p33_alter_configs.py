@@ -14,9 +14,9 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p33_alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
-    AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
+from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
 from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 

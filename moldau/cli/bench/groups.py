@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-import struct
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,10 +29,11 @@ from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
+    decode_payload,
+    encode_payload,
 )
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest
 from moldau.protocol.messages.p13_leave_group import LeaveGroupRequest, MemberIdentity
-from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 
@@ -47,7 +47,6 @@ PROTOCOL_NAME: Final = "range"
 PROTOCOL_VERSION: Final = 1
 LEAVE_EPOCH: Final = -1
 JOIN_EPOCH: Final = 0
-_VERSION: Final = struct.Struct(">h")
 
 JOIN_AGAIN: Final = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION))
 ANOTHER_ID: Final = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH))
@@ -171,7 +170,7 @@ class ClassicMember(Member):
         self._book.own(self._number, (), -1)
         subscription = ConsumerProtocolSubscription(topics=[self._book.topic])
         protocol = join.JoinGroupRequestProtocol(
-            name=PROTOCOL_NAME, metadata=_embedded(subscription)
+            name=PROTOCOL_NAME, metadata=encode_payload(subscription, PROTOCOL_VERSION)
         )
         response = await self._connection.send(
             join.JoinGroupRequest(
@@ -218,7 +217,8 @@ class ClassicMember(Member):
         for index, member_id in enumerate(sorted(member_ids)):
             end = first + each + (index < more)
             run = TopicPartition(topic=self._book.topic, partitions=list(range(first, end)))
-            data = _embedded(ConsumerProtocolAssignment(assigned_partitions=[run]))
+            assignment = ConsumerProtocolAssignment(assigned_partitions=[run])
+            data = encode_payload(assignment, PROTOCOL_VERSION)
             assignments.append(
                 sync.SyncGroupRequestAssignment(member_id=member_id, assignment=data)
             )
@@ -302,14 +302,10 @@ MEMBER_KINDS: Final[Mapping[str, Callable[[int, str, Connection, GroupBook], Mem
 }
 
 
-def _embedded(message: Message) -> bytes:
-    return _VERSION.pack(PROTOCOL_VERSION) + message.to_bytes(PROTOCOL_VERSION)
-
-
 def _assigned(assignment: bytes) -> list[int]:
     if not assignment:
         return []
-    message, _ = ConsumerProtocolAssignment.decode(assignment, PROTOCOL_VERSION, _VERSION.size)
+    message = decode_payload(ConsumerProtocolAssignment, assignment)
     return [index for topic in message.assigned_partitions for index in topic.partitions]
 
 

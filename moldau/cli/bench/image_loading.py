@@ -38,6 +38,7 @@ from moldau.raft import (
     SnapshotId,
     VoterSet,
 )
+from moldau.raft.core.values import ReplicaKey
 from moldau.raft.delivery import Delivery
 from moldau.raft.log_files import open_log_files
 from moldau.raft.snapshot_files import snapshot_batches, snapshot_path, write_snapshot_file
@@ -110,7 +111,9 @@ async def load(role: str, directory: str, config: NodeConfig) -> LoadFigures:
     TimeoutError after LOAD_DEADLINE_S.
     """
     filesystem, clock, target = OsFilesystem(), SystemClock(), _Target(role, config)
-    settings = MetadataLogSettings(directory, config.node_id, uuid.uuid4(), ())
+    settings = MetadataLogSettings(
+        metadata_directory=directory, local=ReplicaKey(config.node_id, uuid.uuid4()), endpoints=()
+    )
     gc.collect()
     pause_garbage_collector()  # as a node that starts
     begin, begin_cpu = time.perf_counter(), time.process_time()

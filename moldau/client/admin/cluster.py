@@ -14,7 +14,6 @@ from moldau.client.admin.types import (
     ConfigEntry,
     ConfigResource,
     ConfigResourceType,
-    ConfigSource,
     Features,
     FeatureUpdate,
     LogDirectory,
@@ -25,6 +24,7 @@ from moldau.client.admin.types import (
 )
 from moldau.client.cluster.cluster_client import EndpointType
 from moldau.client.errors import InvalidRequest, error_for, raise_for
+from moldau.config.definition import ConfigSource
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p54_end_quorum_epoch as end_quorum_epoch
 from moldau.protocol.messages import p55_describe_quorum as describe_quorum
@@ -54,23 +54,19 @@ from moldau.protocol.messages.p74_list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from moldau.protocol.messages.p80_add_raft_voter import (
-    AddRaftVoterRequest,
-    AddRaftVoterResponse,
-    Listener,
-)
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.p81_remove_raft_voter import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
+from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.schema import Request, Response
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import METADATA_TOPIC_NAME, TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
 BROKER_RESOURCES: Final = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
 """Resources that only the broker they name can answer for."""
 CLIENT_SOFTWARE: Final = ("moldau-admin", "1")
-METADATA_TOPIC: Final = "__cluster_metadata"
 
 Changed = TypeVar(
     "Changed", UnregisterBrokerResponse, AddRaftVoterResponse, RemoveRaftVoterResponse
@@ -351,10 +347,7 @@ class ClusterCalls(AdminCalls):
             timeout_ms=int(min(limit_ms, OPERATION_TIMEOUT_MS)),
             voter_id=voter_id,
             voter_directory_id=directory_id,
-            listeners=[
-                Listener(name=each.listener_name, host=each.host, port=each.port)
-                for each in endpoints
-            ],
+            listeners=_listeners(endpoints),
         )
         await self._change(request, f"add voter {voter_id}", timeout_ms)
 
@@ -410,7 +403,7 @@ class ClusterCalls(AdminCalls):
         request = describe_quorum.DescribeQuorumRequest(
             topics=[
                 describe_quorum.TopicData(
-                    topic_name=METADATA_TOPIC,
+                    topic_name=METADATA_TOPIC_NAME,
                     partitions=[describe_quorum.PartitionData(partition_index=0)],
                 )
             ]
@@ -453,7 +446,7 @@ class ClusterCalls(AdminCalls):
             cluster_id=self._client.metadata.cluster_id,
             topics=[
                 end_quorum_epoch.TopicData(
-                    topic_name=METADATA_TOPIC,
+                    topic_name=METADATA_TOPIC_NAME,
                     partitions=[
                         end_quorum_epoch.PartitionData(
                             partition_index=0,
@@ -471,12 +464,7 @@ class ClusterCalls(AdminCalls):
                     ],
                 )
             ],
-            leader_endpoints=[
-                end_quorum_epoch.LeaderEndpoint(
-                    name=each.listener_name, host=each.host, port=each.port
-                )
-                for each in endpoints
-            ],
+            leader_endpoints=_listeners(endpoints),
         )
 
         async def attempt() -> None:
@@ -510,6 +498,10 @@ def _entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
         tuple((s.name, s.value, ConfigSource(s.source)) for s in entry.synonyms),
         entry.documentation,
     )
+
+
+def _listeners(endpoints: Iterable[QuorumEndpoint]) -> list[Endpoint]:
+    return [Endpoint(name=each.listener_name, host=each.host, port=each.port) for each in endpoints]
 
 
 def _replica(state: describe_quorum.ReplicaState) -> QuorumReplica:

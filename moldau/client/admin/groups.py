@@ -6,10 +6,9 @@ of one hides nothing of the others; only lists of everything raise.
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from moldau.client.admin.calls import AdminCalls, check_several, partition_entries
 from moldau.client.admin.types import (
@@ -33,6 +32,8 @@ from moldau.protocol.messages import p69_consumer_group_describe as consumer
 from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
+    Payload,
+    decode_payload,
 )
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,
@@ -41,7 +42,7 @@ from moldau.protocol.messages.p13_leave_group import (
 )
 from moldau.protocol.messages.p16_list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
-from moldau.protocol.schema import AnyRequest, Message
+from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import Buffer, TopicPartition
 
 OFFSET_FETCH_VERSIONS: Final = (8, 9)
@@ -62,9 +63,7 @@ NOT_THIS_KIND: Final = frozenset((ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPP
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 MEMBER_TYPES: Final = {0: CLASSIC, 1: CONSUMER}
-_VERSION: Final = struct.Struct(">h")
 
-Embedded = TypeVar("Embedded", bound=Message)
 Offsets = dict[TopicPartition, CommittedOffset]
 
 
@@ -463,18 +462,11 @@ def _classic_member(member: classic.DescribedGroupMember, *, is_consumers: bool)
     )
 
 
-def _embedded(kind: type[Embedded], data: Buffer) -> Embedded | None:
-    """A message behind its version; one of a later version begins like the latest known one."""
-    if len(data) < _VERSION.size:
-        return None
-    (version,) = _VERSION.unpack_from(data)
-    if version < kind.MIN_VERSION:
-        return None
+def _embedded(kind: type[Payload], payload: Buffer) -> Payload | None:
     try:
-        message, _ = kind.decode(data, min(version, kind.MAX_VERSION), _VERSION.size)
+        return decode_payload(kind, payload)
     except RemoteProtocolError:
         return None
-    return message
 
 
 _DESCRIBE_CONSUMER: Final[CoordinatorCall[GroupDescription]] = CoordinatorCall(

@@ -21,7 +21,6 @@ from moldau.client.admin.calls import (
     problem_told_by_controller,
 )
 from moldau.client.admin.types import (
-    ElectionType,
     OffsetSpec,
     PartitionOffset,
     ProducerState,
@@ -53,6 +52,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsResponse,
 )
 from moldau.protocol.messages.p43_elect_leaders import (
+    ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     TopicPartitions,

@@ -56,9 +56,9 @@ from moldau.protocol.messages.p31_delete_acls import (
     DeleteAclsResponse,
 )
 from moldau.protocol.messages.p38_create_delegation_token import (
-    CreatableRenewers,
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
+    TokenPrincipal,
 )
 from moldau.protocol.messages.p39_renew_delegation_token import (
     RenewDelegationTokenRequest,
@@ -69,7 +69,6 @@ from moldau.protocol.messages.p40_expire_delegation_token import (
     ExpireDelegationTokenResponse,
 )
 from moldau.protocol.messages.p41_describe_delegation_token import (
-    DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
@@ -230,7 +229,7 @@ class SecurityCalls(AdminCalls):
             entries=[
                 altered_quotas.EntryData(
                     entity=[
-                        altered_quotas.EntityData(entity_type=kind, entity_name=name)
+                        described_quotas.EntityData(entity_type=kind, entity_name=name)
                         for kind, name in entity
                     ],
                     ops=[
@@ -346,13 +345,10 @@ class SecurityCalls(AdminCalls):
         """
         check_several(renewers)
         owner_type, owner_name = (None, None) if owner is None else _principal(owner)
-        pairs = [_principal(each) for each in renewers]
         request = CreateDelegationTokenRequest(
             owner_principal_type=owner_type,
             owner_principal_name=owner_name,
-            renewers=[
-                CreatableRenewers(principal_type=kind, principal_name=name) for kind, name in pairs
-            ],
+            renewers=_principals(renewers),
             max_lifetime_ms=max_lifetime_ms,
         )
         what = "create delegation token"
@@ -404,12 +400,7 @@ class SecurityCalls(AdminCalls):
         """The tokens that this client may see: all, or those of some principals."""
         check_several(owners)
         request = DescribeDelegationTokenRequest(
-            owners=None
-            if owners is None
-            else [
-                DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
-                for kind, name in map(_principal, owners)
-            ]
+            owners=None if owners is None else _principals(owners)
         )
 
         def read(response: DescribeDelegationTokenResponse) -> list[DelegationToken]:
@@ -504,6 +495,13 @@ def _salted(each: ScramUpsertion) -> altered_scram.ScramCredentialUpsertion:
         salt=salt,
         salted_password=salted,
     )
+
+
+def _principals(texts: Iterable[str]) -> list[TokenPrincipal]:
+    return [
+        TokenPrincipal(principal_type=kind, principal_name=name)
+        for kind, name in map(_principal, texts)
+    ]
 
 
 def _principal(text: str) -> tuple[str, str]:

@@ -9,6 +9,8 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from moldau.client.cluster.metadata_cache import Broker
+from moldau.config.definition import ConfigSource
+from moldau.protocol.messages.p44_incremental_alter_configs import ConfigOperation
 from moldau.protocol.types import TopicPartition
 
 CLASSIC = "classic"
@@ -31,29 +33,6 @@ class ConfigResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
-
-
-class ConfigSource(IntEnum):
-    """Where an effective value comes from (KIP-226)."""
-
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    CLIENT_METRICS_CONFIG = 7
-    GROUP_CONFIG = 8
-
-
-class ConfigOperation(IntEnum):
-    """How a change applies to a key (KIP-339)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 class OffsetSpec(IntEnum):
@@ -249,13 +228,6 @@ class FeatureUpdate:
 
     level: int
     upgrade_type: UpgradeType = UpgradeType.UPGRADE
-
-
-class ElectionType(IntEnum):
-    """Which replica may be elected: the preferred one, or any live one with data loss (KIP-460)."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from moldau.client.producer.appender import Appender, chosen_by, partitions_of
 from moldau.client.producer.core.accumulator import Accumulator
 from moldau.client.producer.core.batch import Outcome, ProducerBatch
 from moldau.client.producer.core.queues import TopicQueues
+from moldau.client.producer.delivery import when_done
 from moldau.client.producer.partitioners import Partitioner
 from moldau.client.records import TopicPartition
 from moldau.protocol.records import (
@@ -246,7 +247,7 @@ class _Sending:
         while self._pending:
             batch = self._pending[0]
             while open_leaves := [leaf for leaf in _leaves(batch) if not leaf.is_done]:
-                await _done(open_leaves[0])
+                await when_done(open_leaves[0], 0)
             self._enter(self._pending.popleft())
 
     def raise_failure(self) -> None:
@@ -286,18 +287,6 @@ def _leaves(outcome: Outcome) -> Iterator[Outcome]:
             yield from _leaves(part)
     else:
         yield outcome
-
-
-async def _done(outcome: Outcome) -> None:
-    """Wait until the outcome, or that of its first part, is set."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(_outcome: Outcome, _index: int) -> None:
-        if not future.done():
-            future.set_result(None)
-
-    outcome.when_done(0, wake)
-    await future
 
 
 async def slices(data: ArrowData) -> AsyncIterator[pa.RecordBatch]:

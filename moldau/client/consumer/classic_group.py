@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Final
 
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -34,9 +33,13 @@ from moldau.client.records import TopicPartition, by_topic
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.consumer_protocol import (
+    NEWEST_VERSION,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedTopic,
+    decode_payload,
+    encode_payload,
+    payload_version,
 )
 from moldau.protocol.messages.consumer_protocol import TopicPartition as AssignedTopic
 from moldau.protocol.messages.p11_join_group import (
@@ -54,8 +57,6 @@ from moldau.protocol.messages.p14_sync_group import (
 from moldau.protocol.schema import AnyRequest, Request, Response
 
 PROTOCOL_TYPE: Final = "consumer"
-NEWEST_VERSION: Final = 3
-_VERSION: Final = Struct(">h")
 
 JOIN_LAPSE_MS: Final = 5_000
 """A join may be answered this much after the rebalance timeout."""
@@ -309,7 +310,7 @@ class ClassicGroup:
         versions: dict[str, int] = {}
         for each in joined.members:
             metadata = bytes(each.metadata)
-            versions[each.member_id] = _version_of(metadata)
+            versions[each.member_id] = payload_version(metadata)
             subscriptions[each.member_id] = _read_subscription(metadata, each.group_instance_id)
         topics = sorted({topic for each in subscriptions.values() for topic in each.topics})
         await self._client.refresh_metadata(topics)
@@ -384,16 +385,6 @@ def _check(
             )
 
 
-def _version_of(data: bytes) -> int:
-    """The version in which to read these bytes. Raises: RemoteProtocolError."""
-    if len(data) < _VERSION.size:
-        raise RemoteProtocolError(f"{len(data)} bytes are no consumer protocol")
-    version: int = _VERSION.unpack_from(data)[0]
-    if version < 0:
-        raise RemoteProtocolError(f"version {version} of the consumer protocol")
-    return min(version, NEWEST_VERSION)
-
-
 def _write_subscription(subscription: Subscription) -> bytes:
     """For JoinGroup, in the newest version (older members read its beginning)."""
     generation_id = subscription.generation_id
@@ -407,11 +398,11 @@ def _write_subscription(subscription: Subscription) -> bytes:
         generation_id=-1 if generation_id is None else generation_id,
         rack_id=subscription.rack_id,
     )
-    return _VERSION.pack(NEWEST_VERSION) + message.to_bytes(NEWEST_VERSION)
+    return encode_payload(message, NEWEST_VERSION)
 
 
 def _read_subscription(metadata: bytes, group_instance_id: str | None) -> Subscription:
-    read = ConsumerProtocolSubscription.decode(metadata, _version_of(metadata), _VERSION.size)[0]
+    read = decode_payload(ConsumerProtocolSubscription, metadata)
     return Subscription(
         topics=tuple(read.topics),
         owned_partitions=tuple(
@@ -436,15 +427,14 @@ def _write_assignment(
         ],
         user_data=user_data,
     )
-    return _VERSION.pack(version) + message.to_bytes(version)
+    return encode_payload(message, version)
 
 
 def _read_assignment(assignment: bytes) -> tuple[tuple[TopicPartition, ...], bytes | None]:
     """Partitions and the assignor's own bytes; no bytes at all are no partitions."""
     if not assignment:
         return (), None
-    version = _version_of(assignment)
-    read = ConsumerProtocolAssignment.decode(assignment, version, _VERSION.size)[0]
+    read = decode_payload(ConsumerProtocolAssignment, assignment)
     partitions = tuple(
         TopicPartition(each.topic, partition)
         for each in read.assigned_partitions

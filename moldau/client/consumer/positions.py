@@ -43,6 +43,7 @@ from moldau.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
@@ -67,13 +68,8 @@ EPOCH_END_VERSIONS: Final = (2, 4)
 a refusal counts as "cannot say"."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundOffset:
-    """A leader's answer. `offset` -1: there is no such record; `leader_epoch` -1: not said."""
-
-    offset: int
-    timestamp_ms: int
-    leader_epoch: int
+FoundOffset: TypeAlias = ListOffsetsPartitionResponse
+"""A leader's answer. `offset` -1: there is no such record; `leader_epoch` -1: not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +130,7 @@ class OffsetLookup:
             if each.offset < 0
             else OffsetAndTimestamp(
                 each.offset,
-                each.timestamp_ms,
+                each.timestamp,
                 each.leader_epoch if each.leader_epoch >= 0 else None,
             )
             for name, each in found.items()
@@ -206,7 +202,7 @@ class OffsetLookup:
                 name = TopicPartition(each.name, part.partition_index)
                 if name in answers:
                     answers[name] = (
-                        FoundOffset(part.offset, part.timestamp, part.leader_epoch)
+                        part
                         if part.error_code == ErrorCode.NONE
                         else self._refused(name, part.error_code, "list offsets")
                     )

@@ -29,6 +29,18 @@ def tell(callback: OnDelivery, metadata: RecordMetadata | None, error: Exception
         _LOG.exception("a delivery callback has failed")
 
 
+def when_done(outcome: Outcome, index: int) -> asyncio.Future[None]:
+    """Done once record `index` has its outcome, which it must not have yet."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_outcome: Outcome, _index: int) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    outcome.when_done(index, wake)
+    return future
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Delivery:
     """A record that was handed to a producer. Await it for its `RecordMetadata`.
@@ -100,14 +112,7 @@ class Delivery:
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
         if not self.done():
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def wake(_outcome: Outcome, _index: int) -> None:
-                if not future.done():
-                    future.set_result(None)
-
-            self._outcome.when_done(self._index, wake)
-            yield from future
+            yield from when_done(self._outcome, self._index)
         return self.result()
 
     def __repr__(self) -> str:

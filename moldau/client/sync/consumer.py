@@ -66,12 +66,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
         return self
 
     def getone(self) -> ConsumerRecord:
-        """The next record, as in a `for` loop; waits as long as it takes. Asking for it means that
-        the one before has been processed: an automatic commit may cover that one from now on.
-
-        Raises:
-            KafkaError: as `getmany`.
-        """
+        """The next record, as in a `for` loop, and as `moldau.client.Consumer.getone`."""
         # A run is a list iterator, which threads may share; the position is behind what it has
         # given to any thread. Only the next run needs a call to the portal's thread.
         for record in self._inner._run:
@@ -91,14 +86,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
     def getmany(
         self, max_records: int | None = None, timeout_ms: float = 0
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records by partition, in order; {} when none came in time.
-
-        Args:
-            max_records: at most so many; None for `max.poll.records`.
-            timeout_ms: how long to wait for the first one.
-
-        Raises:
-            KafkaError: as `moldau.client.Consumer.getmany`.
+        """Records by partition, in order; {} when none came in time, as
+        `moldau.client.Consumer.getmany`.
         """
         kept: Kept[dict[TopicPartition, list[ConsumerRecord]]] = Kept(
             self._inner.getmany, self._take_back_all, self._portal.call
@@ -111,12 +100,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
             raise
 
     def poll_arrow(self, max_records: int | None = None, timeout_ms: float = 0) -> pa.RecordBatch:
-        """Records as one Arrow batch, without a Python object per record.
-
-        Columns and arguments are those of `moldau.client.Consumer.poll_arrow`.
-
-        Raises:
-            KafkaError: as `getmany`.
+        """Records as one Arrow batch, without a Python object per record, as
+        `moldau.client.Consumer.poll_arrow`.
         """
         kept: Kept[pa.RecordBatch] = Kept(
             self._inner.poll_arrow, self._take_back_rows, self._portal.call
@@ -160,16 +145,12 @@ class Consumer(BlockingClient[AsyncConsumer]):
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read topics as a member of the group `group.id`, instead of those subscribed to before.
+        """Read topics as a member of the group `group.id`, instead of those subscribed to before,
+        as `moldau.client.Consumer.subscribe`.
 
         Args:
-            topics: by name.
-            pattern: all topics whose whole name matches, also those to come.
             listener: called when partitions come and go, in the thread that polls or closes; its
                 methods are plain functions and may use the consumer.
-
-        Raises:
-            KafkaError: as `moldau.client.Consumer.subscribe`.
         """
         wrapped = None if listener is None else _InCaller(listener, self._callers)
         self._call_now(partial(self._inner.subscribe, topics, pattern=pattern, listener=wrapped))
@@ -239,11 +220,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
         await self._inner._close(None, commits=False)
 
     def close(self, timeout_ms: float | None = None) -> None:
-        """Commit (with `enable.auto.commit`), leave the group (static members stay), and close
-        everything; twice is fine. Interrupted, it goes on in the background.
-
-        Args:
-            timeout_ms: for what needs answers; None for `default.api.timeout.ms`, at most 30 s.
+        """Commit, leave the group and close everything, as `moldau.client.Consumer.close`.
+        Interrupted, it goes on in the background.
         """
         self._close(self._inner.close, timeout_ms, callers=self._callers)
 

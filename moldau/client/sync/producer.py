@@ -136,13 +136,8 @@ class Producer(BlockingClient[AsyncProducer]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait until it is acknowledged, as `moldau.client.Producer.send`.
-
-        Waits for room first, at most `max.block.ms`, then for the acknowledgement, at most
-        `delivery.timeout.ms`. Many records are sent faster with `send_nowait` and `flush`.
-
-        Raises:
-            KafkaError: as `moldau.client.Producer.send`.
+        """Send one record and wait until it is acknowledged, as `moldau.client.Producer.send`. Many
+        records are sent faster with `send_nowait` and `flush`.
         """
         self._portal.check_may_block()
         acknowledged = _Acknowledgement()
@@ -257,14 +252,8 @@ class Producer(BlockingClient[AsyncProducer]):
     # -- transactions ---------------------------------------------------------------------------
 
     def transaction(self) -> Transaction:
-        """A transaction around a block: `with producer.transaction(): …`.
-
-        Committed at the end of the block, aborted when the block raises or is interrupted. The
-        first one calls `init_transactions`.
-
-        Raises:
-            TransactionAbortable: at the end of the block: it could not be committed, and was
-                aborted; the next one may succeed.
+        """A transaction around a block, as `moldau.client.Producer.transaction`: `with
+        producer.transaction(): …`. Also aborted when the block is interrupted.
         """
         return Transaction(self)
 
@@ -273,11 +262,8 @@ class Producer(BlockingClient[AsyncProducer]):
     commit_transaction: Final = face_of(AsyncProducer.commit_transaction)
 
     def abort_transaction(self) -> None:
-        """Give up everything sent since `begin_transaction`; unsent records fail with
-        `TransactionAborted`.
-
-        Raises:
-            KafkaError: as `moldau.client.Producer.abort_transaction`.
+        """Abort everything sent since `begin_transaction`, as
+        `moldau.client.Producer.abort_transaction`.
         """
         super()._call(self._abort)
 
@@ -295,15 +281,8 @@ class Producer(BlockingClient[AsyncProducer]):
         offsets: OffsetsSource | Mapping[TopicPartition, OffsetAndMetadata | int],
         group: ConsumerGroupMetadata | str | None = None,
     ) -> None:
-        """Commit a consumer's positions as part of the open transaction (KIP-447).
-
-        Args:
-            offsets: the (blocking) consumer, whose positions and membership are used. Or the next
-                offset to read of each partition.
-            group: with offsets, whose they are: `consumer.group_metadata()`, or a bare group id.
-
-        Raises:
-            KafkaError: as `moldau.client.Producer.send_offsets`.
+        """Commit a consumer's positions as part of the open transaction, as
+        `moldau.client.Producer.send_offsets`; the consumer is a blocking one.
         """
         if not isinstance(offsets, Mapping) and group is None:
             group = offsets.group_metadata()

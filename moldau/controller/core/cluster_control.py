@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 from moldau.constants import MAX_INT64
@@ -235,8 +235,8 @@ def registration_record(
         is_migrating_zk_broker=version >= 2 and request.is_migrating_zk_broker,
         incarnation_id=request.incarnation_id,
         broker_epoch=broker_epoch,
-        end_points=_end_points(request.listeners, nodes.BrokerEndpoint),
-        features=_feature_ranges(request.features, nodes.BrokerFeature),
+        end_points=_end_points(request.listeners),
+        features=_feature_ranges(request.features),
         rack=request.rack,
         fenced=True if keeps is None else keeps.fenced,
         in_controlled_shutdown=keeps is not None and keeps.in_controlled_shutdown,
@@ -272,8 +272,8 @@ def register_controller(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
         zk_migration_ready=request.zk_migration_ready,
-        end_points=_end_points(request.listeners, nodes.ControllerEndpoint),
-        features=_feature_ranges(request.features, nodes.ControllerFeature),
+        end_points=_end_points(request.listeners),
+        features=_feature_ranges(request.features),
     )
     return ControllerResult(p70.ControllerRegistrationResponse(error_message=None), [(record, 0)])
 
@@ -299,25 +299,18 @@ def allocate_producer_ids(
     return ControllerResult(response, [(record, 0)])
 
 
-T = TypeVar("T")
-
-
-def _end_points(
-    listeners: Iterable[p62.Listener | p70.Listener], kind: Callable[..., T]
-) -> list[T]:
+def _end_points(listeners: Iterable[p62.Listener]) -> list[nodes.Endpoint]:
     return [
-        kind(
+        nodes.Endpoint(
             name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
         )
         for each in listeners
     ]
 
 
-def _feature_ranges(
-    features: Iterable[p62.Feature | p70.Feature], kind: Callable[..., T]
-) -> list[T]:
+def _feature_ranges(features: Iterable[p62.Feature]) -> list[nodes.Feature]:
     return [
-        kind(
+        nodes.Feature(
             name=each.name,
             min_supported_version=each.min_supported_version,
             max_supported_version=each.max_supported_version,

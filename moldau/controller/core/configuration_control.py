@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import IntEnum
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -39,6 +38,7 @@ from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
+from moldau.protocol.messages.p44_incremental_alter_configs import ConfigOperation
 from moldau.protocol.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import topic_name_problem
@@ -53,15 +53,6 @@ ResponseT = TypeVar(
 
 MAX_CLEARED_PARTITIONS: Final = MAX_RECORDS_PER_REQUEST
 """How many partitions may lose their eligible leaders at once."""
-
-
-class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does to a key."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 def incremental_alter_configs(
@@ -86,7 +77,7 @@ def legacy_alter_configs(
         request,
         legacy.AlterConfigsResponse(),
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
-        legacy.AlterConfigsResourceResponse,
+        incremental.AlterConfigsResourceResponse,
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from enum import IntEnum
 from functools import cache
 from itertools import islice
 from typing import Final
@@ -32,6 +31,7 @@ from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p43_elect_leaders import (
+    ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
@@ -40,13 +40,6 @@ from moldau.protocol.messages.p43_elect_leaders import (
 
 MAX_ELECTIONS_PER_PASS: Final = 1_000
 """How many leaders one pass of a periodic election moves (Kafka's limit); the next follows soon."""
-
-
-class ElectionType(IntEnum):
-    """The wire's numbers."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 _ELECTIONS: Final = {

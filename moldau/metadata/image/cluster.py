@@ -9,9 +9,9 @@ producer id never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from moldau.metadata.features import (
@@ -142,17 +142,13 @@ class ClusterDelta:
         return registration
 
 
-def _listeners(
-    end_points: Sequence[nodes.BrokerEndpoint | nodes.ControllerEndpoint],
-) -> Mapping[str, Endpoint]:
+def _listeners(end_points: Sequence[nodes.Endpoint]) -> Mapping[str, Endpoint]:
     return {
         each.name: Endpoint(each.host, each.port, each.security_protocol) for each in end_points
     }
 
 
-def _features(
-    features: Sequence[nodes.BrokerFeature | nodes.ControllerFeature],
-) -> Mapping[str, LevelRange]:
+def _features(features: Sequence[nodes.Feature]) -> Mapping[str, LevelRange]:
     return {
         each.name: LevelRange(each.min_supported_version, each.max_supported_version)
         for each in features
@@ -168,10 +164,8 @@ def _broker_record(registration: BrokerRegistration, version: int) -> kinds.Regi
         is_migrating_zk_broker=version >= 2 and registration.is_migrating_zk_broker,
         incarnation_id=registration.incarnation_id,
         broker_epoch=registration.broker_epoch,
-        end_points=_end_points(registration, nodes.BrokerEndpoint),
-        features=range_entries(
-            nodes.BrokerFeature, sorted(registration.supported_features.items())
-        ),
+        end_points=_end_points(registration),
+        features=range_entries(nodes.Feature, sorted(registration.supported_features.items())),
         rack=registration.rack,
         fenced=registration.fenced,
         in_controlled_shutdown=version >= 1 and registration.in_controlled_shutdown,
@@ -185,20 +179,14 @@ def _controller_record(registration: ControllerRegistration) -> kinds.RegisterCo
         controller_id=registration.controller_id,
         incarnation_id=registration.incarnation_id,
         zk_migration_ready=registration.zk_migration_ready,
-        end_points=_end_points(registration, nodes.ControllerEndpoint),
-        features=range_entries(
-            nodes.ControllerFeature, sorted(registration.supported_features.items())
-        ),
+        end_points=_end_points(registration),
+        features=range_entries(nodes.Feature, sorted(registration.supported_features.items())),
     )
 
 
-T = TypeVar("T")
-_Registration = BrokerRegistration | ControllerRegistration
-
-
-def _end_points(registration: _Registration, kind: Callable[..., T]) -> list[T]:
+def _end_points(registration: BrokerRegistration | ControllerRegistration) -> list[nodes.Endpoint]:
     return [
-        kind(
+        nodes.Endpoint(
             name=name,
             host=endpoint.host,
             port=endpoint.port,

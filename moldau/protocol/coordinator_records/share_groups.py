@@ -1,5 +1,6 @@
 """The records of share groups (KIP-932), in `__consumer_offsets`."""
 
+from moldau.protocol.coordinator_records.consumer_groups import TopicPartition
 from moldau.protocol.schema import Message, Struct, coordinator_record, field, struct
 from moldau.protocol.types import ZERO_UUID, Int8, Int32, Int64, String, Uuid
 
@@ -52,12 +53,6 @@ class ShareGroupTargetAssignmentMemberKey(Message):
     member_id: String = ""
 
 
-@struct
-class TopicPartition(Struct):
-    topic_id: Uuid = ZERO_UUID
-    partitions: list[Int32] = field()
-
-
 @coordinator_record(13, versions="0", flexible="0+")
 class ShareGroupTargetAssignmentMemberValue(Message):
     """What a member of a share group shall read."""
@@ -71,12 +66,6 @@ class ShareGroupCurrentMemberAssignmentKey(Message):
     member_id: String = ""
 
 
-@struct
-class TopicPartitions(Struct):
-    topic_id: Uuid = ZERO_UUID
-    partitions: list[Int32] = field()
-
-
 @coordinator_record(14, versions="0", flexible="0+")
 class ShareGroupCurrentMemberAssignmentValue(Message):
     """What a member of a share group reads now."""
@@ -84,7 +73,7 @@ class ShareGroupCurrentMemberAssignmentValue(Message):
     member_epoch: Int32 = 0
     previous_member_epoch: Int32 = 0
     state: Int8 = 0
-    assigned_partitions: list[TopicPartitions] = field()
+    assigned_partitions: list[TopicPartition] = field()
 
 
 @coordinator_record(15, versions="0", flexible="none")

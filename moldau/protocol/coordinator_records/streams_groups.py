@@ -10,7 +10,7 @@ class StreamsGroupMetadataKey(Message):
 
 
 @struct
-class LastAssignmentConfig(Struct):
+class KeyValue(Struct):
     key: String = ""
     value: String = ""
 
@@ -22,7 +22,7 @@ class StreamsGroupMetadataValue(Message):
     epoch: Int32 = 0
     metadata_hash: Int64 = 0
     validated_topology_epoch: Int32 = field(-1, tag=0)
-    last_assignment_configs: list[LastAssignmentConfig] | None = field(nullable="0+", tag=1)
+    last_assignment_configs: list[KeyValue] | None = field(nullable="0+", tag=1)
 
 
 @coordinator_record(19, versions="0", flexible="none")
@@ -35,12 +35,6 @@ class StreamsGroupMemberMetadataKey(Message):
 class Endpoint(Struct):
     host: String = ""
     port: Uint16 = 0
-
-
-@struct
-class KeyValue(Struct):
-    key: String = ""
-    value: String = ""
 
 
 @coordinator_record(19, versions="0", flexible="0+")
@@ -126,17 +120,11 @@ class StreamsGroupTopologyKey(Message):
 
 
 @struct
-class TopicConfig(Struct):
-    key: String = ""
-    value: String = ""
-
-
-@struct
 class TopicInfo(Struct):
     name: String = ""
     partitions: Int32 = 0
     replication_factor: Int16 = 0
-    topic_configs: list[TopicConfig] = field()
+    topic_configs: list[KeyValue] = field()
 
 
 @struct

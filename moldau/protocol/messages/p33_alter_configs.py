@@ -1,8 +1,11 @@
 """AlterConfigs (33) v0-v2: replace the whole configuration of resources."""
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.p44_incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+)
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+from moldau.protocol.types import Bool, Int8, Int32, String
 
 
 @struct
@@ -22,14 +25,6 @@ class AlterConfigsResource(Struct):
 class AlterConfigsRequest(Request["AlterConfigsResponse"]):
     resources: list[AlterConfigsResource] = field()
     validate_only: Bool = False
-
-
-@struct
-class AlterConfigsResourceResponse(Struct):
-    error_code: Int16 = 0
-    error_message: String | None = field("", nullable="0+")
-    resource_type: Int8 = 0
-    resource_name: String = ""
 
 
 @response(ApiKey.ALTER_CONFIGS, versions="0-2", flexible="2+")

@@ -9,7 +9,7 @@ from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
 @struct
-class CreatableRenewers(Struct):
+class TokenPrincipal(Struct):
     principal_type: String = ""
     principal_name: String = ""
 
@@ -18,7 +18,7 @@ class CreatableRenewers(Struct):
 class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
     owner_principal_type: String | None = field("", since=3, nullable="3+")
     owner_principal_name: String | None = field("", since=3, nullable="3+")
-    renewers: list[CreatableRenewers] = field()
+    renewers: list[TokenPrincipal] = field()
     max_lifetime_ms: Int64 = 0
 
 

@@ -4,25 +4,14 @@ Versions: 3 tells who asked for the token.
 """
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.p38_create_delegation_token import TokenPrincipal
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bytes, Int16, Int32, Int64, String
 
 
-@struct
-class DescribeDelegationTokenOwner(Struct):
-    principal_type: String = ""
-    principal_name: String = ""
-
-
 @request(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible="2+")
 class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
-    owners: list[DescribeDelegationTokenOwner] | None = field(nullable="0+")
-
-
-@struct
-class DescribedDelegationTokenRenewer(Struct):
-    principal_type: String = ""
-    principal_name: String = ""
+    owners: list[TokenPrincipal] | None = field(nullable="0+")
 
 
 @struct
@@ -36,7 +25,7 @@ class DescribedDelegationToken(Struct):
     max_timestamp: Int64 = 0
     token_id: String = ""
     hmac: Bytes = b""
-    renewers: list[DescribedDelegationTokenRenewer] = field()
+    renewers: list[TokenPrincipal] = field()
 
 
 @response(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="1-3", flexible="2+")

@@ -3,9 +3,18 @@
 Versions: 1 adds the type of election.
 """
 
+from enum import IntEnum
+
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Int8, Int16, Int32, String
+
+
+class ElectionType(IntEnum):
+    """Which replica may be elected: the preferred one, or any live one with data loss (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
 
 
 @struct

@@ -1,8 +1,19 @@
 """IncrementalAlterConfigs (44) v0-v1: change single configuration values of resources."""
 
+from enum import IntEnum
+
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int16, Int32, String
+
+
+class ConfigOperation(IntEnum):
+    """How a change applies to a key (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
 
 
 @struct

@@ -1,14 +1,9 @@
 """AlterClientQuotas (49) v0-v1: change client quotas."""
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.p48_describe_client_quotas import EntityData
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Float64, Int16, Int32, String
-
-
-@struct
-class EntityData(Struct):
-    entity_type: String = ""
-    entity_name: String | None = field("", nullable="0+")
 
 
 @struct

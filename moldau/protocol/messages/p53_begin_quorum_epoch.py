@@ -4,8 +4,8 @@ Versions: 1 names voters by directory and carries endpoints.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.messages.p54_end_quorum_epoch import LeaderEndpoint, TopicDataResponse
-from moldau.protocol.messages.quorum_records import NodeEndpoint
+from moldau.protocol.messages.p54_end_quorum_epoch import TopicDataResponse
+from moldau.protocol.messages.quorum_records import Endpoint, NodeEndpoint
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
@@ -29,7 +29,7 @@ class BeginQuorumEpochRequest(Request["BeginQuorumEpochResponse"]):
     cluster_id: String | None = field(None, nullable="0+")
     voter_id: Int32 = field(-1, since=1, ignorable=True)
     topics: list[TopicData] = field()
-    leader_endpoints: list[LeaderEndpoint] = field(since=1, ignorable=True)
+    leader_endpoints: list[Endpoint] = field(since=1, ignorable=True)
 
 
 @response(ApiKey.BEGIN_QUORUM_EPOCH, versions="0-1", flexible="1+")

@@ -4,9 +4,9 @@ Versions: 1 names candidates by directory and carries endpoints.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.messages.quorum_records import NodeEndpoint
+from moldau.protocol.messages.quorum_records import Endpoint, NodeEndpoint
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uint16, Uuid
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, String, Uuid
 
 
 @struct
@@ -30,18 +30,11 @@ class TopicData(Struct):
     partitions: list[PartitionData] = field()
 
 
-@struct
-class LeaderEndpoint(Struct):
-    name: String = field("", since=1)
-    host: String = field("", since=1)
-    port: Uint16 = field(0, since=1)
-
-
 @request(ApiKey.END_QUORUM_EPOCH, versions="0-1", flexible="1+")
 class EndQuorumEpochRequest(Request["EndQuorumEpochResponse"]):
     cluster_id: String | None = field(None, nullable="0+")
     topics: list[TopicData] = field()
-    leader_endpoints: list[LeaderEndpoint] = field(since=1, ignorable=True)
+    leader_endpoints: list[Endpoint] = field(since=1, ignorable=True)
 
 
 @struct

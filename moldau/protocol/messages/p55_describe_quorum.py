@@ -4,8 +4,9 @@ Versions: 1 adds fetch times, 2 directories, listeners and error texts.
 """
 
 from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uint16, Uuid
+from moldau.protocol.types import ZERO_UUID, Int16, Int32, Int64, String, Uuid
 
 
 @struct
@@ -52,16 +53,9 @@ class TopicDataResponse(Struct):
 
 
 @struct
-class Listener(Struct):
-    name: String = field("", since=2)
-    host: String = field("", since=2)
-    port: Uint16 = field(0, since=2)
-
-
-@struct
 class Node(Struct):
     node_id: Int32 = field(0, since=2)
-    listeners: list[Listener] = field(since=2)
+    listeners: list[Endpoint] = field(since=2)
 
 
 @response(ApiKey.DESCRIBE_QUORUM, versions="0-2", flexible="0+")

@@ -1,23 +1,9 @@
 """ControllerRegistration (70) v0: a controller registers with the active controller."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uint16, Uuid
-
-
-@struct
-class Listener(Struct):
-    name: String = ""
-    host: String = ""
-    port: Uint16 = 0
-    security_protocol: Int16 = 0
-
-
-@struct
-class Feature(Struct):
-    name: String = ""
-    min_supported_version: Int16 = 0
-    max_supported_version: Int16 = 0
+from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
 @request(ApiKey.CONTROLLER_REGISTRATION, versions="0", flexible="0+")

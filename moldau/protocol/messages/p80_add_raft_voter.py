@@ -4,15 +4,9 @@ Versions: 1 can answer before the change is committed.
 """
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
-from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uint16, Uuid
-
-
-@struct
-class Listener(Struct):
-    name: String = ""
-    host: String = ""
-    port: Uint16 = 0
+from moldau.protocol.messages.quorum_records import Endpoint
+from moldau.protocol.schema import Message, Request, field, request, response
+from moldau.protocol.types import ZERO_UUID, Bool, Int16, Int32, String, Uuid
 
 
 @request(ApiKey.ADD_RAFT_VOTER, versions="0-1", flexible="0+")
@@ -21,7 +15,7 @@ class AddRaftVoterRequest(Request["AddRaftVoterResponse"]):
     timeout_ms: Int32 = 0
     voter_id: Int32 = 0
     voter_directory_id: Uuid = ZERO_UUID
-    listeners: list[Listener] = field()
+    listeners: list[Endpoint] = field()
     ack_when_committed: Bool = field(True, since=1)
 
 

@@ -5,7 +5,7 @@ from moldau.protocol.types import ZERO_UUID, Bool, Int8, Int16, Int32, Int64, St
 
 
 @struct
-class BrokerEndpoint(Struct):
+class Endpoint(Struct):
     name: String = ""
     host: String = ""
     port: Uint16 = 0
@@ -13,7 +13,7 @@ class BrokerEndpoint(Struct):
 
 
 @struct
-class BrokerFeature(Struct):
+class Feature(Struct):
     name: String = ""
     min_supported_version: Int16 = 0
     max_supported_version: Int16 = 0
@@ -25,8 +25,8 @@ class RegisterBrokerRecord(Message):
     is_migrating_zk_broker: Bool = field(False, since=2)
     incarnation_id: Uuid = ZERO_UUID
     broker_epoch: Int64 = 0
-    end_points: list[BrokerEndpoint] = field()
-    features: list[BrokerFeature] = field()
+    end_points: list[Endpoint] = field()
+    features: list[Feature] = field()
     rack: String | None = field("", nullable="0+")
     fenced: Bool = True
     in_controlled_shutdown: Bool = field(False, since=1)
@@ -68,25 +68,10 @@ class BrokerRegistrationChangeRecord(Message):
     cordoned_log_dirs: list[Uuid] | None = field(None, since=3, nullable="3+", tag=3)
 
 
-@struct
-class ControllerEndpoint(Struct):
-    name: String = ""
-    host: String = ""
-    port: Uint16 = 0
-    security_protocol: Int16 = 0
-
-
-@struct
-class ControllerFeature(Struct):
-    name: String = ""
-    min_supported_version: Int16 = 0
-    max_supported_version: Int16 = 0
-
-
 @metadata_record(27, versions="0", flexible="0+")
 class RegisterControllerRecord(Message):
     controller_id: Int32 = 0
     incarnation_id: Uuid = ZERO_UUID
     zk_migration_ready: Bool = False
-    end_points: list[ControllerEndpoint] = field()
-    features: list[ControllerFeature] = field()
+    end_points: list[Endpoint] = field()
+    features: list[Feature] = field()

@@ -177,14 +177,12 @@ def recompress(
     header: BatchHeader,
     codec: Codec,
     level: int | None = None,
-    *,
-    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> bytearray:
     """The same batch with its records under another codec; everything else is kept.
 
     Raises InvalidBatch as `records_section`; ValueError on a level out of range.
     """
-    section = records_section(buffer, position, header, max_bytes)
+    section = records_section(buffer, position, header)
     out = bytearray(BATCH_HEADER_SIZE)
     out += section
     new_header = replace(header, attributes=header.attributes & ~CODEC_MASK | codec)

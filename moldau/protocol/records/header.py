@@ -231,18 +231,15 @@ def check_whole(buffer: Buffer, position: int, header: BatchHeader) -> int:
     return end
 
 
-def iter_batches(
-    buffer: Buffer, position: int = 0, end: int | None = None
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield `(position, header)` of every batch in `buffer[position:end]`, CRC not checked.
+def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield `(position, header)` of every batch in `buffer`, CRC not checked.
 
     Raises InvalidBatch on garbage, and TRUNCATED when the last batch is not whole.
     """
-    view = buffer if end is None or end == len(buffer) else memoryview(buffer)[:end]
-    size = len(view)
+    position, size = 0, len(buffer)
     while position < size:
-        header = read_batch_header(view, position)
-        next_position = check_whole(view, position, header)
+        header = read_batch_header(buffer, position)
+        next_position = check_whole(buffer, position, header)
         yield position, header
         position = next_position
 

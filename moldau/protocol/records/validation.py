@@ -2,29 +2,17 @@
 
 Owns the rules, not the answers: every refusal is an `InvalidBatch` whose reason names the error
 code. `validate_header` costs no look into the records and is for the hot path; `validate_records`
-walks all of them (compacted topics, recompression, verification of files).
+walks all of them (verification of files).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from moldau.protocol.records import _implementation
 from moldau.protocol.records.batch import decode_records, records_section
-from moldau.protocol.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from moldau.protocol.records.control import decode_control_key
 from moldau.protocol.records.header import BatchHeader, TimestampType
 from moldau.protocol.records.invalid_batch import InvalidBatch, InvalidBatchReason
 from moldau.protocol.types import Buffer
-
-
-@dataclass(slots=True)
-class RecordSummary:
-    """What a walk over a batch's records learns about their timestamps (-1s: no records)."""
-
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    offset_of_max_timestamp: int
 
 
 def validate_header(header: BatchHeader, position: int = 0, *, from_client: bool = True) -> None:
@@ -82,29 +70,17 @@ def _validate_client_header(header: BatchHeader, *, refuse_position: int) -> Non
 
 
 def validate_records(
-    buffer: Buffer,
-    position: int,
-    header: BatchHeader,
-    *,
-    require_keys: bool = False,
-    from_client: bool = True,
-    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-) -> RecordSummary:
-    """Check the batch at `position` with every record in it, as a leader does before appending.
+    buffer: Buffer, position: int, header: BatchHeader, *, from_client: bool = True
+) -> None:
+    """Check the batch at `position` with every record in it.
 
     Number of records, exact lengths, offset deltas 0 … n-1, last offset delta, the rules of
-    `validate_header`; `require_keys` for a compacted topic; keys of control batches. The CRC is
-    the caller's. Returns the records' timestamps at a glance. Raises InvalidBatch.
+    `validate_header`; keys of control batches. The CRC is the caller's. Raises InvalidBatch.
     """
     validate_header(header, position, from_client=from_client)
-    section = records_section(buffer, position, header, max_bytes)
+    section = records_section(buffer, position, header)
     try:
-        lowest, highest, highest_at = _implementation.scan_records(
-            section,
-            header.record_count,
-            header.base_timestamp_ms,
-            require_keys and not header.is_control,
-        )
+        _implementation.scan_records(section, header.record_count, header.base_timestamp_ms, False)
         if header.record_count != header.last_offset_delta + 1:
             raise InvalidBatch(
                 InvalidBatchReason.BAD_COUNT,
@@ -114,26 +90,15 @@ def validate_records(
             _validate_control_keys(buffer, position)
     except InvalidBatch as error:
         raise error.at(position) from None
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        lowest = highest = header.max_timestamp_ms
-        highest_at = header.last_offset_delta
-    offset_of_max_timestamp = header.base_offset + highest_at if highest_at >= 0 else -1
-    return RecordSummary(lowest, highest, offset_of_max_timestamp)
 
 
-def scan_keys(
-    buffer: Buffer,
-    position: int,
-    header: BatchHeader,
-    *,
-    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-) -> None:
+def scan_keys(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Check every record of the data batch at `position`, and that it has a key.
 
     The header's rules and the CRC are the caller's. Raises InvalidBatch; MISSING_KEY names the
     first record without one.
     """
-    section = records_section(buffer, position, header, max_bytes)
+    section = records_section(buffer, position, header)
     try:
         _implementation.scan_records(section, header.record_count, header.base_timestamp_ms, True)
     except InvalidBatch as error:

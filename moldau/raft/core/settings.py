@@ -22,14 +22,14 @@ class Random(Protocol):
 class QuorumSettings:
     """The identity of a replica, its timings in milliseconds, and its limits.
 
-    `is_controller` is false for brokers, which never become voters. `bootstrap_servers` are asked
-    for the leader by a replica that knows none (`controller.quorum.bootstrap.servers`, or the
-    configured voters).
+    `endpoints` are this controller's own; `is_controller` is false for brokers, which never become
+    voters. `bootstrap_servers` are asked for the leader by a replica that knows none
+    (`controller.quorum.bootstrap.servers`, or the configured voters).
     """
 
     local: ReplicaKey
     endpoints: Endpoints
-    is_controller: bool
+    is_controller: bool = True
     bootstrap_servers: tuple[Destination, ...] = ()
     election_timeout_ms: int = 1_000
     """`controller.quorum.election.timeout.ms`"""
@@ -42,8 +42,10 @@ class QuorumSettings:
     retry_backoff_ms: int = 20
     """`controller.quorum.retry.backoff.ms`"""
     fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 8 * 1024 * 1024
-    fetch_snapshot_max_bytes: int = 8 * 1024 * 1024
+    fetch_max_bytes: int = 1024 * 1024
+    """`controller.quorum.fetch.max.bytes`"""
+    fetch_snapshot_max_bytes: int = 1024 * 1024
+    """`controller.quorum.fetch.snapshot.max.bytes`"""
 
 
 class LogView(Protocol):

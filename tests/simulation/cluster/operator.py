@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from moldau.broker.lifecycle.controller_channel import ControllerUnavailable
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest, Listener
+from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
+from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.raft import VoterDescription
 from tests.simulation.cluster.disk import Death
 from tests.simulation.cluster.link import ControllerLink
@@ -82,7 +83,7 @@ class Operator:
                     voter_id=voter.voter_id,
                     voter_directory_id=voter.directory_id,
                     listeners=[
-                        Listener(name=each.listener_name, host=each.host, port=each.port)
+                        Endpoint(name=each.listener_name, host=each.host, port=each.port)
                         for each in voter.endpoints
                     ],
                 )

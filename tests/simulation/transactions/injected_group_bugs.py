@@ -18,6 +18,7 @@ from moldau.broker.coordinator.shard import Shard
 from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch, Transaction
 from moldau.controller.core import topic_control
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.consumer_protocol import payload_version
 from tests.kit.injected_bugs import InjectedBug, Patch
 
 _REBALANCING = ClassicGroupState.PREPARING_REBALANCE
@@ -61,7 +62,7 @@ def first_protocol_alone_is_read(patch: Patch) -> None:
     """What else a classic member says is found unreadable when its group is to change."""
 
     def write_assignment(partitions: Any, subscription: bytes, image: Any) -> bytes:
-        consumer_protocol._version_of(subscription)
+        payload_version(subscription)
         return written(partitions, subscription, image)
 
     written = consumer_protocol.write_assignment

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from moldau.client import Admin, KafkaError
-from moldau.client.admin.types import ElectionType
+from moldau.client import Admin, ElectionType, KafkaError
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.types import TopicPartition

@@ -41,7 +41,7 @@ from moldau.protocol.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from moldau.protocol.metadata_records.nodes import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.files import FileRegion
@@ -270,9 +270,7 @@ class DataPath:
                 RegisterBrokerRecord(
                     broker_id=broker_id,
                     broker_epoch=broker_id,
-                    end_points=[
-                        BrokerEndpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)
-                    ],
+                    end_points=[Endpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
                     rack=None,
                     fenced=False,
                 )

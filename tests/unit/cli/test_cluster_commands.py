@@ -33,6 +33,7 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
+from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.types import uuid_to_base64
 from tests.unit.client.scripted_broker import ScriptedBroker
 
@@ -107,9 +108,7 @@ def described() -> quorum.DescribeQuorumResponse:
     return quorum.DescribeQuorumResponse(
         topics=[quorum.TopicDataResponse(topic_name="__cluster_metadata", partitions=[partition])],
         nodes=[
-            quorum.Node(
-                node_id=101, listeners=[quorum.Listener(name="CONTROLLER", host="h", port=9093)]
-            )
+            quorum.Node(node_id=101, listeners=[Endpoint(name="CONTROLLER", host="h", port=9093)])
         ],
     )
 

@@ -46,12 +46,9 @@ from moldau.protocol.messages.p45_alter_partition_reassignments import (
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.p62_broker_registration import Feature, Listener
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    Feature,
-    Listener,
-)
+from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message

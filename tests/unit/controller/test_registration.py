@@ -12,11 +12,8 @@ import pytest
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.node.quorum_node import leader_address
-from moldau.protocol.messages.p70_controller_registration import (
-    ControllerRegistrationRequest,
-    Feature,
-    Listener,
-)
+from moldau.protocol.messages.p62_broker_registration import Feature, Listener
+from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
 from moldau.protocol.schema import Message
 from moldau.raft import VoterEndpoint
 from moldau.raft.core.values import Leadership

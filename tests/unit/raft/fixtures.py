@@ -18,6 +18,8 @@ from moldau.raft import (
     VoterSet,
     write_bootstrap,
 )
+from moldau.raft.core.messages import PeerRequest, PeerResponse
+from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.runtime.filesystem import Filesystem
 from tests.kit.manual_clock import ManualClock
 
@@ -27,8 +29,7 @@ DIRECTORY_ID = UUID(int=0x5F9D)
 ENDPOINT = VoterEndpoint("CONTROLLER", "host1", 9093)
 SETTINGS = MetadataLogSettings(
     metadata_directory=DIRECTORY,
-    node_id=1,
-    directory_id=DIRECTORY_ID,
+    local=ReplicaKey(1, DIRECTORY_ID),
     endpoints=(ENDPOINT,),
     segment_bytes=8 * 1024 * 1024,
     segment_index_bytes=4096,
@@ -39,6 +40,18 @@ VOTERS = VoterSet((VoterDescription(1, DIRECTORY_ID, (ENDPOINT,)),), 1)
 def format_directory(filesystem: Filesystem, voters: VoterSet = VOTERS) -> None:
     """As `storage format --standalone` leaves it."""
     write_bootstrap(filesystem, DIRECTORY, [(TopicRecord(name="b"), 0)], voters, now_ms=5)
+
+
+class NoPeers:
+    """The network of a quorum of one: no request is answered."""
+
+    async def request(
+        self, destination: Destination, request: PeerRequest, timeout_ms: float
+    ) -> PeerResponse | None:
+        return None
+
+    async def close(self) -> None:
+        """Nothing is under way."""
 
 
 async def open_log(
@@ -53,7 +66,9 @@ async def open_log(
         raise AssertionError(message)
 
     settings = replace(SETTINGS, **changes)
-    return await QuorumLog.open(filesystem, ManualClock(), settings, on_fatal or unexpected)
+    return await QuorumLog.open(
+        filesystem, ManualClock(), settings, on_fatal or unexpected, peers=NoPeers()
+    )
 
 
 def append(log: QuorumLog, *names: str) -> int:

@@ -211,8 +211,7 @@ class Node:
         self.start_count += 1
         settings = MetadataLogSettings(
             metadata_directory=DIRECTORY,
-            node_id=self.node_id,
-            directory_id=self.directory_id,
+            local=ReplicaKey(self.node_id, self.directory_id),
             endpoints=(endpoint_of(self.node_id),),
             bootstrap_servers=tuple(
                 Destination(-2 - number, f"host{each}", 9093)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from moldau.protocol.metadata_records import TopicRecord
 from moldau.protocol.records import Record, encode_batch, patch_batch
 from moldau.raft.batch_codec import FetchedBatches, check_fetched, encode_data_batch
-from moldau.raft.core.values import EpochEnd, SnapshotId
+from moldau.raft.core.values import EpochEnd, ReplicaKey, SnapshotId
 from moldau.raft.core.voters import VoterSet
 from moldau.raft.log_files import LogFiles, open_log_files
 from moldau.raft.snapshot_files import (
@@ -101,7 +101,11 @@ def test_records_of_a_later_release_are_taken_control_records_that_make_no_sense
 
 def opened(filesystem: SimulatedFilesystem) -> LogFiles:
     settings = MetadataLogSettings(
-        DIRECTORY, 1, DIRECTORY_ID, (), segment_bytes=8 * 1024 * 1024, segment_index_bytes=4096
+        metadata_directory=DIRECTORY,
+        local=ReplicaKey(1, DIRECTORY_ID),
+        endpoints=(),
+        segment_bytes=8 * 1024 * 1024,
+        segment_index_bytes=4096,
     )
     return open_log_files(filesystem, ManualClock(), DIRECTORY, settings.log_config(), VoterSet())
 

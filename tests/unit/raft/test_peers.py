@@ -156,8 +156,7 @@ async def test_three_over_sockets() -> None:
             SystemClock(),
             MetadataLogSettings(
                 metadata_directory=DIRECTORY,
-                node_id=node_id,
-                directory_id=UUID(int=node_id),
+                local=ReplicaKey(node_id, UUID(int=node_id)),
                 endpoints=(endpoints[node_id],),
                 segment_bytes=8 * 1024 * 1024,
                 segment_index_bytes=4096,

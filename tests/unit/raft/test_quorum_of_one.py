@@ -389,12 +389,14 @@ async def used(filesystem: SimulatedFilesystem) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"node_id": 2}, {"directory_id": UUID(int=7)}], ids=["another node", "wiped disk"]
+    "local",
+    [ReplicaKey(2, DIRECTORY_ID), ReplicaKey(1, UUID(int=7))],
+    ids=["another node", "wiped disk"],
 )
 async def test_who_is_no_voter_does_not_lead(
-    filesystem: SimulatedFilesystem, change: dict[str, Any]
+    filesystem: SimulatedFilesystem, local: ReplicaKey
 ) -> None:
-    log = await open_log(filesystem, **change)
+    log = await open_log(filesystem, local=local)
     assert not log.is_leader
     assert log.leadership.leader_id == -1
     assert log.log_end_offset == 0

@@ -11,8 +11,8 @@ from moldau.protocol.api_keys import QUORUM_APIS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as describe
 from moldau.protocol.messages.p80_add_raft_voter import AddRaftVoterRequest
-from moldau.protocol.messages.p80_add_raft_voter import Listener as NewVoterListener
 from moldau.protocol.messages.p81_remove_raft_voter import RemoveRaftVoterRequest
+from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import ZERO_UUID
 from moldau.raft.request_handler import MAX_ENDPOINTS, MAX_EPOCH_JUMP, MAX_NAMED
@@ -52,7 +52,7 @@ def new_voter(node: Node, **changes: Any) -> AddRaftVoterRequest:
         timeout_ms=10_000,
         voter_id=node.node_id,
         voter_directory_id=node.directory_id,
-        listeners=[NewVoterListener(name="CONTROLLER", host=f"host{node.node_id}", port=9093)],
+        listeners=[Endpoint(name="CONTROLLER", host=f"host{node.node_id}", port=9093)],
     )
     for name, value in changes.items():
         setattr(request, name, value)
@@ -139,7 +139,7 @@ async def test_voters_are_added_and_removed_by_request() -> None:
         assert await refused(leader, new_voter(late, voter_directory_id=ZERO_UUID)) is invalid
         assert await refused(leader, new_voter(late, voter_id=-1)) is invalid
         assert await refused(leader, new_voter(late, listeners=[])) is invalid
-        other = [NewVoterListener(name="OTHER", host="host4", port=9093)]
+        other = [Endpoint(name="OTHER", host="host4", port=9093)]
         assert await refused(leader, new_voter(late, listeners=other)) is invalid
         many = new_voter(late).listeners * (MAX_ENDPOINTS + 1)
         assert await refused(leader, new_voter(late, listeners=many)) is invalid

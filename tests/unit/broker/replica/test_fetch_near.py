@@ -11,7 +11,7 @@ import pytest
 from moldau.config.node_config import RACK_AWARE_REPLICA_SELECTOR
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.metadata_records import FenceBrokerRecord, RegisterBrokerRecord
-from moldau.protocol.metadata_records.nodes import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import Endpoint
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, fetch, produce
 
@@ -46,7 +46,7 @@ def register(broker: DataPath, racks: dict[int, str], listener_name: str = "PLAI
             RegisterBrokerRecord(
                 broker_id=broker_id,
                 broker_epoch=broker_id,
-                end_points=[BrokerEndpoint(name=listener_name, host=f"host-{broker_id}", port=1)],
+                end_points=[Endpoint(name=listener_name, host=f"host-{broker_id}", port=1)],
                 rack=rack,
                 fenced=False,
             )

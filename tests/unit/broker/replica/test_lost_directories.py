@@ -27,7 +27,7 @@ from moldau.protocol.messages.p62_broker_registration import (
 )
 from moldau.protocol.messages.p73_assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from moldau.protocol.metadata_records import PartitionRecord, RegisterBrokerRecord, TopicRecord
-from moldau.protocol.metadata_records.nodes import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.storage.log_directory import open_log_directories
@@ -84,7 +84,7 @@ class Machine:
         self.registration = RegisterBrokerRecord(
             broker_id=BROKER_ID,
             broker_epoch=BROKER_ID,
-            end_points=[BrokerEndpoint(name="PLAINTEXT", host="host-1", port=9092)],
+            end_points=[Endpoint(name="PLAINTEXT", host="host-1", port=9092)],
             rack=None,
             fenced=False,
             log_dirs=[self.ids[path] for path in paths],

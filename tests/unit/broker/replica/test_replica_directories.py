@@ -27,7 +27,7 @@ from moldau.protocol.metadata_records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from moldau.protocol.metadata_records.nodes import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
 from tests.storage.simulated_filesystem import Fault, SimulatedFilesystem
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, topic_id_of, until
@@ -43,7 +43,7 @@ def register(broker: DataPath, broker_id: int = BROKER_ID, **changed: Any) -> No
     fields: dict[str, Any] = {
         "broker_id": broker_id,
         "broker_epoch": broker_id,
-        "end_points": [BrokerEndpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
+        "end_points": [Endpoint(name="PLAINTEXT", host=f"host-{broker_id}", port=9092)],
         "rack": None,
         "fenced": False,
         "log_dirs": [each.directory_id for each in broker.log_manager.directories]
@@ -322,10 +322,10 @@ async def test_a_leader_that_registers_again_is_found_at_its_new_address(
 ) -> None:
     create(broker, "t", directory_ids(broker)[0], leader=OTHER_BROKER_ID)
     await until(lambda: ("host-2", 9092) in broker.network.attempts)
-    moved = [BrokerEndpoint(name="PLAINTEXT", host="moved", port=9999)]
+    moved = [Endpoint(name="PLAINTEXT", host="moved", port=9999)]
     register(broker, OTHER_BROKER_ID, broker_epoch=33, end_points=moved)
     await until(lambda: ("moved", 9999) in broker.network.attempts)
-    other = [BrokerEndpoint(name="OTHER", host="moved", port=1)]
+    other = [Endpoint(name="OTHER", host="moved", port=1)]
     register(broker, OTHER_BROKER_ID, broker_epoch=34, end_points=other)
     await until(lambda: not broker.manager.replication.fetchers.fetchers)
     assert ("moved", 1) not in broker.network.attempts, "it is not for brokers"

@@ -45,6 +45,7 @@ from moldau.protocol.messages.p81_remove_raft_voter import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
 )
+from moldau.protocol.messages.quorum_records import Endpoint
 from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 
 IDS = {node_id: uuid.UUID(int=node_id << 80) for node_id in (NODE_ID, 8, 9)}
@@ -98,7 +99,7 @@ def described(
     nodes = [
         quorum.Node(
             node_id=node_id,
-            listeners=[quorum.Listener(name="CONTROLLER", host=host, port=int(port))],
+            listeners=[Endpoint(name="CONTROLLER", host=host, port=int(port))],
         )
         for node_id in (IDS if knows_addresses else ())
     ]

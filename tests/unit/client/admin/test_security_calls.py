@@ -169,7 +169,7 @@ async def test_quotas(admin: Admin, broker: ScriptedBroker):
                 alter_quotas.EntryDataResponse(
                     error_code=ErrorCode.INVALID_REQUEST,
                     error_message="no such key",
-                    entity=[alter_quotas.EntityData(entity_type="user", entity_name="a")],
+                    entity=[describe_quotas.EntityData(entity_type="user", entity_name="a")],
                 )
             ]
         ),

@@ -21,8 +21,8 @@ from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from moldau.protocol.messages.p62_broker_registration import Feature
 from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
-from moldau.protocol.messages.p70_controller_registration import Feature as ControllerFeature
 from tests.unit.metadata.builders import CoreDriver
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
@@ -312,7 +312,7 @@ def test_all_of_a_requests_levels_or_none(driver: CoreDriver) -> None:
 def test_a_controller_registers() -> None:
     driver = CoreDriver()
     features = [
-        ControllerFeature(
+        Feature(
             name=name,
             min_supported_version=levels.minimum_level,
             max_supported_version=levels.maximum_level,

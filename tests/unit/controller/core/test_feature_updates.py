@@ -20,7 +20,6 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p62_broker_registration import Feature
 from moldau.protocol.messages.p70_controller_registration import ControllerRegistrationRequest
-from moldau.protocol.messages.p70_controller_registration import Feature as ControllerFeature
 from moldau.protocol.metadata_records import ConfigRecord, FeatureLevelRecord
 from tests.unit.metadata.builders import CoreDriver, directory_id, registration
 
@@ -41,7 +40,7 @@ def update(driver: CoreDriver, *levels: tuple[str, int, int], **options: Any) ->
 def register_controller(driver: CoreDriver, controller_id: int, **lower: int) -> Any:
     """A controller that supports everything, but for the features named, up to these levels."""
     features = [
-        ControllerFeature(
+        Feature(
             name=name,
             min_supported_version=levels.minimum_level,
             max_supported_version=lower.get(name.replace(".", "_"), levels.maximum_level),

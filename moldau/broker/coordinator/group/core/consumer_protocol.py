@@ -1,14 +1,11 @@
 """The embedded consumer protocol: what classic consumers put into JoinGroup and get from SyncGroup.
 
-Data in a version that is newer than the newest known one are read as that one, as the protocol
-demands; an assignment is written in the version of the member's subscription.
+An assignment is written in the version of the member's subscription.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from struct import Struct
-from typing import Final
 from uuid import UUID
 
 from moldau.broker.coordinator.group.core.consumer_member import Assignment
@@ -18,26 +15,16 @@ from moldau.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
+    decode_payload,
+    encode_payload,
+    payload_version,
 )
 from moldau.protocol.messages.consumer_protocol import OwnedTopic as OwnedPartition
-
-_VERSION: Final = Struct(">h")
-_NEWEST: Final = 3
-
-
-def _version_of(data: bytes) -> int:
-    if len(data) < _VERSION.size:
-        raise RemoteProtocolError(f"{len(data)} bytes are no consumer protocol")
-    version: int = _VERSION.unpack_from(data)[0]
-    if version < 0:
-        raise RemoteProtocolError(f"version {version} of the consumer protocol")
-    return min(version, _NEWEST)
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
     """What a member is subscribed to, and what it claims to own. Raises: RemoteProtocolError."""
-    version = _version_of(metadata)
-    return ConsumerProtocolSubscription.decode(metadata, version, _VERSION.size)[0]
+    return decode_payload(ConsumerProtocolSubscription, metadata)
 
 
 def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
@@ -46,8 +33,7 @@ def read_assignment(assignment: bytes) -> ConsumerProtocolAssignment:
     """
     if not assignment:
         return ConsumerProtocolAssignment()
-    version = _version_of(assignment)
-    return ConsumerProtocolAssignment.decode(assignment, version, _VERSION.size)[0]
+    return decode_payload(ConsumerProtocolAssignment, assignment)
 
 
 def write_assignment(partitions: Assignment, subscription: bytes, image: MetadataImage) -> bytes:
@@ -57,7 +43,7 @@ def write_assignment(partitions: Assignment, subscription: bytes, image: Metadat
     be able to change without the help of its members.
     """
     try:
-        version = _version_of(subscription)
+        version = payload_version(subscription)
     except RemoteProtocolError:
         version = 0
     topics = image.topics.topics_by_id
@@ -68,7 +54,7 @@ def write_assignment(partitions: Assignment, subscription: bytes, image: Metadat
             if topic_id in topics
         ],
     )
-    return _VERSION.pack(version) + message.to_bytes(version)
+    return encode_payload(message, version)
 
 
 def by_topic_id(

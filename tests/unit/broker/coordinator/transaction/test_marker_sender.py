@@ -30,7 +30,7 @@ from moldau.protocol.metadata_records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from moldau.protocol.metadata_records.nodes import BrokerEndpoint
+from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import ConnectionLost
 from moldau.runtime.telemetry.metrics import Registry
@@ -158,7 +158,7 @@ class Sender:
                 RegisterBrokerRecord(
                     broker_id=broker_id,
                     broker_epoch=broker_id,
-                    end_points=[BrokerEndpoint(name="PLAINTEXT", host=f"h{broker_id}", port=9092)],
+                    end_points=[Endpoint(name="PLAINTEXT", host=f"h{broker_id}", port=9092)],
                     rack=None,
                     fenced=False,
                 )
