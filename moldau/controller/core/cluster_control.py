@@ -57,7 +57,7 @@ from moldau.protocol.messages import p64_unregister_broker as p64
 from moldau.protocol.messages import p67_allocate_producer_ids as p67
 from moldau.protocol.messages import p70_controller_registration as p70
 from moldau.protocol.metadata_records import nodes
-from moldau.protocol.schema import AnyRequest, Message
+from moldau.protocol.schema import AnyRequest, Message, Struct
 from moldau.protocol.types import RESERVED_TOPIC_IDS, ZERO_UUID
 
 FENCE: Final = 1
@@ -219,16 +219,14 @@ def registration_record(
     broker_epoch: int,
     keeps: BrokerRegistration | None,
 ) -> kinds.RegisterBrokerRecord:
-    """The record of a registration; `keeps` is the same incarnation's earlier one, whose state
-    stays.
-    """
+    """The record of a registration; `keeps` is the incarnation's earlier one, whose state stays."""
     return kinds.RegisterBrokerRecord(
         broker_id=request.broker_id,
         is_migrating_zk_broker=version >= 2 and request.is_migrating_zk_broker,
         incarnation_id=request.incarnation_id,
         broker_epoch=broker_epoch,
-        end_points=_end_points(request.listeners, nodes.BrokerEndpoint),
-        features=_feature_ranges(request.features, nodes.BrokerFeature),
+        end_points=_recorded(request.listeners, nodes.BrokerEndpoint),
+        features=_recorded(request.features, nodes.BrokerFeature),
         rack=request.rack,
         fenced=True if keeps is None else keeps.fenced,
         in_controlled_shutdown=keeps is not None and keeps.in_controlled_shutdown,
@@ -264,8 +262,8 @@ def register_controller(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
         zk_migration_ready=request.zk_migration_ready,
-        end_points=_end_points(request.listeners, nodes.ControllerEndpoint),
-        features=_feature_ranges(request.features, nodes.ControllerFeature),
+        end_points=_recorded(request.listeners, nodes.ControllerEndpoint),
+        features=_recorded(request.features, nodes.ControllerFeature),
     )
     return ControllerResult(p70.ControllerRegistrationResponse(error_message=None), [(record, 0)])
 
@@ -291,37 +289,17 @@ def allocate_producer_ids(
     return ControllerResult(response, [(record, 0)])
 
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Struct)
 
 
-def _end_points(
-    listeners: Iterable[p62.Listener | p70.Listener], kind: Callable[..., T]
-) -> list[T]:
-    return [
-        kind(
-            name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
-        )
-        for each in listeners
-    ]
-
-
-def _feature_ranges(
-    features: Iterable[p62.Feature | p70.Feature], kind: Callable[..., T]
-) -> list[T]:
-    return [
-        kind(
-            name=each.name,
-            min_supported_version=each.min_supported_version,
-            max_supported_version=each.max_supported_version,
-        )
-        for each in features
-    ]
+def _recorded(structs: Iterable[Struct], kind: type[T]) -> list[T]:
+    """A request's structs as those of a record, which have the same fields."""
+    names = [each.name for each in kind.spec().fields]
+    return [kind(**{name: getattr(each, name) for name in names}) for each in structs]
 
 
 class ClusterControl:
-    """The brokers' registrations and their sessions. `must_sweep` asks for elections of all
-    partitions without a leader.
-    """
+    """The brokers' registrations and sessions. `must_sweep` asks for all missing leaders."""
 
     __slots__ = ("_state", "heartbeats", "must_sweep")
 
