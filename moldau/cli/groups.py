@@ -35,7 +35,7 @@ from moldau.client import (
     PartitionOffset,
     TopicPartition,
 )
-from moldau.client.records import by_topic
+from moldau.protocol.types import by_topic
 
 app = typer.Typer(
     help="Groups: list, describe, reset or delete offsets, delete.", no_args_is_help=True

@@ -46,7 +46,7 @@ from moldau.protocol.registry import request_class
 from moldau.protocol.schema import AnyRequest, Message, Request, Struct
 from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.runtime.clock import Clock
-from moldau.runtime.slices import LoopSlices
+from moldau.runtime.slices import completed
 from moldau.server.api_versions import answer_api_versions
 from moldau.server.authorizer import Operation
 from moldau.server.described_configs import config_permission
@@ -333,7 +333,6 @@ FILTERS: Final[dict[ApiKey, Filter]] = {
         incremental.AlterConfigsResourceResponse,
     ),
 }
-"""By API."""
 
 
 class QuorumRequests(Protocol):
@@ -351,14 +350,7 @@ class KraftUpgrade(Protocol):
 
 
 class ControllerApis:
-    """Answers requests on the quorum's loop.
-
-    Args:
-        quorum: answers what is about the quorum itself.
-        descriptions: answers what any controller may tell.
-        kraft_upgrade: raises the level of the quorum.
-        work: how large requests and responses are worked on.
-    """
+    """Answers requests on the quorum's loop."""
 
     def __init__(
         self,
@@ -473,9 +465,7 @@ class ControllerApis:
     async def _update_with_kraft_version(
         self, request: p57.UpdateFeaturesRequest, context: Sender
     ) -> p57.UpdateFeaturesResponse:
-        """Answer a request that names `kraft.version`, which the quorum raises; the controller
-        decides the other features.
-        """
+        """Answer an update of `kraft.version`, which the quorum raises, and of other features."""
 
         async def decide(*, validate_only: bool) -> p57.UpdateFeaturesResponse:
             part = p57.UpdateFeaturesRequest(
@@ -603,18 +593,7 @@ class LongWork:
         self._offload = offload
 
     async def in_slices(self, steps: Steps[T]) -> T:
-        """Do work that yields after each small part; others of the loop have their turns between
-        slices. Work of one slice is done at once.
-        """
-        slices = LoopSlices(self._clock)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            if slices.is_over:
-                await slices.next()
+        return await completed(self._clock, steps)
 
     async def on(self, message: Message, function: Callable[..., T], *arguments: object) -> T:
         """What `function` makes of the arguments, in another thread if the message is large."""

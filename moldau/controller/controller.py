@@ -224,7 +224,7 @@ class RequestFailed(Exception):
 class _Waiting:
     """A request; once it is decided, `last_offset` must be committed before it is answered.
 
-    `next_step` is the timer of its next step, while it has one.
+    `next_step` is the timer of its latest step after the first, if it has more than one.
     """
 
     answer: asyncio.Future[Message]
@@ -341,7 +341,7 @@ class Controller:
                 return
         if result.resume is not None:
             waiting.next_step = self._clock.call_later(
-                0.0, self._begin_step, request, result, waiting
+                0.0, self._turns.take, self._step(request, result, waiting)
             )
             return
         self._undecided.pop(waiting, None)
@@ -351,12 +351,6 @@ class Controller:
             self._answer(waiting)
         else:
             self._waiting.append(waiting)
-
-    def _begin_step(
-        self, request: AnyRequest, result: ControllerResult[Message], waiting: _Waiting
-    ) -> None:
-        waiting.next_step = None
-        self._turns.take(self._step(request, result, waiting))
 
     def _step(
         self, request: AnyRequest, result: ControllerResult[Message], waiting: _Waiting

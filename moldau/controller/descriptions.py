@@ -7,6 +7,7 @@ listener. Must not: change anything. Invariant: an answer is built from one imag
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from moldau.config import NodeConfig
@@ -27,29 +28,22 @@ MAX_SHOWN_CHARACTERS: Final = 250
 """So much of an unknown name is told: a topic's has no more."""
 
 
+@dataclass(slots=True, eq=False)
 class ClusterDescriptions:
     """Answers on the quorum's loop.
 
-    Args:
+    Attributes:
         image: the committed metadata, as far as this node has replayed it.
         leader_id: the node that leads the quorum as far as known, else -1.
         kraft_version: the finalized `kraft.version`, which is not in the image.
     """
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        cluster_id: str,
-        *,
-        image: Callable[[], MetadataImage],
-        leader_id: Callable[[], int],
-        kraft_version: Callable[[], int],
-    ) -> None:
-        self._config = config
-        self._cluster_id = cluster_id
-        self.image = image
-        self._leader_id = leader_id
-        self.kraft_version = kraft_version
+    _config: NodeConfig
+    _cluster_id: str
+    _: KW_ONLY
+    image: Callable[[], MetadataImage]
+    leader_id: Callable[[], int]
+    kraft_version: Callable[[], int]
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:
         """The response to DescribeCluster or DescribeConfigs, in steps."""
@@ -89,7 +83,7 @@ class ClusterDescriptions:
             error_message=None,
             endpoint_type=CONTROLLER_ENDPOINTS,
             cluster_id=self._cluster_id,
-            controller_id=self._leader_id(),
+            controller_id=self.leader_id(),
             brokers=[
                 p60.DescribeClusterBroker(
                     broker_id=controller_id,

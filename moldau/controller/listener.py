@@ -75,12 +75,6 @@ class ControllerListener:
         """Where a listener is bound, for those configured with port 0."""
         return self._server.port(listener_name)
 
-    @property
-    def request_count(self) -> int:
-        """Requests that run or wait, early ones included."""
-        running = 0 if self._router is None else self._router.request_count
-        return running + self._server.early_count
-
     async def close(self, graceful_ms: float = CLOSE_GRACE_MS) -> None:
         """Accept nothing more, end what runs (fetches may wait long), close the connections."""
         if self._router is not None:

@@ -85,7 +85,6 @@ class ControllerRegistrationManager:
         return known is not None and known.incarnation_id == self._request.incarnation_id
 
     async def close(self) -> None:
-        """Send nothing more."""
         await self._task.stop()
         await self._link.close()
 

@@ -104,9 +104,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, FeatureRange]] = MappingProxyType(
         STREAMS_VERSION: FeatureRange(0, 0, 0),
     }
 )
-"""What this release can run at. `kraft.version` lives in the quorum's control records, not in the
-image.
-"""
+"""What this release can run at. `kraft.version` is in the quorum's control records."""
 
 _READABLE_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {SHARE_VERSION: 1, STREAMS_VERSION: 1}
@@ -222,7 +220,9 @@ def metadata_level_of(release: str) -> int:
 
 
 def feature_records(levels: Mapping[str, int]) -> list[tuple[Message, int]]:
-    """The records of a `bootstrap.checkpoint`: metadata.version first; what is off has none."""
+    """The records that finalize levels: metadata.version first, since it rules how to read on; what
+    is off, and the quorum's own kraft.version, has none.
+    """
     names = sorted(levels, key=lambda name: (name != METADATA_VERSION, name))
     return [
         (FeatureLevelRecord(name=name, feature_level=levels[name]), 0)

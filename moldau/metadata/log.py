@@ -33,9 +33,7 @@ class CommittedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """The records of a snapshot, which stands for everything below `end_offset`, without its
-    control records.
-    """
+    """A snapshot's records, but for control records: all that is below `end_offset`."""
 
     end_offset: int
     leader_epoch: int

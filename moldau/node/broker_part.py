@@ -39,7 +39,7 @@ from moldau.config import (
 )
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
-from moldau.node.quorum_link import ProducerIdBlocks
+from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
     BrokerRegistrationRequest,
@@ -203,7 +203,13 @@ class BrokerPart:
             watchdog=self._watchdog,
         )
         services.fetch_sessions.register_gauges(self._registry)
-        self._register_gauges()
+        self._registry.gauge(
+            "kafka.server:type=KafkaServer,name=BrokerState", lambda: float(self.state)
+        )
+        self._registry.gauge(
+            "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
+            lambda: float(sum(not each.is_online for each in self._directories.online)),
+        )
 
     def _make_services(
         self,
@@ -228,16 +234,16 @@ class BrokerPart:
                 max_sessions=self._config.get_int("max.incremental.fetch.session.cache.slots"),
             ),
             producer_ids=ProducerIds(
-                ProducerIdBlocks(controller, self._config.node_id, self._broker_epoch)
+                lambda: allocate_producer_ids(
+                    controller, self._config.node_id, self._broker_epoch()
+                )
             ),
             clock=self._clock,
             timers=timers,
             registry=self._registry,
             random=self._random,
             background=background,
-            internal_topics=InternalTopics(
-                self._config, controller, clock=self._clock, start=background.start
-            ),
+            internal_topics=InternalTopics(self._config, controller, self._clock, background.start),
             broker_epoch=self._broker_epoch,
             is_confirmed=self._is_confirmed,
             inter_broker_listener_name=self._config.inter_broker_listener_name,
@@ -380,7 +386,6 @@ class BrokerPart:
 
     @property
     def state(self) -> BrokerState:
-        """Kafka's BrokerState."""
         return BrokerState.NOT_RUNNING if self._lifecycle is None else self._lifecycle.state
 
     @property
@@ -428,15 +433,6 @@ class BrokerPart:
             )
         elif not any(each.is_online for each in self._directories.online):
             self._on_fatal(f"the last log directory has failed: {directory.offline_reason}")
-
-    def _register_gauges(self) -> None:
-        self._registry.gauge(
-            "kafka.server:type=KafkaServer,name=BrokerState", lambda: float(self.state)
-        )
-        self._registry.gauge(
-            "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
-            lambda: float(sum(not each.is_online for each in self._directories.online)),
-        )
 
 
 def format_address(endpoint: Endpoint) -> str:

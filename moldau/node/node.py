@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
 from moldau.broker.lifecycle.controller_channel import (
     INTERNAL_PRINCIPAL,
@@ -47,7 +46,6 @@ from moldau.runtime.garbage_collector import freeze_garbage_collector
 from moldau.runtime.telemetry.logs import enhance, load_renderer
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.loop_watchdog import LoopWatchdog
-from moldau.server.server import Server
 from moldau.storage.log_directory import (
     LOCK_FILE,
     LogDirectories,
@@ -299,8 +297,8 @@ class Node:
         from moldau.node.http.server import HttpListener
 
         self._http = HttpListener(
-            self._services,
-            server=self._server,
+            lambda: None if self._broker is None else self._broker.services,
+            server=lambda: None if self._broker is None else self._broker.server,
             registry=self._registry,
             is_ready=self._is_ready,
             data_loop=asyncio.get_running_loop(),
@@ -327,12 +325,6 @@ class Node:
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _services(self) -> BrokerServices | None:
-        return None if self._broker is None else self._broker.services
-
-    def _server(self) -> Server | None:
-        return None if self._broker is None else self._broker.server
-
     def _is_ready(self) -> bool:
         if self._config.is_broker:
             return self._broker is not None and self._broker.state is BrokerState.RUNNING
@@ -345,7 +337,6 @@ class Node:
 
 
 def _words(error: OSError) -> str:
-    """An OSError in one line."""
     if error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return error.strerror or str(error)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from moldau.broker.coordinator.producer_ids import ProducerIdBlock, ProducerIdsUnavailable
+from moldau.broker.coordinator.producer_ids import ProducerIdsUnavailable
 from moldau.broker.lifecycle.controller_channel import (
     INTERNAL_PRINCIPAL,
     ControllerChannel,
@@ -113,27 +113,16 @@ async def follow_metadata(
         ) from None
 
 
-class ProducerIdBlocks:
-    """Implements the broker's `ProducerIdAllocator` (KIP-730)."""
-
-    def __init__(
-        self,
-        channel: ControllerChannel,
-        broker_id: int,
-        broker_epoch: Callable[[], int],
-    ) -> None:
-        self._channel = channel
-        self._broker_id = broker_id
-        self._broker_epoch = broker_epoch
-
-    async def allocate_block(self) -> ProducerIdBlock:
-        request = AllocateProducerIdsRequest(
-            broker_id=self._broker_id, broker_epoch=self._broker_epoch()
-        )
-        try:
-            response = await self._channel.send(request, INTERNAL_PRINCIPAL)
-        except ControllerUnavailable as problem:
-            raise ProducerIdsUnavailable(str(problem)) from problem
-        if response.error_code != ErrorCode.NONE:
-            raise ProducerIdsUnavailable(ErrorCode.of(response.error_code).name)
-        return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
+async def allocate_producer_ids(
+    channel: ControllerChannel, broker_id: int, broker_epoch: int
+) -> range:
+    """The next block of producer ids (KIP-730). Raises: ProducerIdsUnavailable."""
+    request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+    try:
+        response = await channel.send(request, INTERNAL_PRINCIPAL)
+    except ControllerUnavailable as problem:
+        raise ProducerIdsUnavailable(str(problem)) from problem
+    if response.error_code != ErrorCode.NONE:
+        raise ProducerIdsUnavailable(ErrorCode.of(response.error_code).name)
+    first = response.producer_id_start
+    return range(first, first + response.producer_id_len)

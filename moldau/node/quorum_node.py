@@ -45,7 +45,7 @@ from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
-from moldau.runtime.loop_thread import LoopThread
+from moldau.runtime.loop_thread import LoopThread, call_on
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
@@ -408,11 +408,8 @@ class QuorumNode:
 
     async def peer_problems(self) -> dict[str, str]:
         """Why the others of the quorum do not answer well, by `host:port`."""
-        return await self._thread.run(self._peer_problems())
-
-    async def _peer_problems(self) -> dict[str, str]:
         assert self._peers is not None, "started"
-        return self._peers.problems()
+        return await call_on(self._thread.loop, self._peers.problems)
 
     # -- stop ------------------------------------------------------------------------------------
 
@@ -472,15 +469,12 @@ class VoterIdentity:
         self._seen = VoterSet()
 
     def handle_snapshot(self, snapshot: LoadedSnapshot) -> None:
-        """It may name voters."""
         self._check()
 
     def handle_commit(self, batch: CommittedBatch) -> None:
-        """Voters may have been learned since the last one."""
         self._check()
 
     def handle_leader_change(self, leader_id: int, leader_epoch: int) -> None:
-        """Voters may have been learned with it."""
         self._check()
 
     def _check(self) -> None:

@@ -100,7 +100,6 @@ class DynamicSettings:
         self._log_level = config[LOG_LEVEL]
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Apply what changed."""
         if not any(resource in delta.configs_delta.changes for resource in self._resources):
             return
         defaults, own = (image.configs.get(*resource) for resource in self._resources)
@@ -113,9 +112,7 @@ class DynamicSettings:
         self._log_manager.update_producer_expiration(values["producer.id.expiration.ms"])
         self._log_manager.cleaner.update_settings(CleanerSettings.from_values(values))
         self._replication.fetchers.resize(values["num.replica.fetchers"])
-        self._transaction_verifier.update_verification(
-            values["transaction.partition.verification.enable"]
-        )
+        self._transaction_verifier.is_enabled = values["transaction.partition.verification.enable"]
         if values[LOG_LEVEL] != self._log_level:
             self._log_level = values[LOG_LEVEL]
             set_level(self._log_level)

@@ -7,6 +7,8 @@ tools.
 
 import base64
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, NewType, Protocol, TypeAlias
 from uuid import UUID
 
@@ -42,6 +44,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partitions' indexes by topic, both in the order given."""
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, index in partitions:
+        topics[topic].append(index)
+    return topics
 
 
 class RecordsSource(Protocol):

@@ -84,9 +84,7 @@ class UnsupportedByPeer(LocalProtocolError):
 
 
 Authenticator: TypeAlias = "Callable[[Send, str], Awaitable[int]]"
-"""Logs a connection to a peer in; returns how many ms that lasts, 0 for ever. Raises
-AuthenticationError.
-"""
+"""Logs a connection in; returns for how many ms, 0 for ever. Raises AuthenticationError."""
 
 
 class HeldRequests:

@@ -79,27 +79,23 @@ class File(Protocol):
 class OsFile:
     """A File on a real descriptor. Reads are safe from any thread; writes have one owner."""
 
-    __slots__ = ("_end", "_fd", "_lock", "_owned", "_preallocated", "_references", "name")
+    __slots__ = ("_fd", "_lock", "_owned", "_preallocated", "_references", "name", "size_bytes")
 
     def __init__(self, name: str, fd: int, *, end: int, preallocated: bool = False) -> None:
         self.name = name
         self._fd = fd
-        self._end = end
+        self.size_bytes = end
         self._preallocated = preallocated
         self._owned = True
         self._references = 1
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"OsFile({self.name!r}, size_bytes={self._end})"
-
-    @property
-    def size_bytes(self) -> int:
-        return self._end
+        return f"OsFile({self.name!r}, size_bytes={self.size_bytes})"
 
     def append(self, data: Buffer) -> None:
         fd = self._fd
-        end = self._end
+        end = self.size_bytes
         length = len(data) if type(data) is not memoryview else data.nbytes
         try:
             if length > APPEND_PIECE_BYTES * 3 // 2:
@@ -111,7 +107,7 @@ class OsFile:
         except OSError:
             self._cut_back(end)
             raise
-        self._end = end + length
+        self.size_bytes = end + length
 
     def _write_rest(self, data: Buffer, written: int, position: int) -> None:
         """Write in pieces until all is written or the kernel names the error."""
@@ -170,15 +166,18 @@ class OsFile:
         written = os.pwrite(self._fd, data, position)
         if written != length:
             self._write_rest(data, written, position)
-        self._end = max(self._end, position + length)
+        self.size_bytes = max(self.size_bytes, position + length)
 
     def truncate(self, size_bytes: int) -> None:
         os.ftruncate(self._fd, size_bytes)
-        self._end = size_bytes
+        self.size_bytes = size_bytes
         self._preallocated = False
 
     def fdatasync(self) -> None:
-        _flush_data(self._fd)
+        if sys.platform == "darwin" or not hasattr(os, "fdatasync"):
+            _flush_all(self._fd)
+        else:
+            os.fdatasync(self._fd)
 
     def fsync(self) -> None:
         _flush_all(self._fd)
@@ -208,7 +207,7 @@ class OsFile:
             self._owned = False
         try:
             if self._preallocated:
-                os.ftruncate(self._fd, self._end)
+                os.ftruncate(self._fd, self.size_bytes)
         finally:
             self.release()
 
@@ -257,10 +256,7 @@ class FileRegion:
             self._held = False
             self.file.release()
 
-    def __del__(self) -> None:
-        if self._held:
-            self._held = False
-            self.file.release()
+    __del__ = release
 
 
 def source_bytes(source: object) -> bytes:
@@ -300,12 +296,10 @@ class MappedFile(Protocol):
 class OsMappedFile:
     """A MappedFile that holds at most one descriptor (none from Python 3.13 on)."""
 
-    __slots__ = ("_closed", "_inode", "_map", "_reserved_bytes", "_view", "name")
+    __slots__ = ("_closed", "_inode", "_map", "_reserved_bytes", "buffer", "name")
 
     def __init__(self, name: str, fd: int, size_bytes: int) -> None:
-        """Takes over `fd`. The file is given the length `size_bytes`; what is already on disk
-        keeps.
-        """
+        """Takes over `fd`. The file gets the length `size_bytes`; what is on disk already stays."""
         self.name = name
         self._closed = False
         try:
@@ -319,16 +313,12 @@ class OsMappedFile:
             self._map = _map_descriptor(fd, size_bytes)
         finally:
             os.close(fd)
-        self._view = memoryview(self._map if self._map is not None else bytearray())
-
-    @property
-    def buffer(self) -> memoryview:
-        return self._view
+        self.buffer = memoryview(self._map if self._map is not None else bytearray())
 
     def reserve(self, end_bytes: int) -> None:
         if end_bytes <= self._reserved_bytes:
             return
-        size = len(self._view)
+        size = len(self.buffer)
         assert end_bytes <= size, "reserving past the end of the mapping"
         goal = min(-(-end_bytes // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES, size)
         if _HAS_FALLOCATE:
@@ -349,7 +339,7 @@ class OsMappedFile:
             self._unmap()
             os.ftruncate(fd, size_bytes)
             self._map = _map_descriptor(fd, size_bytes)
-            self._view = memoryview(self._map if self._map is not None else bytearray())
+            self.buffer = memoryview(self._map if self._map is not None else bytearray())
             self._reserved_bytes = min(self._reserved_bytes, size_bytes)
         finally:
             os.close(fd)
@@ -361,15 +351,15 @@ class OsMappedFile:
 
     def _unmap(self) -> None:
         old_map = self._map
-        self._view.release()
+        self.buffer.release()
         if old_map is not None:
             try:
                 old_map.close()
             except BufferError:
-                self._view = memoryview(old_map)
+                self.buffer = memoryview(old_map)
                 raise
         self._map = None
-        self._view = memoryview(bytearray())
+        self.buffer = memoryview(bytearray())
 
     def _open_again(self) -> int:
         fd = os.open(self.name, os.O_RDWR | _OPEN_FLAGS)
@@ -402,10 +392,3 @@ def _flush_all(fd: int) -> None:
         else:
             return
     os.fsync(fd)
-
-
-def _flush_data(fd: int) -> None:
-    if sys.platform == "darwin" or not hasattr(os, "fdatasync"):
-        _flush_all(fd)
-    else:
-        os.fdatasync(fd)

@@ -135,15 +135,11 @@ class AsyncioNetwork:
 
 
 class _AsyncioListener:
-    __slots__ = ("_port", "_servers")
+    __slots__ = ("_servers", "port")
 
     def __init__(self, servers: Sequence[asyncio.Server], port: int) -> None:
         self._servers = list(servers)
-        self._port = port
-
-    @property
-    def port(self) -> int:
-        return self._port
+        self.port = port
 
     def close(self) -> None:
         for server in self._servers:

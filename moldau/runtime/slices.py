@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from moldau.runtime.clock import Clock
+
+T = TypeVar("T")
 
 Work = Coroutine[object, None, None]
 """What a handler returns that needs several turns of the loop; later requests of its connection
@@ -38,13 +40,27 @@ class LoopSlices:
 
     @property
     def is_over(self) -> bool:
-        """Whether this slice has had its time."""
         return self._clock.monotonic_ms() >= self._end_ms
 
     async def next(self) -> None:
         """Let others have their turn; the next slice begins then."""
         await asyncio.sleep(0)
         self._end_ms = self._clock.monotonic_ms() + SLICE_MS
+
+
+async def completed(clock: Clock, steps: Generator[object, None, T]) -> T:
+    """The result of work that yields after each small part; others of the loop have their turns
+    between slices. Work of one slice is done at once.
+    """
+    slices = LoopSlices(clock)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if slices.is_over:
+            await slices.next()
 
 
 async def sorted_in_slices(slices: LoopSlices, texts: Iterable[str]) -> Iterator[str]:

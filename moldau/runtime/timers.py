@@ -19,7 +19,7 @@ from typing import Final
 
 from moldau.runtime.clock import Clock, TimerHandle
 
-DEFAULT_TICK_MS: Final = 5.0
+TICK_MS: Final = 5.0
 """Resolution: how late a timer may be when the loop is not busy."""
 
 SWEEP_MIN_CANCELLED: Final = 4096
@@ -44,13 +44,9 @@ class WheelTimer:
             self.args = ()
             self._wheel._count_cancelled()
 
-    @property
-    def is_pending(self) -> bool:
-        return self.callback is not None
-
 
 class TimerWheel:
-    """Schedules callbacks in ticks of `tick_ms` on the loop of `clock`. Not thread-safe."""
+    """Schedules callbacks in ticks of TICK_MS on the loop of `clock`. Not thread-safe."""
 
     __slots__ = (
         "_armed",
@@ -60,13 +56,10 @@ class TimerWheel:
         "_clock",
         "_count",
         "_ticks",
-        "tick_ms",
     )
 
-    def __init__(self, clock: Clock, tick_ms: float = DEFAULT_TICK_MS) -> None:
-        assert tick_ms > 0
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.tick_ms = tick_ms
         self._buckets: dict[int, list[WheelTimer]] = {}
         self._ticks: list[int] = []  # heap of the keys of _buckets
         self._armed: TimerHandle | None = None
@@ -83,7 +76,7 @@ class TimerWheel:
     ) -> WheelTimer:
         """Run `callback(*args)` between `delay_ms` and `delay_ms` + one tick from now."""
         timer = WheelTimer(self, callback, args)
-        tick = ceil((self._clock.monotonic_ms() + max(delay_ms, 0.0)) / self.tick_ms)
+        tick = ceil((self._clock.monotonic_ms() + max(delay_ms, 0.0)) / TICK_MS)
         self._insert(tick, timer)
         return timer
 
@@ -115,13 +108,13 @@ class TimerWheel:
             self._armed = None
         if self._ticks:
             self._armed_tick = self._ticks[0]
-            delay = self._armed_tick * self.tick_ms - self._clock.monotonic_ms()
+            delay = self._armed_tick * TICK_MS - self._clock.monotonic_ms()
             self._armed = self._clock.call_later(max(delay, 0.0), self._run_due)
 
     def _run_due(self) -> None:
         self._armed = None
         # Loops may fire a timer a clock resolution early; such a bucket is simply armed again.
-        now_tick = int(self._clock.monotonic_ms() / self.tick_ms)
+        now_tick = int(self._clock.monotonic_ms() / TICK_MS)
         due: list[WheelTimer] = []
         while self._ticks and self._ticks[0] <= now_tick:
             due.extend(self._buckets.pop(heapq.heappop(self._ticks)))

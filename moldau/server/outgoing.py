@@ -102,9 +102,7 @@ class OutgoingStream:
         *,
         offload: Offload | None = None,
     ) -> None:
-        """`offload` runs a blocking function elsewhere; without it cold regions are read on the
-        loop.
-        """
+        """`offload` runs a blocking function elsewhere; without it the loop reads cold regions."""
         self._transport = transport
         self._owner = owner
         self._loop = loop
@@ -192,9 +190,8 @@ class OutgoingStream:
                 part.release()
         self._queue.clear()
         self.pending_bytes = 0
-        if self._prefetch is not None:
-            # The thread ends by itself (it holds the file); only its report is not wanted any more.
-            self._prefetch = None
+        # The thread ends by itself (it holds the file); only its report is not wanted any more.
+        self._prefetch = None
         direct, self._direct = self._direct, None
         if direct is not None:
             if self._blocked:

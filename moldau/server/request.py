@@ -10,6 +10,7 @@ a forwarded request is its client, never the broker that forwarded it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -118,7 +119,6 @@ class Request:
         "handled_ms",
         "is_answered",
         "received_ms",
-        "responded_ms",
         "size_bytes",
     )
 
@@ -139,7 +139,6 @@ class Request:
         self.body = frame[header_size:]
         self.received_ms = received_ms
         self.handled_ms = received_ms
-        self.responded_ms = 0.0
         self._frame: memoryview | None = frame
         self._parts: Sequence[Part] | None = None
         self.is_answered = False
@@ -266,43 +265,24 @@ class Request:
         self.release_body()
 
 
+@dataclass(slots=True, eq=False)
 class Sender:
     """The client behind a request, and the questions to the authorizer about it.
 
-    Args:
+    Attributes:
         api_version: of the response; None when the response is not encoded (in process).
         timeout_ms: how long the answer may take; None for the request's own limit.
         listener_name: the listener that the request came in by.
     """
 
-    __slots__ = (
-        "api_version",
-        "authorizer",
-        "client_host",
-        "client_id",
-        "listener_name",
-        "principal",
-        "timeout_ms",
-    )
-
-    def __init__(
-        self,
-        principal: str,
-        authorizer: Authorizer,
-        client_id: str | None = None,
-        *,
-        client_host: str = "127.0.0.1",
-        api_version: int | None = None,
-        listener_name: str = "",
-        timeout_ms: float | None = None,
-    ) -> None:
-        self.principal = principal
-        self.authorizer = authorizer
-        self.client_id = client_id
-        self.client_host = client_host
-        self.api_version = api_version
-        self.listener_name = listener_name
-        self.timeout_ms = timeout_ms
+    principal: str
+    authorizer: Authorizer
+    client_id: str | None = None
+    _: KW_ONLY
+    client_host: str = "127.0.0.1"
+    api_version: int | None = None
+    listener_name: str = ""
+    timeout_ms: float | None = None
 
     def authorized(
         self, operation: Operation, resource_type: ResourceType, resource_name: str
@@ -379,9 +359,7 @@ class RequestContext(Sender):
             self.request.connection.throttle(throttle_time_ms)
 
     def hold_if_waiting(self) -> None:
-        """Unless it is answered: give the request's bytes back, and count it among those of its
-        connection that wait for a commit.
-        """
+        """Unless it is answered: give its bytes back, and count it as waiting for a commit."""
         if not self.is_answered:
             self.request.release_body()
             self.request.connection.hold(self.request)
@@ -443,7 +421,6 @@ _ARRAYS: Final[dict[type[Struct], tuple[str, ...]]] = {}
 
 
 def array_names(struct: type[Struct]) -> tuple[str, ...]:
-    """The names of a struct's fields that are arrays."""
     names = _ARRAYS.get(struct)
     if names is None:
         fields = struct.spec().fields

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -59,42 +60,24 @@ class Handler(NamedTuple):
     answer: Answer | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Route:
     """A row of the table: which versions of an API are served, and by what.
 
-    Args:
-        load: called on the API's first request.
+    Attributes:
+        _load: called on the API's first request.
         opened: what is made of the decoded message before the handler gets it, off the loop if the
             request is large.
     """
 
-    __slots__ = (
-        "_load",
-        "answer",
-        "handle",
-        "lane",
-        "max_version",
-        "message_class",
-        "min_version",
-        "opened",
-    )
-
-    def __init__(
-        self,
-        min_version: int,
-        max_version: int,
-        load: Callable[[], Handler],
-        lane: Lane = ADMIN,
-        opened: Callable[[Any], object] | None = None,
-    ) -> None:
-        self.min_version = min_version
-        self.max_version = max_version
-        self.lane = lane
-        self.opened = opened
-        self.message_class: type[Message] | None = None
-        self.handle: Handle | None = None
-        self.answer: Answer | None = None
-        self._load = load
+    min_version: int
+    max_version: int
+    _load: Callable[[], Handler]
+    lane: Lane = ADMIN
+    opened: Callable[[Any], object] | None = None
+    message_class: type[Message] | None = None
+    handle: Handle | None = None
+    answer: Answer | None = None
 
     def load(self, api_key: ApiKey) -> type[Message]:
         self.handle, self.answer = self._load()

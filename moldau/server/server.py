@@ -114,11 +114,6 @@ class Server:
 
     # -- requests that come before the node is ready ---------------------------------------------
 
-    @property
-    def early_count(self) -> int:
-        """Requests that are held back."""
-        return len(self._early)
-
     def open(self, handler: Callable[[Request], None]) -> None:
         """Give `handler` the requests held back, each in a turn of its own and in the order they
         came, and then all later ones. One that fails costs its own connection, not the start.

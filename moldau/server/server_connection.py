@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
@@ -134,9 +135,7 @@ class ServerLimits:
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """A client as the server sees it; its requests know it as `Connection`, whose methods are
-    explained there.
-    """
+    """A client as the server sees it; `Connection` explains what its requests know of it."""
 
     __slots__ = (
         "_backlog",
@@ -284,7 +283,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         group = self._group
         self._stream = OutgoingStream(self.transport, self, group.loop, offload=group.offload)
         self.connection_id = (
-            f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{group.next_connection_index()}"
+            f"{local[0]}:{local[1]}-{peer[0]}:{peer[1]}-{next(group.connection_numbers)}"
         )
         if not group.admit(self):
             self._abort()
@@ -563,9 +562,6 @@ class ServerConnection(asyncio.BufferedProtocol):
 class ConnectionGroup:
     """The connections of one server, and what they share on its loop: limits, the memory their
     frames may take, the flushes and turns that are due, and the sweep for idle connections.
-
-    `offload` is the Filesystem's (for cold file regions); `memory` may be shared by servers of one
-    loop; `watchdog` is the loop's.
     """
 
     def __init__(
@@ -596,7 +592,7 @@ class ConnectionGroup:
         self._metrics = metrics
         self._connections: dict[ServerConnection, None] = {}  # in the order they came
         self._per_ip: dict[str, int] = {}
-        self._connection_index = 0
+        self.connection_numbers = count(1)
         self._flush_queue: list[ServerConnection] = []
         self._line: deque[ServerConnection] = deque()
         self._is_turn_due = False
@@ -640,9 +636,7 @@ class ConnectionGroup:
     # -- for connections -------------------------------------------------------------------------
 
     def start_work(self, work: Work) -> None:
-        """Run what a connection's request needs beyond its handler; a failure goes to the loop's
-        exception handler.
-        """
+        """Run a request's further work; a failure goes to the loop's exception handler."""
         task = self.loop.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work_ended)
@@ -654,10 +648,6 @@ class ConnectionGroup:
             self.loop.call_exception_handler(
                 {"message": "a request failed", "exception": error, "task": task}
             )
-
-    def next_connection_index(self) -> int:
-        self._connection_index += 1
-        return self._connection_index
 
     def admit(self, connection: ServerConnection) -> bool:
         """Count a new connection in, or say that a limit forbids it."""

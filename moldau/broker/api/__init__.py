@@ -88,15 +88,13 @@ def load_handler_module(served: ServedApi) -> ModuleType:
     return import_module(f"moldau.broker.api.{served.module}")
 
 
-def broker_routes(
-    services: BrokerServices, apis: dict[ApiKey, ServedApi] = BROKER_APIS
-) -> dict[int, Route]:
+def broker_routes(services: BrokerServices) -> dict[int, Route]:
     """The table for a request router; `services` is what handlers work with."""
     return {
         int(api_key): Route(
             served.min_version, served.max_version, partial(_load_handler, services, served)
         )
-        for api_key, served in apis.items()
+        for api_key, served in BROKER_APIS.items()
     }
 
 

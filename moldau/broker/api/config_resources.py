@@ -49,9 +49,7 @@ def refusal(
     resource_type: int,
     resource_name: str,
 ) -> Problem | None:
-    """Why the client may not do this to the resource's configuration, or what is wrong with the
-    resource; None for nothing.
-    """
+    """What is wrong with the resource, or why the client may not do this; None for nothing."""
     error = config_permission(context, operation, resource_type, resource_name)
     if error is not ErrorCode.NONE:
         return error, _REFUSALS[error]

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import LedPartition, find_led
+from moldau.metadata.steps import repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
@@ -24,7 +25,7 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.runtime.filesystem import Filesystem
-from moldau.runtime.slices import LoopSlices
+from moldau.runtime.slices import LoopSlices, completed
 from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 from moldau.storage.faults import LogOffline
@@ -68,11 +69,18 @@ async def answer(
 ) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
     slices = LoopSlices(services.clock)
-    repeated = await _repeated(request, slices)
+    twice = await completed(
+        services.clock,
+        repeated(
+            (topic.name, asked.partition_index)
+            for topic in request.topics
+            for asked in topic.partitions
+        ),
+    )
     for topic in request.topics:
         results: list[ListOffsetsPartitionResponse] = []
         for asked in topic.partitions:
-            if (topic.name, asked.partition_index) in repeated:
+            if (topic.name, asked.partition_index) in twice:
                 found = Found(ErrorCode.INVALID_REQUEST)
             else:
                 found = await _look_up(services, context, request, topic.name, asked)
@@ -81,19 +89,6 @@ async def answer(
                 await slices.next()
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
     return response
-
-
-async def _repeated(request: ListOffsetsRequest, slices: LoopSlices) -> set[tuple[str, int]]:
-    """The partitions that the request names more than once."""
-    seen: set[tuple[str, int]] = set()
-    twice: set[tuple[str, int]] = set()
-    for topic in request.topics:
-        for asked in topic.partitions:
-            named = (topic.name, asked.partition_index)
-            (twice if named in seen else seen).add(named)
-            if slices.is_over:
-                await slices.next()
-    return twice
 
 
 def _result(api_version: int, partition_index: int, found: Found) -> ListOffsetsPartitionResponse:

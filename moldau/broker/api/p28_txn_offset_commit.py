@@ -88,9 +88,7 @@ class _Commit:
     _prepared: PreparedCommit[TxnOffsetCommitResponse] = field(init=False)
 
     def set_aside_unknown(self) -> Iterator[None]:
-        """Keep the topics and partitions that exist and may be read, and remember the others; a
-        step for each.
-        """
+        """Set aside what does not exist or may not be read; a step for each partition."""
         topics = []
         for topic in self._request.topics:
             known = self._services.metadata.image.topics.topics_by_name.get(topic.name)

@@ -20,6 +20,7 @@ from moldau.protocol.messages.p65_describe_transactions import (
     TopicData,
     TransactionState,
 )
+from moldau.protocol.types import by_topic
 from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
@@ -59,12 +60,9 @@ def _described(
     state.transaction_start_time_ms = transaction.start_ms
     state.producer_id = transaction.producer_id
     state.producer_epoch = transaction.producer_epoch
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(transaction.partitions):
-        topics.setdefault(topic, []).append(index)
     state.topics = [
         TopicData(topic=topic, partitions=indexes)
-        for topic, indexes in topics.items()
+        for topic, indexes in by_topic(sorted(transaction.partitions)).items()
         if context.authorized_topic(Operation.DESCRIBE, topic)
     ]
     return state

@@ -107,10 +107,6 @@ class ProcessWorker:
         self._idle: TimerHandle | None = None
         self._log = RateLimitedLog(logger, clock, allowed_count=1, interval_ms=60_000)
 
-    @property
-    def child_pid(self) -> int | None:
-        return self._child.pid
-
     async def take(self, pattern: Pattern, names: Sequence[str]) -> Tried:
         if self._idle is not None:
             self._idle.cancel()

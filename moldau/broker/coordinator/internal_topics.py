@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.controller_channel import ControllerChannel, ControllerUnavailable
@@ -75,33 +76,20 @@ def creatable_topic(values: NodeConfig, topic: str) -> CreatableTopic | None:
     )
 
 
+@dataclass(slots=True, eq=False)
 class InternalTopics:
-    """Creates them through the controller.
+    """Creates them through the controller; `_start` runs the creation."""
 
-    Args:
-        start: runs the creation.
-    """
-
-    def __init__(
-        self,
-        values: NodeConfig,
-        controller: ControllerChannel,
-        *,
-        clock: Clock,
-        start: Callable[[Coroutine[object, object, None]], object],
-    ) -> None:
-        self._values = values
-        self._controller = controller
-        self._clock = clock
-        self._start = start
-        self._under_way: set[str] = set()
-        self._not_before_ms: dict[str, float] = {}
-        self._said: dict[str, tuple[str, float]] = {}
+    _values: NodeConfig
+    _controller: ControllerChannel
+    _clock: Clock
+    _start: Callable[[Coroutine[object, object, None]], object]
+    _under_way: set[str] = field(default_factory=set)
+    _not_before_ms: dict[str, float] = field(default_factory=dict)
+    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def ensure(self, topic: str) -> None:
-        """Begin to create an internal topic that the image does not have, unless a creation is
-        under way or was refused just now.
-        """
+        """Begin to create a missing topic, unless that is under way or was refused just now."""
         now_ms = self._clock.monotonic_ms()
         if topic in self._under_way or now_ms < self._not_before_ms.get(topic, now_ms):
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import gcd
+from struct import unpack
 from typing import Final
 
 _FACTOR: Final = 31
@@ -16,24 +17,14 @@ _UINT32: Final = 0xFFFFFFFF
 _SIGN: Final = 0x80000000
 
 
-def java_string_hash(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 code units, as an unsigned number of 32 bits."""
-    value = 0
-    if text.isascii():
-        for unit in text.encode("ascii"):
-            value = (value * _FACTOR + unit) & _UINT32
-        return value
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (value * _FACTOR + (units[at] << 8 | units[at + 1])) & _UINT32
-    return value
-
-
 def _absolute_hash(key: str) -> int:
-    """The absolute value of the signed hash, and 0 for the one hash that has none in 32 bits
-    (`Utils.abs` of Apache Kafka).
+    """The absolute value of Java's `String.hashCode` (over UTF-16 code units), and 0 for the one
+    hash that has none in 32 bits (`Utils.abs` of Apache Kafka).
     """
-    value = java_string_hash(key)
+    data = key.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for unit in unpack(f">{len(data) // 2}H", data):
+        value = (value * _FACTOR + unit) & _UINT32
     return (_UINT32 + 1 - value) & ~_SIGN if value >= _SIGN else value
 
 

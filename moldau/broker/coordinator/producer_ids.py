@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from moldau.protocol.records.header import NO_PRODUCER_ID
 
@@ -21,35 +21,26 @@ PREFETCH_AT: Final = 0.9
 """The share of a block after which the next one is asked for."""
 
 
-class ProducerIdBlock(NamedTuple):
-    """Ids from `first_producer_id`, `producer_id_count` of them."""
-
-    first_producer_id: int
-    producer_id_count: int
-
-
 class ProducerIdsUnavailable(Exception):
     """The controller gave no block; the client may try again."""
 
 
-class ProducerIdAllocator(Protocol):
-    """Asks the controller for ids."""
-
-    async def allocate_block(self) -> ProducerIdBlock:
-        """A block that no other broker has. Raises: ProducerIdsUnavailable."""
-
-
 class ProducerIds:
-    """Hands out one id after the other, from blocks."""
+    """Hands out one id after the other, from blocks.
 
-    __slots__ = ("_allocator", "_end", "_fetching", "_next", "_next_block", "_prefetch_from")
+    Args:
+        allocate: asks the controller for a block that no other broker has, and raises
+            ProducerIdsUnavailable.
+    """
 
-    def __init__(self, allocator: ProducerIdAllocator) -> None:
-        self._allocator = allocator
+    __slots__ = ("_allocate", "_end", "_fetching", "_next", "_next_block", "_prefetch_from")
+
+    def __init__(self, allocate: Callable[[], Coroutine[object, None, range]]) -> None:
+        self._allocate = allocate
         self._next = 0
         self._end = 0
         self._prefetch_from = 0
-        self._next_block: ProducerIdBlock | None = None
+        self._next_block: range | None = None
         self._fetching: asyncio.Task[None] | None = None
 
     async def next_producer_id(self) -> int:
@@ -64,9 +55,8 @@ class ProducerIds:
             block, self._next_block = self._next_block, None
             if block is None:
                 return None
-            self._next = block.first_producer_id
-            self._end = self._next + block.producer_id_count
-            self._prefetch_from = self._next + int(block.producer_id_count * PREFETCH_AT)
+            self._next, self._end = block.start, block.stop
+            self._prefetch_from = self._next + int(len(block) * PREFETCH_AT)
         producer_id = self._next
         self._next += 1
         if self._next >= self._prefetch_from and self._next_block is None:
@@ -93,8 +83,8 @@ class ProducerIds:
             raise ProducerIdsUnavailable(str(error)) from error
 
     async def _fetch(self) -> None:
-        block = await self._allocator.allocate_block()
-        if block.producer_id_count <= 0:
+        block = await self._allocate()
+        if not block:
             raise ProducerIdsUnavailable("the controller gave an empty block")
         self._next_block = block
 

@@ -161,9 +161,7 @@ class LogLoader(Generic[StateT]):
         return False
 
     def feed(self, batches: bytes) -> Iterator[None]:
-        """Replay whole batches in order; yields now and then, for the loop to have its turn.
-        Raises: UnreadableLog.
-        """
+        """Replay whole batches in order; yields to give the loop turns. Raises: UnreadableLog."""
         try:
             for position, header in iter_batches(batches):
                 if header.next_offset <= self._next_offset:

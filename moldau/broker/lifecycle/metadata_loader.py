@@ -78,7 +78,6 @@ class MetadataLoader:
 
     def handle_snapshot(self, records: Sequence[Message], provenance: Provenance) -> None:
         delta = MetadataDelta(self.image)
-        delta.begin_snapshot()
         for record in records:
             delta.replay(record)
         delta.finish_snapshot()

@@ -22,7 +22,6 @@ from moldau.client.admin.types import (
 from moldau.client.cluster.coordinators import PASSING, CoordinatorCall, KeyType, Refusal
 from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import KafkaError, UnsupportedByBroker, raise_for
-from moldau.client.records import by_topic
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages import p08_offset_commit as commit
 from moldau.protocol.messages import p09_offset_fetch as fetch
@@ -43,7 +42,7 @@ from moldau.protocol.messages.p13_leave_group import (
 from moldau.protocol.messages.p16_list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
 from moldau.protocol.schema import AnyRequest
-from moldau.protocol.types import Buffer, TopicPartition
+from moldau.protocol.types import Buffer, TopicPartition, by_topic
 
 OFFSET_FETCH_VERSIONS: Final = (8, 9)
 """They have names, not ids: committed offsets outlive their topics, whose ids become unknown."""

@@ -38,7 +38,6 @@ from moldau.client.errors import (
     error_for,
     raise_for,
 )
-from moldau.client.records import by_topic
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as offsets
 from moldau.protocol.messages import p21_delete_records as deletion
@@ -58,7 +57,7 @@ from moldau.protocol.messages.p43_elect_leaders import (
     TopicPartitions,
 )
 from moldau.protocol.schema import AnyRequest
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
 
 CONSUMER_REPLICA_ID: Final = -1

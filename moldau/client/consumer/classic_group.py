@@ -29,7 +29,7 @@ from moldau.client.consumer.assignors import (
 from moldau.client.consumer.core.classic_member import ClassicMember
 from moldau.client.consumer.core.rebalance_steps import Assign, GroupRequest, Partitions, PollWatch
 from moldau.client.consumer.group_link import MEMBERSHIP, OFFSETS, GroupLink
-from moldau.client.records import TopicPartition, by_topic
+from moldau.client.records import TopicPartition
 from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.messages.consumer_protocol import (
@@ -55,6 +55,7 @@ from moldau.protocol.messages.p14_sync_group import (
     SyncGroupResponse,
 )
 from moldau.protocol.schema import AnyRequest, Request, Response
+from moldau.protocol.types import by_topic
 
 PROTOCOL_TYPE: Final = "consumer"
 

@@ -34,7 +34,7 @@ from moldau.client.errors import (
     NoBrokerAvailable,
     error_for,
 )
-from moldau.client.records import OffsetAndMetadata, TopicPartition, by_topic
+from moldau.client.records import OffsetAndMetadata, TopicPartition
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
@@ -49,7 +49,7 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from moldau.protocol.types import ZERO_UUID
+from moldau.protocol.types import ZERO_UUID, by_topic
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 

@@ -227,9 +227,7 @@ def registration_record(
     broker_epoch: int,
     keeps: BrokerRegistration | None,
 ) -> kinds.RegisterBrokerRecord:
-    """The record of a registration; `keeps` is the same incarnation's earlier one, whose state
-    stays.
-    """
+    """The record of a registration; `keeps` is the incarnation's earlier one, whose state stays."""
     return kinds.RegisterBrokerRecord(
         broker_id=request.broker_id,
         is_migrating_zk_broker=version >= 2 and request.is_migrating_zk_broker,
@@ -320,9 +318,7 @@ def _feature_ranges(features: Iterable[p62.Feature]) -> list[nodes.Feature]:
 
 
 class ClusterControl:
-    """The brokers' registrations and their sessions. `must_sweep` asks for elections of all
-    partitions without a leader.
-    """
+    """The brokers' registrations and sessions. `must_sweep` asks for all missing leaders."""
 
     __slots__ = ("_state", "heartbeats", "must_sweep")
 

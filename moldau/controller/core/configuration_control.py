@@ -31,9 +31,10 @@ from moldau.controller.core.result import (
     Refusal,
     VersionedRecord,
 )
-from moldau.controller.core.state import ControllerState
+from moldau.controller.core.state import MIN_INSYNC_REPLICAS, ControllerState
 from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import ConfigResourceType, TopicImage
+from moldau.metadata.image.configs import config_record
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p33_alter_configs as legacy
@@ -239,13 +240,7 @@ def _records(
         code = ErrorCode.INVALID_REQUEST if is_broker else ErrorCode.INVALID_CONFIG
         raise Refusal(code, str(error)) from None
     return [
-        (
-            ConfigRecord(
-                resource_type=resource_type, resource_name=name, name=key, value=wanted.get(key)
-            ),
-            0,
-        )
-        for key in (*changed, *removed)
+        config_record(resource_type, name, key, wanted.get(key)) for key in (*changed, *removed)
     ]
 
 
@@ -267,9 +262,6 @@ def _validate(
     else:
         for key in changed:
             validate_client_metrics_config(key, wanted[key])
-
-
-MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 
 def check_min_insync_replicas(
@@ -370,15 +362,12 @@ def validate_client_metrics_config(key: str, text: str) -> None:
     Raises ConfigError: there is no such key, or the value is not one it takes.
     """
     if key == "interval.ms":
-        _check_integer(key, text, *_INTERVAL_MS)
+        lowest, highest = _INTERVAL_MS
+        if not _INTEGER.fullmatch(text.strip()) or not lowest <= int(text) <= highest:
+            raise ConfigError(key, text, f"must be a whole number from {lowest} to {highest}")
     elif key == "match":
         for selector in filter(None, (part.strip() for part in text.split(","))):
             if not _SELECTOR.fullmatch(selector):
                 raise ConfigError(key, text, "must be a list of client_…=pattern selectors")
     elif key != "metrics":
         raise ConfigError(key, None, "is not a client metrics configuration")
-
-
-def _check_integer(key: str, text: str, minimum: int, maximum: int) -> None:
-    if not _INTEGER.fullmatch(text.strip()) or not minimum <= int(text) <= maximum:
-        raise ConfigError(key, text, f"must be a whole number from {minimum} to {maximum}")

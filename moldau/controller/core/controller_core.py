@@ -73,9 +73,7 @@ _TRANSACTION_MARKS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A batch before it is appended: its records, the same encoded, and the image they make of the
-    working one.
-    """
+    """A batch before it is appended: its records, their bytes, and the working image with them."""
 
     records: Sequence[VersionedRecord]
     values: Sequence[bytes]

@@ -10,7 +10,7 @@ turn changes at most as many partitions as fit one batch without holding up requ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
 from typing import Final
@@ -42,16 +42,16 @@ MAX_ELECTIONS_PER_PASS: Final = 1_000
 """How many leaders one pass of a periodic election moves (Kafka's limit); the next follows soon."""
 
 
-_ELECTIONS: Final = {
+_ELECTIONS: Final[Mapping[int, Election]] = {
     ElectionType.PREFERRED: Election.PREFERRED,
     ElectionType.UNCLEAN: Election.UNCLEAN,
 }
 _UNAVAILABLE: Final = {
-    ElectionType.PREFERRED: (
+    Election.PREFERRED: (
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         "the first replica is not in sync, or not live",
     ),
-    ElectionType.UNCLEAN: (
+    Election.UNCLEAN: (
         ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         "none of the replicas is live",
     ),
@@ -62,14 +62,17 @@ def elect_leaders(
     state: ControllerState, request: ElectLeadersRequest
 ) -> Steps[ControllerResult[ElectLeadersResponse]]:
     """Elect leaders of the named partitions, or of all that need one (null)."""
-    try:
-        election_type = ElectionType(request.election_type)
-    except ValueError:
+    election = _ELECTIONS.get(request.election_type)
+    if election is None:
         return ControllerResult(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
     if request.topic_partitions is None:
-        keys = list(_in_need(state, election_type))
-        return _elect_all(state, election_type, iter(keys), {})
-    changer = PartitionChanger(state, election=_ELECTIONS[election_type])
+        in_need = (
+            state.index.without_preferred_leader()
+            if election is Election.PREFERRED
+            else state.index.without_leader()
+        )
+        return _elect_all(state, election, iter(list(in_need)), {})
+    changer = PartitionChanger(state, election=election)
     response = ElectLeadersResponse()
     result = ControllerResult(response)
     seen: set[tuple[str, int]] = set()
@@ -83,7 +86,7 @@ def elect_leaders(
             if (wanted.topic, partition_index) in seen:
                 continue  # one answer and one record are enough
             seen.add((wanted.topic, partition_index))
-            partition_result, record = _elect_one(changer, election_type, topic, partition_index)
+            partition_result, record = _elect_one(changer, election, topic, partition_index)
             answer.partition_result.append(partition_result)
             if record is not None:
                 result.records.append(record)
@@ -92,20 +95,14 @@ def elect_leaders(
     return result
 
 
-def _in_need(state: ControllerState, election_type: ElectionType) -> Iterator[PartitionKey]:
-    if election_type is ElectionType.PREFERRED:
-        return state.index.without_preferred_leader()
-    return state.index.without_leader()
-
-
 def _elect_all(
     state: ControllerState,
-    election_type: ElectionType,
+    election: Election,
     keys: Iterator[PartitionKey],
     answers: dict[str, ReplicaElectionResult],
 ) -> ControllerResult[ElectLeadersResponse]:
     """One step of electing everywhere; partitions that need nothing are not in the answer."""
-    changer = PartitionChanger(state, election=_ELECTIONS[election_type])
+    changer = PartitionChanger(state, election=election)
     records: list[VersionedRecord] = []
     looked_at = 0
     for topic_id, partition_index in islice(keys, state.settings.max_changes_per_step):
@@ -113,7 +110,7 @@ def _elect_all(
         topic = state.image.topics.topics_by_id.get(topic_id)
         if topic is None:
             continue  # deleted since the first step
-        partition_result, record = _elect_one(changer, election_type, topic, partition_index)
+        partition_result, record = _elect_one(changer, election, topic, partition_index)
         if partition_result.error_code == ErrorCode.ELECTION_NOT_NEEDED:
             continue
         answer = answers.setdefault(topic.name, ReplicaElectionResult(topic=topic.name))
@@ -123,15 +120,13 @@ def _elect_all(
     response = ElectLeadersResponse(replica_election_results=list(answers.values()))
     result = ControllerResult(response, records)
     if looked_at == state.settings.max_changes_per_step:
-        result.resume = lambda log_end_offset, now_ms: _elect_all(
-            state, election_type, keys, answers
-        )
+        result.resume = lambda log_end_offset, now_ms: _elect_all(state, election, keys, answers)
     return result
 
 
 def _elect_one(
     changer: PartitionChanger,
-    election_type: ElectionType,
+    election: Election,
     topic: TopicImage | None,
     partition_index: int,
 ) -> tuple[PartitionResult, VersionedRecord | None]:
@@ -140,18 +135,18 @@ def _elect_one(
     error, message = ErrorCode.NONE, None
     if topic is None or partition is None:
         error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
-    elif not _needs_election(partition, election_type):
+    elif not _needs_election(partition, election):
         error, message = ErrorCode.ELECTION_NOT_NEEDED, "the partition has the leader asked for"
     else:
         record = changer.change(topic, partition_index, partition)
         if record is None:
-            error, message = _UNAVAILABLE[election_type]
+            error, message = _UNAVAILABLE[election]
     result = PartitionResult(partition_id=partition_index, error_code=error, error_message=message)
     return result, record
 
 
-def _needs_election(partition: PartitionRegistration, election_type: ElectionType) -> bool:
-    if election_type is ElectionType.PREFERRED:
+def _needs_election(partition: PartitionRegistration, election: Election) -> bool:
+    if election is Election.PREFERRED:
         return not partition.has_preferred_leader
     return partition.leader == NO_LEADER
 
@@ -205,9 +200,7 @@ class PeriodicTasks:
         self._sweep_partitions.clear()
 
     def start(self, now_ms: float) -> None:
-        """Begin to lead: the intervals begin to run, and what an earlier leader left half done is
-        finished at once.
-        """
+        """Begin to lead: the intervals begin, and what an earlier leader left half done is due."""
         if self._state.settings.node_config.get_boolean("auto.leader.rebalance.enable"):
             self._rebalance_due_ms = now_ms + self._rebalance_interval_ms
         self._unclean_due_ms = now_ms + self._unclean_interval_ms

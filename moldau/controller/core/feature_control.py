@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from moldau.controller.core.result import ControllerResult, Refusal, VersionedRecord
-from moldau.controller.core.state import ControllerState
+from moldau.controller.core.state import MIN_INSYNC_REPLICAS, ControllerState
 from moldau.metadata.features import (
     CONTROLLER_REGISTRATION_LEVEL,
     ELIGIBLE_LEADER_REPLICAS_VERSION,
@@ -22,6 +22,7 @@ from moldau.metadata.features import (
     metadata_release,
 )
 from moldau.metadata.image import ConfigResourceType, LevelRange
+from moldau.metadata.image.configs import config_record
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p57_update_features import (
@@ -30,9 +31,8 @@ from moldau.protocol.messages.p57_update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.metadata_records import ConfigRecord, FeatureLevelRecord
+from moldau.protocol.metadata_records import FeatureLevelRecord
 
-MIN_INSYNC_REPLICAS = "min.insync.replicas"
 MAX_NAME_CHARACTERS = 80
 """So much of an unknown feature's name is told."""
 
@@ -161,20 +161,11 @@ def _refused(message: str) -> Refusal:
 
 def eligible_leader_replicas_records(state: ControllerState) -> list[VersionedRecord]:
     """KIP-966 needs one cluster-wide `min.insync.replicas`: per-broker values are removed."""
+    kind, key, configs = ConfigResourceType.BROKER, MIN_INSYNC_REPLICAS, state.image.configs
     records: list[VersionedRecord] = []
-    if MIN_INSYNC_REPLICAS not in state.image.configs.get(ConfigResourceType.BROKER, ""):
-        records.append(_min_insync_record("", str(state.settings.node_config[MIN_INSYNC_REPLICAS])))
-    for name in state.image.configs.names(ConfigResourceType.BROKER):
-        if name and MIN_INSYNC_REPLICAS in state.image.configs.get(ConfigResourceType.BROKER, name):
-            records.append(_min_insync_record(name, None))
+    if key not in configs.get(kind, ""):
+        records.append(config_record(kind, "", key, str(state.settings.node_config[key])))
+    for name in configs.names(kind):
+        if name and key in configs.get(kind, name):
+            records.append(config_record(kind, name, key, None))
     return records
-
-
-def _min_insync_record(broker_name: str, value: str | None) -> VersionedRecord:
-    record = ConfigRecord(
-        resource_type=ConfigResourceType.BROKER,
-        resource_name=broker_name,
-        name=MIN_INSYNC_REPLICAS,
-        value=value,
-    )
-    return record, 0

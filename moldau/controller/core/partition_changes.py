@@ -29,6 +29,7 @@ from moldau.metadata.features import (
     partition_record_version,
 )
 from moldau.metadata.image import NO_LEADER, PartitionRegistration, TopicImage
+from moldau.metadata.image.topics import or_old
 from moldau.metadata.image.values import NO_LEADER_CHANGE, RECOVERED, RECOVERING
 from moldau.protocol.metadata_records import PartitionChangeRecord
 
@@ -139,10 +140,10 @@ class _Transition:
         self.partition = partition
         self.rules = rules
         self.is_acceptable = is_acceptable
-        self.isr = _wanted(target.isr, partition.isr)
-        self.replicas = _wanted(target.replicas, partition.replicas)
-        self.removing = _wanted(target.removing_replicas, partition.removing_replicas)
-        self.adding = _wanted(target.adding_replicas, partition.adding_replicas)
+        self.isr = or_old(target.isr, partition.isr)
+        self.replicas = or_old(target.replicas, partition.replicas)
+        self.removing = or_old(target.removing_replicas, partition.removing_replicas)
+        self.adding = or_old(target.adding_replicas, partition.adding_replicas)
         self.elr = partition.elr
         self.gone = target.gone
         self.last_known_elr = self._without_gone(partition.last_known_elr)
@@ -312,10 +313,6 @@ class _Transition:
         ]
         if self.replicas != partition.replicas or directories != list(partition.directories):
             record.directories = directories
-
-
-def _wanted(wanted: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
-    return old if wanted is None else tuple(wanted)
 
 
 class Step(NamedTuple):

@@ -179,9 +179,7 @@ def _fully_cordoned(broker: BrokerRegistration) -> bool:
 
 
 def default_directory(state: ControllerState, broker_id: int) -> UUID:
-    """The directory of a broker's new replica: its only one, or one it still has to choose
-    (KIP-858).
-    """
+    """The directory of a broker's new replica: its only one, or one still to choose (KIP-858)."""
     broker = state.broker(broker_id)
     if broker is None or not broker.directories:
         return MIGRATING_DIRECTORY

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from moldau.config import NodeConfig, effective_broker_config
@@ -38,6 +38,8 @@ from moldau.protocol.schema import Message
 from moldau.protocol.types import collision_key
 
 T = TypeVar("T")
+
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 
 class Random(Protocol):
@@ -194,7 +196,7 @@ class ControllerState:
         return effective_broker_config(self.settings.node_config, cluster_wide, {})
 
     def min_insync_replicas(self, topic_name: str) -> int:
-        value = self._topic_value(topic_name, "min.insync.replicas")
+        value = self._topic_value(topic_name, MIN_INSYNC_REPLICAS)
         assert isinstance(value, int)
         return value
 

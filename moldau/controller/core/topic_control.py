@@ -32,6 +32,7 @@ from moldau.controller.core.result import (
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
 from moldau.metadata.image import ConfigResourceType, TopicImage
+from moldau.metadata.image.configs import config_record
 from moldau.metadata.image.topics import partition_record
 from moldau.metadata.steps import Steps, repeated
 from moldau.protocol.coordinator_records import INTERNAL_TOPICS
@@ -39,7 +40,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p19_create_topics as p19
 from moldau.protocol.messages import p20_delete_topics as p20
 from moldau.protocol.messages import p37_create_partitions as p37
-from moldau.protocol.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from moldau.protocol.metadata_records import RemoveTopicRecord, TopicRecord
 from moldau.protocol.schema import MAX_STRING_BYTES
 from moldau.protocol.types import (
     METADATA_TOPIC_NAME,
@@ -135,10 +136,7 @@ def _create_topic(
     batch.names_by_collision_key[collision_key(topic.name)] = topic.name
     records: list[VersionedRecord] = [(TopicRecord(name=topic.name, topic_id=topic_id), 0)]
     for key, value in configs.items():
-        config = ConfigRecord(
-            resource_type=ConfigResourceType.TOPIC, resource_name=topic.name, name=key, value=value
-        )
-        records.append((config, 0))
+        records.append(config_record(ConfigResourceType.TOPIC, topic.name, key, value))
     records += yield from _partition_records(state, topic_id, placements)
     created = p19.CreatableTopicResult(
         name=topic.name,

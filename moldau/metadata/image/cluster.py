@@ -18,6 +18,7 @@ from moldau.metadata.features import (
     CONTROLLER_REGISTRATION_LEVEL,
     METADATA_VERSION,
     MINIMUM_METADATA_LEVEL,
+    feature_records,
     range_entries,
     register_broker_record_version,
 )
@@ -212,21 +213,13 @@ class FeaturesImage:
         return self.finalized_levels.get(feature, 0)
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        """The records that make this image; the metadata level first, since it rules how to read
-        on.
-        """
-        names = sorted(self.finalized_levels, key=lambda name: (name != METADATA_VERSION, name))
-        for name in names:
-            yield kinds.FeatureLevelRecord(name=name, feature_level=self.finalized_levels[name]), 0
+        yield from feature_records(self.finalized_levels)
 
 
 class FeaturesDelta(MappingDelta[str, int, FeaturesImage]):
     """Changes to feature levels; None stands for one that is switched off."""
 
     __slots__ = ()
-
-    def __init__(self, image: FeaturesImage) -> None:
-        super().__init__(image.finalized_levels, FeaturesImage)
 
     def replay_feature_level(self, record: kinds.FeatureLevelRecord) -> None:
         self.changes[record.name] = record.feature_level or None
@@ -263,9 +256,7 @@ class ProducerIdsDelta:
         self.next_producer_id = record.next_producer_id
 
     def finish_snapshot(self) -> None:
-        """A snapshot that does not speak of producer ids leaves them as they were: they never go
-        back.
-        """
+        """Producer ids never go back: a snapshot that does not speak of them leaves them."""
 
     def apply(self) -> ProducerIdsImage:
         return ProducerIdsImage(self.next_producer_id)

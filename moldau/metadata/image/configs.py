@@ -57,24 +57,23 @@ class ConfigsImage:
     def write(self) -> Iterator[tuple[Message, int]]:
         for resource in sorted(self.configs_by_resource):
             for key, value in sorted(self.configs_by_resource[resource].items()):
-                yield (
-                    ConfigRecord(
-                        resource_type=resource.resource_type,
-                        resource_name=resource.name,
-                        name=key,
-                        value=value,
-                    ),
-                    0,
-                )
+                yield config_record(*resource, key, value)
+
+
+def config_record(
+    resource_type: int, resource_name: str, key: str, value: str | None
+) -> tuple[Message, int]:
+    """The record that sets a key of a resource, or removes it (None), with its version."""
+    record = ConfigRecord(
+        resource_type=resource_type, resource_name=resource_name, name=key, value=value
+    )
+    return record, 0
 
 
 class ConfigsDelta(NestedMappingDelta[ConfigResource, str, ConfigsImage]):
     """Changed keys by resource."""
 
     __slots__ = ()
-
-    def __init__(self, image: ConfigsImage) -> None:
-        super().__init__(image.configs_by_resource, ConfigsImage)
 
     def replay_config(self, record: ConfigRecord) -> None:
         resource = ConfigResource(record.resource_type, record.resource_name)
@@ -112,9 +111,6 @@ class ClientQuotasDelta(NestedMappingDelta[QuotaEntity, float, ClientQuotasImage
     """Changed quotas by entity."""
 
     __slots__ = ()
-
-    def __init__(self, image: ClientQuotasImage) -> None:
-        super().__init__(image.quotas_by_entity, ClientQuotasImage)
 
     def replay_client_quota(self, record: ClientQuotaRecord) -> None:
         entity = tuple(

@@ -107,9 +107,7 @@ class MetadataDelta:
         "delegation_tokens_delta",
         "features_delta",
         "image",
-        "is_snapshot",
         "producer_ids_delta",
-        "record_count",
         "scram_delta",
         "topics_delta",
         "touched",
@@ -117,18 +115,20 @@ class MetadataDelta:
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
-        self.is_snapshot = False
-        self.record_count = 0
         self.touched: set[str] = set()
-        self.features_delta = FeaturesDelta(image.features)
+        self.features_delta = FeaturesDelta(image.features.finalized_levels, FeaturesImage)
         self.cluster_delta = ClusterDelta(image.cluster)
         self.topics_delta = TopicsDelta(image.topics)
-        self.configs_delta = ConfigsDelta(image.configs)
-        self.client_quotas_delta = ClientQuotasDelta(image.client_quotas)
+        self.configs_delta = ConfigsDelta(image.configs.configs_by_resource, ConfigsImage)
+        self.client_quotas_delta = ClientQuotasDelta(
+            image.client_quotas.quotas_by_entity, ClientQuotasImage
+        )
         self.producer_ids_delta = ProducerIdsDelta(image.producer_ids)
-        self.acls_delta = AclsDelta(image.acls)
-        self.scram_delta = ScramDelta(image.scram)
-        self.delegation_tokens_delta = DelegationTokensDelta(image.delegation_tokens)
+        self.acls_delta = AclsDelta(image.acls.entries_by_id, AclsImage)
+        self.scram_delta = ScramDelta(image.scram.credentials, ScramImage)
+        self.delegation_tokens_delta = DelegationTokensDelta(
+            image.delegation_tokens.tokens_by_id, DelegationTokensImage
+        )
 
     @classmethod
     def from_nothing(cls, image: MetadataImage) -> MetadataDelta:
@@ -151,7 +151,6 @@ class MetadataDelta:
         if target is None:
             raise InvalidMetadataRecord(f"no part of the image replays this record: {record}")
         part, method = target
-        self.record_count += 1
         if type(record) is kinds.RemoveTopicRecord:
             self.touched.add(part)
             # A deleted topic takes its configuration along; the log has no records for that.
@@ -161,13 +160,8 @@ class MetadataDelta:
             self.touched.add(part)
             method(getattr(self, part), record)
 
-    def begin_snapshot(self) -> None:
-        """Say that the records to come are all there is: `finish_snapshot` removes the rest."""
-        self.is_snapshot = True
-
     def finish_snapshot(self) -> None:
-        """Remove from every part what was not replayed into this delta."""
-        self.is_snapshot = True
+        """The records so far are all there is: remove from every part what was not replayed."""
         for part in _PARTS:
             self.touched.add(part)
             getattr(self, part).finish_snapshot()

@@ -46,19 +46,9 @@ class AclsDelta(MappingDelta[UUID, AccessControlEntry, AclsImage]):
 
     __slots__ = ()
 
-    def __init__(self, image: AclsImage) -> None:
-        super().__init__(image.entries_by_id, AclsImage)
-
     def replay_access_control_entry(self, record: kinds.AccessControlEntryRecord) -> None:
-        self.changes[record.id] = AccessControlEntry(
-            record.resource_type,
-            record.resource_name,
-            record.pattern_type,
-            record.principal,
-            record.host,
-            record.operation,
-            record.permission_type,
-        )
+        fields = AccessControlEntry._fields
+        self.changes[record.id] = AccessControlEntry(*(getattr(record, name) for name in fields))
 
     def replay_remove_access_control_entry(
         self, record: kinds.RemoveAccessControlEntryRecord
@@ -110,9 +100,6 @@ class ScramDelta(MappingDelta[ScramKey, ScramCredential, ScramImage]):
 
     __slots__ = ()
 
-    def __init__(self, image: ScramImage) -> None:
-        super().__init__(image.credentials, ScramImage)
-
     def replay_user_scram_credential(self, record: kinds.UserScramCredentialRecord) -> None:
         self.changes[ScramKey(record.name, record.mechanism)] = ScramCredential(
             bytes(record.salt),
@@ -163,9 +150,6 @@ class DelegationTokensDelta(MappingDelta[str, DelegationToken, DelegationTokensI
     """Changed tokens."""
 
     __slots__ = ()
-
-    def __init__(self, image: DelegationTokensImage) -> None:
-        super().__init__(image.tokens_by_id, DelegationTokensImage)
 
     def replay_delegation_token(self, record: kinds.DelegationTokenRecord) -> None:
         self.changes[record.token_id] = DelegationToken(

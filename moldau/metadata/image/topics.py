@@ -9,7 +9,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -109,10 +109,6 @@ class TopicDelta:
     @property
     def topic_id(self) -> UUID:
         return self.image.topic_id
-
-    @property
-    def new_partitions(self) -> list[int]:
-        return [index for index in self.partition_changes if index not in self.image.partitions]
 
     def partition(self, partition_index: int) -> PartitionRegistration | None:
         """A partition as it is with the changes so far."""
@@ -292,9 +288,7 @@ class TopicsDelta:
 def merge_partition_change(
     old: PartitionRegistration, record: kinds.PartitionChangeRecord
 ) -> PartitionRegistration:
-    """The partition after `record`; absent fields (null, -2 for the leader, -1 for the state) keep
-    theirs.
-    """
+    """The partition after `record`; absent fields (null, leader -2, state -1) keep theirs."""
     replicas = old.replicas if record.replicas is None else tuple(record.replicas)
     directories = old.directories
     if record.directories is not None:
@@ -310,11 +304,11 @@ def merge_partition_change(
     return PartitionRegistration(
         replicas=replicas,
         directories=directories,
-        isr=_or_old(record.isr, old.isr),
-        removing_replicas=_or_old(record.removing_replicas, old.removing_replicas),
-        adding_replicas=_or_old(record.adding_replicas, old.adding_replicas),
-        elr=_or_old(record.eligible_leader_replicas, old.elr),
-        last_known_elr=_or_old(record.last_known_elr, old.last_known_elr),
+        isr=or_old(record.isr, old.isr),
+        removing_replicas=or_old(record.removing_replicas, old.removing_replicas),
+        adding_replicas=or_old(record.adding_replicas, old.adding_replicas),
+        elr=or_old(record.eligible_leader_replicas, old.elr),
+        last_known_elr=or_old(record.last_known_elr, old.last_known_elr),
         leader=record.leader if changes_leader else old.leader,
         leader_recovery_state=old.leader_recovery_state if state < 0 else state,
         leader_epoch=old.leader_epoch + 1 if changes_leader else old.leader_epoch,
@@ -322,5 +316,5 @@ def merge_partition_change(
     )
 
 
-def _or_old(new: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
+def or_old(new: Sequence[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
     return old if new is None else tuple(new)

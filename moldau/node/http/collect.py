@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
-from moldau.metadata.image import MetadataImage
+from moldau.metadata.image import NO_LEADER, MetadataImage
 from moldau.node.http.metrics import Sample
 from moldau.server.server_connection import ConnectionGroup
 from moldau.storage.cleaner.log_cleaner import CLEANER_MANAGER, LogCleaner
@@ -32,7 +32,6 @@ CONTROLLER: Final = "kafka.controller:type=KafkaController,name="
 BROKER_METADATA: Final = "kafka.server:type=broker-metadata-metrics,name="
 SOCKET_SERVER: Final = "kafka.network:type=SocketServer,name="
 CONNECTIONS: Final = "kafka.server:type=socket-server-metrics,name="
-NO_LEADER: Final = -1
 
 
 @dataclass(slots=True)
@@ -100,7 +99,7 @@ def image_samples(image: MetadataImage, now_ms: float) -> list[Sample]:
         partition_count += len(topic.partitions)
         for partition in topic.partitions.values():
             offline += partition.leader == NO_LEADER
-            imbalanced += partition.leader != partition.replicas[0]
+            imbalanced += not partition.has_preferred_leader
     provenance = image.provenance
     applied_ms = provenance.last_contained_log_time_ms
     return [

@@ -46,25 +46,17 @@ class Counter:
 
 
 class Gauge:
-    """A value of this moment: set by its owner, or asked of a function when collected."""
+    """A value of this moment: a function is asked for it when it is collected."""
 
-    __slots__ = ("_function", "_value")
+    __slots__ = ("function",)
     kind: Final = "gauge"
 
-    def __init__(self, function: Callable[[], float] | None = None) -> None:
-        self._function = function
-        self._value = 0.0
-
-    def set(self, value: float) -> None:
-        self._function = None
-        self._value = value
-
-    def bind(self, function: Callable[[], float]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[], float]) -> None:
+        self.function = function
 
     @property
     def value(self) -> float:
-        return self._value if self._function is None else self._function()
+        return self.function()
 
 
 class Histogram:
@@ -88,9 +80,7 @@ class Histogram:
 
 
 class Meter:
-    """A rate of events: a total, and the rate per second of the last minute, whose weight fades
-    exponentially.
-    """
+    """Events: a total, and the rate per second of the last minute, fading exponentially."""
 
     __slots__ = ("_folded", "_last_tick_ms", "_now_ms", "_rate", "count")
     kind: Final = "meter"
@@ -162,11 +152,10 @@ class Registry:
     def counter(self, name: str, **labels: str) -> Counter:
         return self._get(Counter, name, Counter, labels)
 
-    def gauge(self, name: str, function: Callable[[], float] | None = None, **labels: str) -> Gauge:
-        """The gauge of that name and labels; a given function replaces the earlier one."""
-        gauge = self._get(Gauge, name, Gauge, labels)
-        if function is not None:
-            gauge.bind(function)
+    def gauge(self, name: str, function: Callable[[], float], **labels: str) -> Gauge:
+        """The gauge of that name and labels; the function replaces an earlier one."""
+        gauge = self._get(Gauge, name, lambda: Gauge(function), labels)
+        gauge.function = function
         return gauge
 
     def histogram(

@@ -19,7 +19,6 @@ from moldau.broker.api.services import Background, BrokerServices
 from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
 from moldau.broker.coordinator.producer_ids import (
-    ProducerIdBlock,
     ProducerIds,
     ProducerIdsUnavailable,
 )
@@ -189,12 +188,12 @@ class CountingProducerIds:
         self.is_available = True
         self.call_count = 0
 
-    async def allocate_block(self) -> ProducerIdBlock:
+    async def allocate_block(self) -> range:
         self.call_count += 1
         await asyncio.sleep(0)
         if not self.is_available:
             raise ProducerIdsUnavailable("no controller")
-        block = ProducerIdBlock(self.next_start, 5)
+        block = range(self.next_start, self.next_start + 5)
         self.next_start += 5
         return block
 
@@ -329,7 +328,7 @@ class DataPath:
             on_fault=self.faults.append,
         )
         self.sessions = FetchSessionCache(self.clock, self.random, max_sessions=self.max_sessions)
-        self.producer_ids = ProducerIds(self.allocator)
+        self.producer_ids = ProducerIds(self.allocator.allocate_block)
         services = BrokerServices(
             node_config=self.node_values,  # type: ignore[arg-type]
             broker_id=BROKER_ID,
@@ -346,7 +345,7 @@ class DataPath:
             random=self.random,
             background=self.background,
             internal_topics=InternalTopics(
-                self.node_values, self.channel, clock=self.clock, start=self.background.start
+                self.node_values, self.channel, self.clock, self.background.start
             ),
             broker_epoch=lambda: BROKER_ID,
             is_confirmed=lambda: self.is_confirmed,

@@ -353,7 +353,7 @@ async def test_what_comes_before_the_log_is_open_waits(monkeypatch: pytest.Monke
     bench = ControllerBench(None)
     await bench.listener.start([ListenerSpec(LISTENER, "127.0.0.1", 0)])
     early = asyncio.ensure_future(bench.connect())
-    await until(lambda: bench.listener.request_count == 1, "it waits")
+    await until(lambda: bench.listener._server._early, "it waits")
     with pytest.raises(ConnectionLost):
         await bench.connect()
     bench.controller.start()
@@ -575,9 +575,11 @@ async def test_heartbeats_do_not_wait_behind_clients(
     broker_epoch = await bench.join(peer)
     bench.quorum.release.clear()
     waiting = []
+    router = bench.listener._router
+    assert router is not None
     for number, client in enumerate(clients[:3]):
         waiting.append(asyncio.ensure_future(client.send(AddRaftVoterRequest())))
-        await until(lambda count=number + 1: bench.listener.request_count == count, "it arrived")
+        await until(lambda count=number + 1: router.request_count == count, "it arrived")
     with pytest.raises(ConnectionLost):
         await clients[3].send(AddRaftVoterRequest())
     beat = BrokerHeartbeatRequest(

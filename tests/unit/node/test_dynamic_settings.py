@@ -40,7 +40,7 @@ class Told:
         self.max_connections = -1
         self.expiration_ms = -1
         self.fetchers: list[int] = []
-        self.is_verification_enabled = True
+        self.is_enabled = True
         self.cleaner = ToldCleaner()
 
     def update_limits(self, limits: Any) -> None:
@@ -48,9 +48,6 @@ class Told:
 
     def update_producer_expiration(self, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
-
-    def update_verification(self, is_enabled: bool) -> None:
-        self.is_verification_enabled = is_enabled
 
     def update_settings(self, values: Any) -> None:
         self.fetchers.append(values["num.replica.fetchers"])
@@ -78,9 +75,9 @@ def test_a_value_comes_and_goes(resource: str) -> None:
     rig.configure("producer.id.expiration.ms", "12345", resource=resource)
     assert (rig.told.max_connections, rig.told.expiration_ms) == (17, 12345)
     rig.configure("transaction.partition.verification.enable", "false", resource=resource)
-    assert not rig.told.is_verification_enabled
+    assert not rig.told.is_enabled
     rig.configure("transaction.partition.verification.enable", None, resource=resource)
-    assert rig.told.is_verification_enabled
+    assert rig.told.is_enabled
     rig.configure("log.cleaner.threads", "3", resource=resource)
     rig.configure("log.cleaner.backoff.ms", "77", resource=resource)
     settings = rig.told.cleaner.settings

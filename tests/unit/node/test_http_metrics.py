@@ -35,7 +35,7 @@ def test_what_prometheus_reads_is_what_was_counted() -> None:
     total = "kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec"
     registry.counter(total).add(7)
     registry.counter(total, topic="a").add(5)
-    registry.gauge("kafka.server:type=ReplicaManager,name=PartitionCount").set(3)
+    registry.gauge("kafka.server:type=ReplicaManager,name=PartitionCount", lambda: 3)
     times = registry.histogram(
         "kafka.network:type=RequestMetrics,name=TotalTimeMs", bounds=(1.0, 10.0), request="Fetch"
     )

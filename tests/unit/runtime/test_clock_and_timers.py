@@ -15,7 +15,7 @@ def test_timers_run_in_order_never_early_and_at_most_a_tick_late() -> None:
     print(f"seed {seed}")
     source = random.Random(seed)
     clock = ManualClock()
-    wheel = TimerWheel(clock, tick_ms=5.0)
+    wheel = TimerWheel(clock)
     ran: list[tuple[float, float]] = []
     for _ in range(300):
         due = clock.monotonic_ms() + (delay := source.uniform(0, 2000))
@@ -34,7 +34,7 @@ def test_cancelled_timers_do_not_run_and_do_not_pile_up() -> None:
     ran: list[int] = []
     for number in range(3 * SWEEP_MIN_CANCELLED):
         timer = wheel.call_later(30_000, ran.append, number)
-        assert timer.is_pending
+        assert timer.callback is not None
         timer.cancel()
         timer.cancel()
     kept = wheel.call_later(20, ran.append, -1)
@@ -42,7 +42,7 @@ def test_cancelled_timers_do_not_run_and_do_not_pile_up() -> None:
     assert len(wheel) == 1
     clock.advance(40_000)
     assert ran == [-1]
-    assert not kept.is_pending
+    assert kept.callback is None
 
 
 def test_a_callback_that_raises_takes_no_other_with_it() -> None:

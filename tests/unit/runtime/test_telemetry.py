@@ -35,10 +35,10 @@ def test_the_same_name_and_labels_are_the_same_instrument() -> None:
     collected = {(metric.name, metric.labels): metric for metric in registry.collect()}
     assert collected[NAME, (("topic", "a"),)].instrument.value == 4
     assert collected["g", ()].instrument.value == 7.0
-    registry.gauge("g").set(2)
-    assert registry.gauge("g").value == 2
+    registry.gauge("g", lambda: 2)
+    assert collected["g", ()].instrument.value == 2
     with pytest.raises(AssertionError, match="counter"):
-        registry.gauge(NAME)
+        registry.gauge(NAME, lambda: 2)
     registry.remove(NAME, topic="a")
     registry.remove(NAME, topic="b")
     assert [metric.name for metric in registry.collect()] == ["g"]

@@ -39,9 +39,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """The producer whose transaction records belong to; they count once its commit marker is
-    written.
-    """
+    """The producer of a transaction, whose records count once its commit marker is written."""
 
     producer_id: int
     producer_epoch: int
@@ -61,9 +59,7 @@ class TransactionEnd(NamedTuple):
 
 
 class Answerable(Protocol):
-    """What a `Reply` goes to, exactly once; a request's context is one. State machines do not look
-    into it.
-    """
+    """Where a `Reply` goes, exactly once; a request's context is one. Opaque to state machines."""
 
     def respond(self, message: Any) -> None: ...
 

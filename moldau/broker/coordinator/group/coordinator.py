@@ -38,8 +38,6 @@ from moldau.runtime.slices import LoopSlices
 
 if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
-    from moldau.broker.coordinator.group.core.classic_group import ClassicGroup
-    from moldau.broker.coordinator.group.core.consumer_group import ConsumerGroup
     from moldau.broker.coordinator.ports import RuntimePorts
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.protocol.messages.p16_list_groups import ListedGroup
@@ -71,32 +69,28 @@ class GroupMetrics:
             MANAGER + "NumOffsets",
             lambda: float(sum(state.offsets.count for _, state in self._states())),
         )
-        registry.gauge(MANAGER + "NumGroups", lambda: self._group_count(lambda group: True))
+        count = self._group_count
+        registry.gauge(MANAGER + "NumGroups", count)
         for state in ClassicGroupState:
-            registry.gauge(f"{MANAGER}NumGroups{state.value}", partial(self._in_state, state.value))
+            of_state = partial(count, "classic", state.value)
+            registry.gauge(f"{MANAGER}NumGroups{state.value}", of_state)
         for kind in ("classic", "consumer"):
-            registry.gauge(COORDINATOR + "group-count", partial(self._of_kind, kind), protocol=kind)
+            registry.gauge(COORDINATOR + "group-count", partial(count, kind), protocol=kind)
         for name in CONSUMER_STATES:
             registry.gauge(
                 COORDINATOR + "consumer-group-count",
-                partial(self._in_state, name, "consumer"),
+                partial(count, "consumer", name),
                 state=name.lower(),
             )
 
     def count(self, name: str, amount: int) -> None:
         self._counters[name].value += amount
 
-    def _in_state(self, name: str, kind: str = "classic") -> float:
-        return self._group_count(lambda group: group.kind == kind and group.state_name == name)
-
-    def _of_kind(self, kind: str) -> float:
-        return self._group_count(lambda group: group.kind == kind)
-
-    def _group_count(self, is_counted: Callable[[ClassicGroup | ConsumerGroup], bool]) -> float:
+    def _group_count(self, kind: str | None = None, name: str | None = None) -> float:
         # The copy is atomic: the metrics may be collected in another thread.
         return float(
             sum(
-                is_counted(group)
+                kind in (None, group.kind) and (name is None or group.state_name == name)
                 for _, state in self._states()
                 for group in list(state.groups.values())
             )
@@ -200,9 +194,7 @@ class GroupCoordinator:
         types: frozenset[str],
         done: Callable[[ErrorCode, list[ListedGroup]], None],
     ) -> None:
-        """Give `done` the groups of all partitions led here, each a ListedGroup; or an error while
-        a partition is being loaded or cannot be.
-        """
+        """Give `done` the ListedGroups of all partitions led here, or why one cannot be asked."""
 
         def ended(parts: list[list[ListedGroup] | ErrorCode]) -> None:
             listed: list[ListedGroup] = []

@@ -157,9 +157,7 @@ class TransactionCoordinator:
     def list_transactions(
         self, wanted: Callable[[Transaction], bool], done: Callable[[ListAnswer], None]
     ) -> None:
-        """List the `wanted` ids that are coordinated here; COORDINATOR_LOAD_IN_PROGRESS while a
-        partition is being loaded.
-        """
+        """List the `wanted` ids kept here; COORDINATOR_LOAD_IN_PROGRESS while a partition loads."""
         if self.runtime.is_loading:
             done(ListAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, []))
             return

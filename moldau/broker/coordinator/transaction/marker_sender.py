@@ -108,10 +108,6 @@ class MarkerSender:
             lambda: len(self._leaderless),
         )
 
-    @property
-    def unsent_count(self) -> int:
-        return len(self._leaderless) + sum(len(each.queue) for each in self._destinations.values())
-
     def send(self, coordinator_partition: int, command: SendMarkers) -> None:
         self._route(
             Marker(coordinator_partition, command, partition)

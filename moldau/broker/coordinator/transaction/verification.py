@@ -32,7 +32,7 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderLink
 from moldau.storage.append import BatchProducer
@@ -135,9 +135,6 @@ class TransactionVerifier:
         registry = services.registry
         self._failures = registry.meter(METRIC_PREFIX + "VerificationFailureRate")
         self._times_ms = registry.histogram(METRIC_PREFIX + "VerificationTimeMs")
-
-    def update_verification(self, is_enabled: bool) -> None:
-        self.is_enabled = is_enabled
 
     def verify(
         self,
@@ -333,9 +330,6 @@ def _as_asked(error: ErrorCode, support: Support) -> ErrorCode:
 
 
 def _transaction(asked: _Round) -> AddPartitionsToTxnTransaction:
-    topics: dict[str, list[int]] = {}
-    for topic, partition_index in asked.partitions:
-        topics.setdefault(topic, []).append(partition_index)
     producer_id, producer_epoch = asked.producer
     return AddPartitionsToTxnTransaction(
         transactional_id=asked.transactional_id,
@@ -344,7 +338,7 @@ def _transaction(asked: _Round) -> AddPartitionsToTxnTransaction:
         verify_only=not asked.adds,
         topics=[
             AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-            for topic, indexes in topics.items()
+            for topic, indexes in by_topic(asked.partitions).items()
         ],
     )
 

@@ -28,8 +28,7 @@ from moldau.client.consumer.assignors.assignor import (
     racks_of_members,
 )
 from moldau.client.consumer.assignors.java_hash import PartitionHashSet, in_hash_order
-from moldau.client.records import by_topic
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, by_topic
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")

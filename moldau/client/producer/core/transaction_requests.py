@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from moldau.client.producer.core.transaction_states import Problem, ProducerIdAndEpoch
-from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, by_topic
+from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p24_add_partitions_to_txn as adding
 from moldau.protocol.messages import p28_txn_offset_commit as committing
@@ -24,7 +24,7 @@ from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p25_add_offsets_to_txn import AddOffsetsToTxnRequest
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.schema import AnyRequest
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, by_topic
 
 _E = ErrorCode
 

@@ -51,8 +51,8 @@ class Bench:
 
     @property
     def pid(self) -> int:
-        assert self.worker.child_pid is not None
-        return self.worker.child_pid
+        assert self.worker._child.pid is not None
+        return self.worker._child.pid
 
     async def matching(self, names: list[str]) -> list[int]:
         """The names that match, in as many slices as a busy machine makes of them."""
@@ -73,7 +73,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_a_child_tries_names_as_this_process_would(bench: Bench) -> None:
-    assert bench.worker.child_pid is None
+    assert bench.worker._child.pid is None
     assert await bench.matching(NAMES) == MATCHING
     assert await bench.threads.take(PATTERN, NAMES) == (MATCHING, len(NAMES))
     assert bench.threads.count == 1
@@ -188,7 +188,7 @@ async def test_closed_it_leaves_no_child(bench: Bench) -> None:
     pid = bench.pid
     await bench.worker.close()
     await bench.worker.close()
-    assert bench.worker.child_pid is None
+    assert bench.worker._child.pid is None
     assert not _is_running(pid)
 
 

@@ -426,7 +426,11 @@ def test_loading_is_measured() -> None:
     registry = loading.broker.registry
 
     def count(state: str) -> float:
-        return registry.gauge(f"{prefix}num-partitions", state=state).value
+        return next(
+            each.instrument.value
+            for each in registry.collect()
+            if (each.name, each.labels) == (f"{prefix}num-partitions", (("state", state),))
+        )
 
     assert (count("active"), count("loading"), count("failed")) == (1, 1, 0)
     assert registry.histogram(f"{prefix}partition-load-time-ms").count == 1

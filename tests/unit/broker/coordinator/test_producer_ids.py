@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from moldau.broker.coordinator.producer_ids import (
-    ProducerIdBlock,
     ProducerIds,
     ProducerIdSource,
     ProducerIdsUnavailable,
@@ -24,20 +23,20 @@ class Controller:
         self.is_available = True
         self.call_count = 0
 
-    async def allocate_block(self) -> ProducerIdBlock:
+    async def allocate_block(self) -> range:
         self.call_count += 1
         await asyncio.sleep(0)
         if not self.is_available:
             raise ProducerIdsUnavailable("nobody there")
         self.next_id += 2
-        return ProducerIdBlock(self.next_id - 2, 2)
+        return range(self.next_id - 2, self.next_id)
 
 
 class Source:
     def __init__(self) -> None:
         self.controller = Controller()
         self.tasks: list[asyncio.Task[None]] = []
-        self.producer_ids = ProducerIds(self.controller)
+        self.producer_ids = ProducerIds(self.controller.allocate_block)
         self.source = ProducerIdSource(self.producer_ids, self._start)
         self.used: list[int] = []
 

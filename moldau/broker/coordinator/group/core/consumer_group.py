@@ -133,11 +133,6 @@ class ConsumerGroup:
         """Every topic that members are subscribed to, by name or by expression."""
         return self._topic_counts.keys()
 
-    @property
-    def last_resolution(self) -> ResolvedRegularExpression | None:
-        """One resolved expression: all of a group's are resolved at once."""
-        return next(iter(self.resolved.values()), None)
-
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
         member_id = self.static_members.get(instance_id)
         return None if member_id is None else self.members[member_id]
@@ -220,9 +215,7 @@ class ConsumerGroup:
     def subscribed_without(
         self, removed: Iterable[ConsumerGroupMember], added: ConsumerGroupMember | None = None
     ) -> set[str]:
-        """The subscribed topics as if some members had left, and one had come; expressions as
-        resolved so far.
-        """
+        """Subscribed topics had some members left and one come; expressions as resolved so far."""
         names: Counter[str] = Counter()
         regexes: Counter[str] = Counter()
         for member in removed:

@@ -169,9 +169,7 @@ def _either(value: str | None, otherwise: str | None) -> str | None:
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the request is complete, as after an answer that may be lost; then the answer is
-    complete too.
-    """
+    """Whether the request is complete, as after a lost answer; then the answer is complete too."""
     return request.member_epoch == JOIN_EPOCH or (
         request.rebalance_timeout_ms != -1
         and (

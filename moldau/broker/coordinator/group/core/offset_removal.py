@@ -166,9 +166,7 @@ class OffsetRemoval:
         return now_ms - base_ms >= self._settings.offsets_retention_ms
 
     def topics_deleted(self, topics: frozenset[str], end_offset: int) -> CoordinatorResult:
-        """Remove all offsets of deleted topics, in as many portions as that takes; the log ends at
-        `end_offset` now.
-        """
+        """Remove all offsets of deleted topics, in portions; the log ends at `end_offset` now."""
         self._deleted += [_Deleted(key, end_offset) for key in self._offsets.partitions_of(topics)]
         return self._remove_deleted()
 
@@ -206,9 +204,7 @@ class OffsetRemoval:
     def _deleted_again(self) -> list[SetTimer | CancelTimer]:
         return [SetTimer(DELETED_TOPICS, RETRY_MS)] if self._deleted else []
 
-    def next_tombstones(
-        self, group_id: str, max_count: int = MAX_RECORDS_AT_ONCE
-    ) -> list[CoordinatorRecord]:
+    def next_tombstones(self, group_id: str, max_count: int) -> list[CoordinatorRecord]:
         """The next portion of tombstones for all offsets of a group; none when there are none."""
         portion = Portion(CONSUMER_OFFSETS, max_count)
         for topic, partitions in self._offsets.topics(group_id).items():

@@ -145,9 +145,7 @@ class PreparedCommit(Generic[CommitResponse]):
 def prepare_commit(
     request: OffsetCommitRequest, limits: CommitLimits, now_ms: float
 ) -> Steps[PreparedCommit[OffsetCommitResponse]]:
-    """Prepare an OffsetCommit whose topics have names and, if known, ids; a step for each
-    partition.
-    """
+    """Prepare an OffsetCommit whose topics have names and, if known, ids; a step per partition."""
     expire_timestamp_ms = NO_EXPIRY
     if request.retention_time_ms >= 0:
         expire_timestamp_ms = int(now_ms) + request.retention_time_ms

@@ -41,9 +41,7 @@ class PartitionKey(NamedTuple):
 
 
 class _Transaction(NamedTuple):
-    """The offsets of an open transaction, and a set of its producer alone, which all its partitions
-    share.
-    """
+    """The offsets of an open transaction, and a set of its producer that its partitions share."""
 
     producer: frozenset[int]
     offsets: dict[PartitionKey, StoredOffset]
@@ -89,9 +87,7 @@ class OffsetStore:
         return [key for key in self._open if key.group_id == group_id]
 
     def newest_log_offset(self, key: PartitionKey) -> int:
-        """The log offset of the newest offset for a partition, open transactions included; -1 for
-        none.
-        """
+        """The log offset of a partition's newest offset, also of open transactions; -1 for none."""
         stored = [
             self._pending[producer_id].offsets[key] for producer_id in self._open.get(key, ())
         ]

@@ -102,7 +102,7 @@ class RegularExpressions:
                 wanted.add(after)
         if not wanted or group.group_id in self._running:
             return Plan(change, records, None)
-        last = group.last_resolution
+        last = next(iter(group.resolved.values()), None)  # all of a group's are resolved at once
         if last is not None:
             age_ms = now_ms - last.timestamp_ms
             if 0 <= age_ms < MIN_REFRESH_INTERVAL_MS:

@@ -97,9 +97,7 @@ class InitProducerId(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """The pairs of a producer that came back, before and after. If it asks again with the first
-    one, the answer was lost.
-    """
+    """The pairs of a producer that came back. It asks with `before` again after a lost answer."""
 
     before: ProducerIdAndEpoch
     after: ProducerIdAndEpoch

@@ -49,9 +49,7 @@ from moldau.protocol.types import TopicPartition
 
 
 class InitProducerIdAnswer(NamedTuple):
-    """The producer's pair, and the pair of a transaction that was kept for it, as the partitions'
-    logs have it.
-    """
+    """The producer's pair, and that of a transaction kept for it, as partitions' logs have it."""
 
     error: ErrorCode
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -271,9 +269,7 @@ class TransactionState:
         *,
         client_version: int,
     ) -> CoordinatorResult:
-        """Answer an error, or NONE, by partition. `client_version` is 2 for AddPartitionsToTxn v4
-        and later.
-        """
+        """Answer an error, or NONE, by partition. `client_version` is 2 from request v4 on."""
         failed = partial(dict.fromkeys, added)
 
         if not transactional_id:
@@ -362,9 +358,7 @@ class TransactionState:
     def markers_written(
         self, sent: SendMarkers, written: Iterable[TopicPartition], now_ms: float
     ) -> CoordinatorResult:
-        """The partitions' leaders have committed the markers that `sent` (the very object) asked
-        for, or the partitions are gone.
-        """
+        """The markers of `sent` (the very object) are committed, or the partitions are gone."""
         if self._sending.get(sent.transactional_id) is not sent or not sent.written(written):
             return CoordinatorResult()
         return self._complete(sent, now_ms)
@@ -560,9 +554,7 @@ class TransactionState:
         records: list[CoordinatorRecord] | None = None,
         failed: Callable[[ErrorCode], CoordinatorResult] | None = None,
     ) -> CoordinatorResult:
-        """Do `then` as soon as everything is committed, however long that takes; `failed` if the
-        records could not be appended.
-        """
+        """Do `then` once all is committed, however late; `failed` if the append failed."""
 
         def after(error: ErrorCode, now_ms: float) -> CoordinatorResult:
             if error is ErrorCode.NONE:

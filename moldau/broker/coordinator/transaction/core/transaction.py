@@ -29,7 +29,7 @@ from moldau.protocol.coordinator_records.transactions import (
 )
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from moldau.protocol.types import TopicPartition
+from moldau.protocol.types import TopicPartition, by_topic
 
 
 class TransactionStatus(IntEnum):
@@ -196,9 +196,7 @@ class Transaction:
         return self.timeout_ms == NO_TIMEOUT_MS
 
     def is_timed_out(self, now_ms: float, open_ms: float) -> bool:
-        """Whether the open transaction, seen open for `open_ms` by a clock that is never set, has
-        exceeded its timeout.
-        """
+        """Whether the transaction, open for `open_ms` by a clock that is never set, is overdue."""
         return (
             self.status is TransactionStatus.ONGOING
             and not self.is_two_phase
@@ -353,11 +351,9 @@ def record_key(transactional_id: str) -> TransactionLogKey:
 
 
 def record_value(transaction: Transaction, version: int) -> TransactionLogValue:
-    by_topic: dict[str, list[int]] = {}
-    for topic, index in sorted(transaction.partitions):
-        by_topic.setdefault(topic, []).append(index)
     schemas = [
-        PartitionsSchema(topic=topic, partition_ids=indexes) for topic, indexes in by_topic.items()
+        PartitionsSchema(topic=topic, partition_ids=indexes)
+        for topic, indexes in by_topic(sorted(transaction.partitions)).items()
     ]
     value = TransactionLogValue(
         producer_id=transaction.producer_id,

@@ -129,6 +129,7 @@ class Sender:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.timers = TimerWheel(self.clock)
+        self.registry = Registry(self.clock.monotonic_ms)
         self.image = MetadataImage.EMPTY
         self.coordinator_epochs = {0: 9}
         self.here: list[tuple[WriteTxnMarkersRequest, Callable[[Any], None]]] = []
@@ -145,7 +146,7 @@ class Sender:
                 start=self._start,
                 timers=self.timers,
                 clock=self.clock,
-                registry=Registry(self.clock.monotonic_ms),
+                registry=self.registry,
                 network=None,
                 node_config={"request.timeout.ms": 1_000},
             ),
@@ -346,7 +347,8 @@ async def test_markers_wait_until_their_partition_has_a_leader(sender: Sender) -
     one = command(P1)
     await sender.send(one)
     await sender.retry()
-    assert sender.sender.unsent_count == 1
+    [waiting] = sender.registry.collect()
+    assert waiting.instrument.value == 1
     assert sender.there() == []
     sender.lead(P1, THIRD)
     await sender.turn()

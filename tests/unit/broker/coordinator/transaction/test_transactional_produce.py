@@ -390,7 +390,7 @@ async def test_a_partition_led_elsewhere_is_not_asked_about(
 async def test_verification_can_be_switched_off_where_it_only_verifies(
     broker: DataPath, coordinator: ScriptedCoordinator
 ) -> None:
-    broker.services.transaction_verifier.update_verification(False)
+    broker.services.transaction_verifier.is_enabled = False
     assert errors(send(broker, transactional(), api_version=11)) == [ErrorCode.NONE]
     assert not coordinator.asked
     assert end(broker, producer_epoch=4, version=0) is ErrorCode.NONE
