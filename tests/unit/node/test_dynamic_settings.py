@@ -33,13 +33,20 @@ class ToldCleaner:
         self.settings = settings
 
 
+class ToldFetchers(list[int]):
+    """Stands for the fetchers of the replicas: how many there shall be."""
+
+    def resize(self, num_replica_fetchers: int) -> None:
+        self.append(num_replica_fetchers)
+
+
 class Told:
     """Stands for every part; remembers the newest value of each."""
 
     def __init__(self) -> None:
         self.max_connections = -1
         self.expiration_ms = -1
-        self.fetchers: list[int] = []
+        self.fetchers = ToldFetchers()
         self.is_enabled = True
         self.cleaner = ToldCleaner()
 
@@ -48,9 +55,6 @@ class Told:
 
     def update_producer_expiration(self, expiration_ms: int) -> None:
         self.expiration_ms = expiration_ms
-
-    def update_settings(self, values: Any) -> None:
-        self.fetchers.append(values["num.replica.fetchers"])
 
 
 class Rig:

@@ -201,8 +201,8 @@ class Node:
 
     @property
     def directory_id(self) -> UUID:
-        directory_id: UUID = self.changes.get("directory_id", UUID(int=0x1000 + self.node_id))
-        return directory_id
+        local: ReplicaKey | None = self.changes.get("local")
+        return local.directory_id if local else UUID(int=0x1000 + self.node_id)
 
     def format(self, voters: VoterSet) -> None:
         write_bootstrap(self.filesystem, DIRECTORY, [(TopicRecord(name="b"), 0)], voters, now_ms=5)

@@ -301,7 +301,7 @@ async def test_a_wiped_disk_is_another_voter() -> None:
         await quorum.converged("a")
         old = next(node for node in quorum.nodes.values() if node is not leader)
         await old.stop()
-        wiped = quorum.add(old.node_id, directory_id=UUID(int=0xFEED))
+        wiped = quorum.add(old.node_id, local=ReplicaKey(old.node_id, UUID(int=0xFEED)))
         await wiped.start()
         await quorum.converged("a")
         assert ReplicaKey(wiped.node_id, wiped.directory_id) in [

@@ -220,9 +220,7 @@ async def test_an_install_cut_short_is_finished_by_a_real_start() -> None:
     assert len(during) > 10
     for point in during:
         filesystem = SimulatedFilesystem(point.image.after_kill())
-        log: QuorumLog = await open_log(
-            filesystem, node_id=2, directory_id=ReplicaKey(2).directory_id, retention_bytes=1
-        )
+        log: QuorumLog = await open_log(filesystem, local=ReplicaKey(2), retention_bytes=1)
         assert log.log_end_offset >= 30
         assert not filesystem.exists(f"{DIRECTORY}/__cluster_metadata-0/snapshot-install")
         assert len(committed) > 40
