@@ -26,7 +26,7 @@ NO_VOTERS: Final = VoterSet()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogSettings(QuorumSettings):
-    """The quorum's settings, and where the log is and how much of it is kept (milliseconds).
+    """The quorum's settings, and where the log is and how much of it is kept.
 
     `static_voters` are those of `controller.quorum.voters`, at level 0 and without directory ids;
     empty in a quorum whose voters are in its log. `retention_bytes` and `retention_ms` bound old

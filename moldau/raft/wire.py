@@ -349,16 +349,15 @@ def _encode_fetch_response(
         error_code=response.error,
         high_watermark=response.high_watermark,
         log_start_offset=response.log_start_offset,
+        current_leader=_leader_of(response, fetch.LeaderIdAndEpoch),
         records=response.records,
     )
-    if version >= FETCH_MIN_VERSION:  # these three are not ignorable
-        answer.current_leader = _leader_of(response, fetch.LeaderIdAndEpoch)
-        if response.diverging is not None:
-            answer.diverging_epoch = fetch.EpochEndOffset(
-                epoch=response.diverging.leader_epoch, end_offset=response.diverging.end_offset
-            )
-        if response.snapshot_id is not None:
-            answer.snapshot_id = _snapshot(response.snapshot_id, fetch.SnapshotId)
+    if response.diverging is not None:
+        answer.diverging_epoch = fetch.EpochEndOffset(
+            epoch=response.diverging.leader_epoch, end_offset=response.diverging.end_offset
+        )
+    if response.snapshot_id is not None:
+        answer.snapshot_id = _snapshot(response.snapshot_id, fetch.SnapshotId)
     topic = fetch.FetchableTopicResponse(
         topic=METADATA_TOPIC_NAME, topic_id=METADATA_TOPIC_ID, partitions=[answer]
     )

@@ -68,10 +68,10 @@ def test_a_good_batch_passes_and_is_summed_up(codec: Codec) -> None:
 
 
 def test_log_append_time_is_for_brokers() -> None:
-    batch = encode_batch([Record(0, time, None, b"") for time in (5, 9, 7)], base_offset=20)
-    header = read_batch_header(batch)
-    patch_log_append_time(batch, 0, header, 1_000)
-    validate_records(batch, 0, header, from_client=False)
+    batch = encode_batch([Record(0, time, None, b"") for time in (5, 9, 7)])
+    patch_log_append_time(batch, 0, read_batch_header(batch), 1_000)
+    validate_records(batch, 0, read_batch_header(batch), from_client=False)
+    assert refusal(batch).reason is Reason.BAD_TIMESTAMP
 
 
 @pytest.mark.parametrize(

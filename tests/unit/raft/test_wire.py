@@ -12,16 +12,22 @@ from uuid import UUID
 import pytest
 
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
-from moldau.protocol.messages.p01_fetch import FetchRequest, FetchResponse
+from moldau.protocol.messages.p01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from moldau.protocol.messages.p18_api_versions import ApiVersionsResponse, SupportedFeatureKey
 from moldau.protocol.messages.p52_vote import VoteRequest, VoteResponse
 from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
-from moldau.protocol.types import ZERO_UUID
+from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.raft import VoterDescription, VoterEndpoint
 from moldau.raft.core import messages as core
 from moldau.raft.core.values import EpochEnd, ReplicaKey, SnapshotId
 from moldau.raft.wire import (
+    FETCH_MIN_VERSION,
     PreVoteUnsupported,
     Refused,
     decode_request,
@@ -113,14 +119,6 @@ def test_responses_are_kafkas_bytes_and_back(name: str, version: int) -> None:
         assert getattr(back, field) == expected, field
 
 
-def test_fetches_of_every_advertised_version_are_answered() -> None:
-    response = RESPONSES["FetchResponse"]
-    for version in range(FetchResponse.MIN_VERSION, 12):
-        data = encode_response(response, version, LISTENER).to_bytes(version)
-        message, _ = FetchResponse.decode(data, version)
-        assert message.responses[0].partitions[0].high_watermark == 40
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -189,6 +187,16 @@ def test_impossible_fetches_are_refused_at_the_partition() -> None:
         message, _ = FetchRequest.decode(GOLDEN["FetchRequest", version], version)
         message.topics[0].topic_id, message.topics[0].topic = UUID(int=9), "orders"
         assert refused_code(message, version).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_fetches_without_the_epoch_of_the_last_record_are_refused_in_their_version() -> None:
+    partition = FetchPartition(current_leader_epoch=7, fetch_offset=42)
+    topic = FetchTopic(topic=METADATA_TOPIC_NAME, partitions=[partition])
+    for version in range(FetchRequest.MIN_VERSION, FETCH_MIN_VERSION):
+        data = FetchRequest(replica_id=TWO.node_id, topics=[topic]).to_bytes(version)
+        message, _ = FetchRequest.decode(data, version)
+        answer = refused_code(message, version)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_snapshots_of_other_partitions_are_unknown() -> None:
