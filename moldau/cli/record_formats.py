@@ -255,19 +255,17 @@ def text_formatter(
 
 
 def _field_maker(name: str, null_marker: bytes) -> Formatter:
-    def shown(given: bytes | None) -> bytes:
-        return null_marker if given is None else given
-
     makers: dict[str, Formatter] = {
         "topic": lambda record: record.topic.encode(),
         "partition": lambda record: b"%d" % record.partition,
         "offset": lambda record: b"%d" % record.offset,
         "timestamp": lambda record: b"%d" % record.timestamp_ms,
         "headers": lambda record: b",".join(
-            b"%b:%b" % (name.encode(), shown(value)) for name, value in record.headers
+            b"%b:%b" % (name.encode(), null_marker if value is None else value)
+            for name, value in record.headers
         ),
-        "key": lambda record: shown(record.key),
-        "value": lambda record: shown(record.value),
+        "key": lambda record: null_marker if record.key is None else record.key,
+        "value": lambda record: null_marker if record.value is None else record.value,
     }
     return makers[name]
 

@@ -1,6 +1,6 @@
 """What each job does with Spark, and the way from a job's name to the function that starts it.
 
-Must not be imported to check a file: it needs Spark.
+Must be importable without PySpark: `moldau pipeline check` imports it.
 """
 
 from __future__ import annotations
