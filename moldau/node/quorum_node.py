@@ -45,7 +45,7 @@ from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
-from moldau.runtime.loop_thread import LoopThread, call_on
+from moldau.runtime.loop_thread import LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
@@ -408,8 +408,11 @@ class QuorumNode:
 
     async def peer_problems(self) -> dict[str, str]:
         """Why the others of the quorum do not answer well, by `host:port`."""
+        return await self._thread.run(self._peer_problems())
+
+    async def _peer_problems(self) -> dict[str, str]:
         assert self._peers is not None, "started"
-        return await call_on(self._thread.loop, self._peers.problems)
+        return self._peers.problems()
 
     # -- stop ------------------------------------------------------------------------------------
 

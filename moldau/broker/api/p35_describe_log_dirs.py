@@ -44,6 +44,7 @@ async def answer(
             if wanted is not None and index not in wanted.get(name, ()):
                 continue
             topic = topics.setdefault(name, DescribeLogDirsTopic(name=name))
+            # Replicas are never moved between directories here, so none lags behind.
             topic.partitions.append(
                 DescribeLogDirsPartition(partition_index=index, partition_size=log.size_bytes)
             )

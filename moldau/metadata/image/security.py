@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.metadata.image.overlay import MappingDelta
@@ -29,6 +30,9 @@ class AccessControlEntry(NamedTuple):
     permission_type: int
 
 
+_entry_values: Final = attrgetter(*AccessControlEntry._fields)
+
+
 @dataclass(frozen=True, slots=True)
 class AclsImage:
     """Rules by their id."""
@@ -47,8 +51,7 @@ class AclsDelta(MappingDelta[UUID, AccessControlEntry, AclsImage]):
     __slots__ = ()
 
     def replay_access_control_entry(self, record: kinds.AccessControlEntryRecord) -> None:
-        fields = AccessControlEntry._fields
-        self.changes[record.id] = AccessControlEntry(*(getattr(record, name) for name in fields))
+        self.changes[record.id] = AccessControlEntry._make(_entry_values(record))
 
     def replay_remove_access_control_entry(
         self, record: kinds.RemoveAccessControlEntryRecord

@@ -471,6 +471,15 @@ async def test_a_start_that_is_called_off_leaves_nothing_running(directory: Path
     await again.stop()
 
 
+async def test_a_node_that_has_ended_answers_no_question_about_its_peers(directory: Path) -> None:
+    node = make_node(directory)
+    await node.start()
+    assert await node.peer_problems() == {}
+    await node.stop()
+    with pytest.raises(LoopBusy):
+        await node.peer_problems()
+
+
 async def test_faults_on_the_thread_reach_the_node(directory: Path) -> None:
     faults: list[dict[str, Any]] = []
     node = QuorumNode(

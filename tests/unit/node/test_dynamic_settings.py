@@ -33,11 +33,14 @@ class ToldCleaner:
         self.settings = settings
 
 
-class ToldFetchers(list[int]):
-    """Stands for the fetchers of the replicas: how many there shall be."""
+class ToldFetchers:
+    """Stands for the replica fetchers; remembers every number of them."""
 
-    def resize(self, num_replica_fetchers: int) -> None:
-        self.append(num_replica_fetchers)
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def resize(self, count: int) -> None:
+        self.counts.append(count)
 
 
 class Told:
@@ -87,7 +90,7 @@ def test_a_value_comes_and_goes(resource: str) -> None:
     settings = rig.told.cleaner.settings
     assert (settings.thread_count, settings.backoff_ms) == (3, 77)
     rig.configure("num.replica.fetchers", None, resource=resource)
-    assert rig.told.fetchers == [8, 8, 8, 8, 8, 8, 8, 2]
+    assert rig.told.fetchers.counts == [8, 8, 8, 8, 8, 8, 8, 2]
 
 
 def test_the_brokers_own_value_wins_over_the_clusters() -> None:
@@ -95,10 +98,10 @@ def test_the_brokers_own_value_wins_over_the_clusters() -> None:
     rig.configure("num.replica.fetchers", "3")
     rig.configure("num.replica.fetchers", "5", resource="1")
     rig.configure("num.replica.fetchers", "4")
-    assert rig.told.fetchers == [3, 5, 5]
+    assert rig.told.fetchers.counts == [3, 5, 5]
 
 
 def test_other_brokers_settings_are_nothing_to_this_one() -> None:
     rig = Rig()
     rig.configure("num.replica.fetchers", "9", resource="2")
-    assert rig.told.fetchers == []
+    assert rig.told.fetchers.counts == []
