@@ -23,7 +23,7 @@ test: setup lint ## For people, about ten minutes on two cores: lint, types, imp
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not thorough" $(PYTEST_ARGS)
 
 test-all: setup lint ## What continuous integration runs: `make test`, and simulations, soaks, all clients and Spark for half an hour
-	MOLDAU_SIM_SECONDS=40 MOLDAU_CLUSTER_SIM_SECONDS=30 MOLDAU_REPLICATION_SIM_SECONDS=40 MOLDAU_TRANSACTION_SIM_SECONDS=40 \
+	MOLDAU_SIM_SECONDS=30 MOLDAU_CLUSTER_SIM_SECONDS=25 MOLDAU_REPLICATION_SIM_SECONDS=30 MOLDAU_TRANSACTION_SIM_SECONDS=30 \
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
 
 slow: setup ## Only what `make test-all` leaves out for its minutes, most of it with Spark

@@ -1,6 +1,6 @@
 """The quorum keeps its promises in every seed that fits into the time box.
 
-`MOLDAU_SIM_SECONDS` is the box (10 by default, 40 in `make test-all`), `MOLDAU_SIM_FIRST_SEED`
+`MOLDAU_SIM_SECONDS` is the box (10 by default, 30 in `make test-all`), `MOLDAU_SIM_FIRST_SEED`
 where it begins (0).
 """
 

@@ -69,8 +69,8 @@ GROUPS: Final[dict[str, Group]] = {
     "lonely": Group(None, TOPICS[4:]),
 }
 WATERMARK_S: Final = 20.0
-#: Until every partition has an owner again. A client may get stuck in librdkafka as late as now, for
-#: STUCK_S, and joins its group again afterwards.
+#: Until every partition has an owner again. A client may get stuck in librdkafka as late as now,
+#: for STUCK_S, and joins its group again afterwards.
 OWNERS_S: Final = STUCK_S + 60.0
 READ_S: Final = 0.5
 LOOK_S: Final = 0.5
