@@ -11,6 +11,7 @@ otherwise.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import pickle
 import sys
 import threading
@@ -63,6 +64,7 @@ DIRECTORY_COUNT: Final = 2
 TOPIC_CONFIG: Final = {"segment.bytes": "1048576", "retention.ms": "-1"}
 FOUR_BROKERS: Final = (*BROKER_IDS, 4)
 SETTLE_DEADLINE_S: Final = 240.0
+STUCK_AFTER_S: Final = 900.0
 LOOK_S: Final = 0.5
 TRACED_CASES: Final = 3
 EXPECTED: Final = ("committed", "aborted", "visible", "polled", "offset commits", "offset reads")
@@ -261,6 +263,8 @@ def main() -> int:
         print(f"cannot run here: {reason}", file=sys.stderr)
         return 2
     only = chosen_faults(parser, options, faults)
+    # A client library that does not return shows where, and the run ends.
+    faulthandler.dump_traceback_later(options.minutes * 60 + STUCK_AFTER_S, exit=True)
     with fault_run(options) as (directory, seed, say):
         outcome = soak(
             directory,
