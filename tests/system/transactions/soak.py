@@ -64,6 +64,7 @@ DIRECTORY_COUNT: Final = 2
 TOPIC_CONFIG: Final = {"segment.bytes": "1048576", "retention.ms": "-1"}
 FOUR_BROKERS: Final = (*BROKER_IDS, 4)
 SETTLE_DEADLINE_S: Final = 240.0
+#: Start, settling and reading take less beyond the minutes of faults.
 STUCK_AFTER_S: Final = 900.0
 LOOK_S: Final = 0.5
 TRACED_CASES: Final = 3
