@@ -102,13 +102,13 @@ class Gun:
 
 
 def _is_in_product(frame: FrameType | None) -> bool:
-    """Not in a callback of a weak reference or of the garbage collector: Python drops what either
-    raises, Ctrl-C too.
+    """Not in `__del__`, nor in a callback of a weak reference or of the garbage collector: Python
+    drops what they raise, Ctrl-C too.
     """
     dropping = {getattr(each, "__code__", None) for each in gc.callbacks}
     files = set()
     while frame is not None:
-        if frame.f_code in dropping:
+        if frame.f_code in dropping or frame.f_code.co_name == "__del__":
             return False
         files.add(frame.f_code.co_filename)
         frame = frame.f_back
