@@ -126,10 +126,10 @@ class InternalTopics:
                 creatable.replication_factor,
             )
         elif error is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            problem = f"{error.name}: {why}"
+            reason = f"{error.name}: {why}"
             if error is ErrorCode.INVALID_REPLICATION_FACTOR:
-                problem += f" ({_TOPICS[topic][1]}={creatable.replication_factor})"
-            self._say(topic, problem)
+                reason += f" ({_TOPICS[topic][1]}={creatable.replication_factor})"
+            self._say(topic, reason)
 
     def _say(self, topic: str, problem: str) -> None:
         """Log a reason once, and again after a while: clients cause it several times a second."""

@@ -184,7 +184,7 @@ class Producer:
             if self._loop is not None:
                 if transactions is not None and self._is_transactional:
                     await transactions.close(limit_ms)
-                await self.unless_hopeless(self._flush_within(timeout_ms))
+                await self._unless_hopeless(self._flush_within(timeout_ms))
                 if transactions is not None and not self._is_transactional:
                     await transactions.close(limit_ms)
         finally:
@@ -202,7 +202,7 @@ class Producer:
             return False
         return True
 
-    async def unless_hopeless(self, waiting: Coroutine[object, object, object]) -> None:
+    async def _unless_hopeless(self, waiting: Coroutine[object, object, object]) -> None:
         """Wait for what comes before the end; all records fail when no broker can be reached."""
         giving_up = asyncio.create_task(self._give_up_unless_reached())
         try:

@@ -278,8 +278,12 @@ async def admin_outlasts(caplog: pytest.LogCaptureFixture, admin: Admin, cluster
     async with admin:
         calling = asyncio.ensure_future(admin.list_topics())
         await warned(caplog, "connection refused")
-        for _ in range(3):
-            await asyncio.sleep(0.02)  # some more tries
+        [address] = admin._client._connections._failures
+
+        async def has_tried_again() -> bool:
+            return calling.done() or admin._client._connections._failures[address][0] > 2
+
+        await wait_until_async(has_tried_again, what="another try", deadline_s=20)
         assert not calling.done()
         await cluster.start_node(0)
         assert await ends(calling, "list_topics") == ["t"]
@@ -338,11 +342,11 @@ async def test_closing_after_a_cancelled_send(caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize("settings", [{}, {"transactional_id": "id"}, {"acks": "1"}])
-async def test_closing_without_records(settings: dict[str, Any]):
+async def test_closing_without_records(settings: dict[str, Any], caplog: pytest.LogCaptureFixture):
     async with Producer(NOBODY, **settings) as producer:
         if "transactional_id" in settings:
             beginning = asyncio.ensure_future(producer.init_transactions())
-            await asyncio.sleep(0.05)
+            await warned(caplog, WHY)
             await ends(producer.close(), "close")
             with pytest.raises(KafkaError):
                 await ends(beginning, "init_transactions")
