@@ -10,8 +10,10 @@ partitions that a group has committed offsets for need not.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import sys
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -65,6 +67,8 @@ TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many mil
 
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 DEFAULT_TIMEOUT_MS = 15_000
+QUIET_S = 1.2
+"""A command that cannot reach its cluster has failed by then, or waits for what does not answer."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 Properties = Annotated[
     list[str] | None,
@@ -125,6 +129,10 @@ class ClusterAccess:
         that cannot be used status 2.
         """
         config = self.config()
+        # The error that ends the command says all that a warning just before it would say.
+        quiet_until_s = time.monotonic() + QUIET_S
+        heard = logging.getLogger("moldau.client.cluster")
+        heard.addFilter(lambda _: time.monotonic() >= quiet_until_s)
 
         async def run() -> Result:
             async with Admin(config=config) as admin:

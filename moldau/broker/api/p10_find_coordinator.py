@@ -91,7 +91,7 @@ def _coordinator(
     topic = image.topics.topics_by_name.get(kind.topic)
     if topic is None:
         services.internal_topics.ensure(kind.topic)
-        message = f"{kind.topic} is being created"
+        message = services.internal_topics.problem(kind.topic)
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     registration = topic.partitions.get(partition_for(key, len(topic.partitions)))
     leader_id = NO_NODE if registration is None else registration.leader

@@ -98,6 +98,11 @@ class InternalTopics:
         self._under_way.add(topic)
         self._start(self._create(creatable))
 
+    def problem(self, topic: str) -> str:
+        """Why a missing topic is not there yet."""
+        said, _ = self._said.get(topic, ("", 0.0))
+        return f"{topic} cannot be created: {said}" if said else f"{topic} is being created"
+
     async def _create(self, creatable: CreatableTopic) -> None:
         topic = creatable.name
         request = CreateTopicsRequest(topics=[creatable], timeout_ms=CREATE_TIMEOUT_MS)
@@ -113,6 +118,7 @@ class InternalTopics:
             self._under_way.discard(topic)
             self._not_before_ms[topic] = self._clock.monotonic_ms() + RETRY_AFTER_MS
         if error is ErrorCode.NONE:
+            self._said.pop(topic, None)
             logger.info(
                 "%s: created with %d partitions, %d replicas each",
                 topic,
@@ -120,7 +126,10 @@ class InternalTopics:
                 creatable.replication_factor,
             )
         elif error is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            self._say(topic, f"{error.name}: {why}")
+            reason = f"{error.name}: {why}"
+            if error is ErrorCode.INVALID_REPLICATION_FACTOR:
+                reason += f" ({_TOPICS[topic][1]}={creatable.replication_factor})"
+            self._say(topic, reason)
 
     def _say(self, topic: str, problem: str) -> None:
         """Log a reason once, and again after a while: clients cause it several times a second."""

@@ -26,6 +26,10 @@ from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
 class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCalls, SecurityCalls):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 
+    While no broker was ever reached, calls fail with `NoBrokerAvailable` after about a second where
+    every address refuses, and with `RequestTimeout` after `request.timeout.ms` where none answers;
+    with `retries` among the settings they go on until `default.api.timeout.ms` is over.
+
     Args:
         bootstrap_servers: `HOST:PORT,…` or a list of these.
         config: a whole configuration, or a mapping of dotted keys; keyword settings win over it.
@@ -45,6 +49,7 @@ class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCal
     ) -> None:
         resolved = AdminConfig.resolve(bootstrap_servers, config, settings)
         self._client = ClusterClient(resolved)
+        self._client.gives_up_early = "retries" not in resolved.given
         self._coordinators = Coordinators(self._client)
 
     async def close(self) -> None:

@@ -11,13 +11,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
 
-from moldau.client.cluster.connections import Address, Connections, Purpose
+from moldau.client.cluster.connections import Connections, Purpose
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import Broker, MetadataCache
 from moldau.client.cluster.metadata_updates import MetadataUpdates, metadata_request
+from moldau.client.cluster.reachability import Address, RecurringWarning, addresses_text
 from moldau.client.cluster.security import security_of
 from moldau.client.config.client import ClientConfig, parse_address
 from moldau.client.errors import (
@@ -43,6 +44,13 @@ Result = TypeVar("Result")
 #: The lowest and the highest version that can say what a request says.
 Versions = tuple[int, int]
 
+PATIENCE_MS: Final = 1_500.0
+"""After how long without a connection the next node is asked; the attempt goes on."""
+GIVE_UP_MS: Final = 1_000.0
+"""How long to try again where every address refuses: it may be a cluster that starts."""
+MISSING_MS: Final = 2_000.0
+"""How long a coordinator may be missing without a warning: its topic may be being created."""
+
 
 class EndpointType(IntEnum):
     """Which nodes' addresses DescribeCluster asks for (KIP-919)."""
@@ -65,10 +73,18 @@ class ClusterClient:
         self.metadata: MetadataCache = MetadataCache()
         self._bootstrap = [parse_address(server) for server in config.addresses]
         security = security_of(config, self.clock, self.random)
-        self._connections = Connections(config, self.clock, self.random, security, self._lost)
+        failing = RecurringWarning(self.clock)
+        self._connections = Connections(
+            config, self.clock, self.random, security, self._lost, failing
+        )
+        #: Whether `retry` ends soon while no broker has ever been reached.
+        self.gives_up_early: bool = False
+        self._unreachable = RecurringWarning(self.clock)
+        self.missing_coordinator = RecurringWarning(self.clock, after_ms=MISSING_MS)
         self.updates: MetadataUpdates = MetadataUpdates(
             config, self.metadata, self.ask_any, self.clock, self.random, allow_auto_topic_creation
         )
+        self.updates.trouble = self.trouble
 
     async def close(self) -> None:
         """Close every connection; calls under way fail with ClientClosed (idempotent)."""
@@ -109,6 +125,18 @@ class ClusterClient:
     async def any_connection(self) -> Connection:
         """A connection to the first broker that can be reached. Raises as `connection`."""
         return await self._first(lambda address: self._connections.connect(address, "data"))
+
+    async def reach(self, what: str, limit_ms: float) -> None:
+        """Connect to some broker, unless one was reached before; for about a second where every
+        address refuses. Raises: NoBrokerAvailable, RequestTimeout; and as `any_connection`.
+        """
+        if not self._connections.was_reached:
+            began_ms = self.clock.monotonic_ms()
+            await self._retried(self.any_connection, what, began_ms, limit_ms, gives_up=True)
+
+    def trouble(self) -> str:
+        """What keeps requests waiting, as far as that is known; else empty."""
+        return self.missing_coordinator.text or self._connections.trouble()
 
     def throttled(
         self, node_id: int, throttle_time_ms: float, purpose: Purpose | None = None
@@ -257,10 +285,23 @@ class ClusterClient:
         """Run `attempt` until it succeeds, fails for good, or the time for all tries together is
         over (None: `default.api.timeout.ms`). After passing faults and retriable errors it is
         called again. Raises: KafkaError, the last try's error; RequestTimeout when a passing fault
-        outlasted the time.
+        outlasted the time; NoBrokerAvailable as `reach`.
         """
         limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = self.clock.monotonic_ms() + limit_ms
+        began_ms = self.clock.monotonic_ms()
+        if self.gives_up_early:
+            await self.reach(what, min(limit_ms, self.config.request_timeout_ms))
+        return await self._retried(attempt, what, began_ms, limit_ms)
+
+    async def _retried(
+        self,
+        attempt: Callable[[], Awaitable[Result]],
+        what: str,
+        began_ms: float,
+        limit_ms: float,
+        gives_up: bool = False,
+    ) -> Result:
+        deadline_ms = began_ms + limit_ms
         backoff = Backoff(
             self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self.random
         )
@@ -282,14 +323,20 @@ class ClusterClient:
                 if not isinstance(error, TimeoutError) or isinstance(error, RequestTimedOut):
                     last = error
                 elif last is None:
-                    last = self._connections.why_slow() or error
+                    missing = self.missing_coordinator.text
+                    last = NoBrokerAvailable(missing) if missing else self._connections.why_slow()
+                    last = last or error
             pause_ms = backoff.next_ms()
-            if self.clock.monotonic_ms() + pause_ms >= deadline_ms:
+            again_ms = self.clock.monotonic_ms() + pause_ms
+            if again_ms >= deadline_ms:
                 if isinstance(last, KafkaError) and not isinstance(last, NoBrokerAvailable):
                     raise last
                 raise RequestTimeout(
                     f"{what}: not within {limit_ms:.0f} ms: {describe_fault(last)}"
                 ) from last
+            is_slow = last is not None and isinstance(last.__cause__, TimeoutError)
+            if gives_up and not is_slow and again_ms >= began_ms + GIVE_UP_MS:
+                raise NoBrokerAvailable(f"{what}: {last}", final=True) from last
             self.metadata.controller_id = -1
             await asyncio.sleep(pause_ms / 1000)
 
@@ -318,13 +365,24 @@ class ClusterClient:
 
     async def _first(self, attempt: Callable[[Address], Awaitable[Result]]) -> Result:
         """The outcome at the first node with which `attempt` does not end in a passing fault."""
-        problems: list[str] = []
-        for host, port in self._candidates():
+        faults: dict[Address, Exception] = {}
+        candidates = self._candidates()
+        patience_ms = min(PATIENCE_MS, self.config.request_timeout_ms / (len(candidates) + 1))
+        for address in candidates:
             try:
-                return await attempt((host, port))
+                async with asyncio.timeout(patience_ms / 1000):
+                    await self._connections.connect(address, "data")
+                outcome = await attempt(address)
             except PASSING_FAULTS as fault:
-                problems.append(f"{host}:{port} ({describe_fault(fault)})")
-        raise NoBrokerAvailable(f"no broker can be reached: {', '.join(problems)}")
+                faults[address] = fault
+            else:
+                self._unreachable.end(f"the cluster is reached, at {address[0]}:{address[1]}")
+                return outcome
+        reasons = {address: describe_fault(fault) for address, fault in faults.items()}
+        text = f"no broker can be reached: {addresses_text(reasons)}"
+        self._unreachable.note(text)
+        slow = next((each for each in faults.values() if isinstance(each, TimeoutError)), None)
+        raise NoBrokerAvailable(text) from slow
 
     def _candidates(self) -> list[Address]:
         """The nodes to ask, the best first: connected and least busy; failed ones last."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.cluster.reachability import Address, RecurringWarning, addresses_text
 from moldau.client.cluster.security import Security
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
@@ -37,13 +38,18 @@ from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
 from moldau.runtime.network import AsyncioNetwork, Network
 
-Address: TypeAlias = tuple[str, int]
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
 """Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
 
 ROOM_BYTES: Final = 16 * 1024 * 1024
 """How much longer than `fetch.max.bytes` a fetch response may be: one batch always comes, and
 names."""
+
+LASTING_FAILURES: Final = 3
+"""So many failures in a row of one broker are said although others can be reached."""
+
+FRESH_MS: Final = 60_000.0
+"""For how long a failure says something about its address: longer than an attempt takes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -53,6 +59,7 @@ class Connections:
     Args:
         _security: TLS and SASL of all of them.
         _on_lost: called when a connection ended that this client has not closed.
+        _warning: of brokers that cannot be reached although others can.
     """
 
     _config: ClientConfig
@@ -60,16 +67,18 @@ class Connections:
     _random: random.Random
     _security: Security
     _on_lost: Callable[[], object]
+    _warning: RecurringWarning
     _network: Network = field(default_factory=AsyncioNetwork)
     _open: dict[tuple[Address, Purpose], Connection] = field(default_factory=dict)
     _attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = field(default_factory=dict)
-    _failures: dict[Address, tuple[int, float]] = field(default_factory=dict)
-    _problems: dict[Address, str] = field(default_factory=dict)
+    _failures: dict[Address, tuple[int, float, str]] = field(default_factory=dict)
     _silent: dict[Address, int] = field(default_factory=dict)
     _throttled_until_ms: dict[tuple[Address, Purpose], float] = field(default_factory=dict)
     _idle_timer: TimerHandle | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     is_closed: bool = False
+    was_reached: bool = False
+    """Whether there ever was a connection."""
 
     async def close(self) -> None:
         """Close every connection and end every attempt (idempotent)."""
@@ -157,11 +166,15 @@ class Connections:
                 raise ClientClosed("the client was closed")
 
     def why_slow(self) -> NoBrokerAvailable | None:
-        waits = [
-            f"{host}:{port} ({self._problems.get((host, port), 'connected to, but silent so far')})"
-            for (host, port), _purpose in self._attempts
-        ]
-        return NoBrokerAvailable(f"no answer from {', '.join(waits)}") if waits else None
+        return NoBrokerAvailable(f"no connection: {self.trouble()}") if self._attempts else None
+
+    def trouble(self) -> str:
+        """The addresses that cannot be reached, and why; empty when there are none."""
+        reasons = {address: "no answer so far" for address, _ in self._attempts}
+        since_ms = self._clock.monotonic_ms() - FRESH_MS
+        failures = self._failures.items()
+        reasons |= {each: reason for each, (_, at_ms, reason) in failures if at_ms >= since_ms}
+        return addresses_text(reasons)
 
     def _stay_on_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -188,7 +201,7 @@ class Connections:
         return task
 
     async def _connected(self, address: Address, purpose: Purpose) -> Connection:
-        failure_count, not_before_ms = self._failures.get(address, (0, 0.0))
+        failure_count, not_before_ms, _ = self._failures.get(address, (0, 0.0, ""))
         pause_ms = not_before_ms - self._clock.monotonic_ms()
         if pause_ms > 0:
             await asyncio.sleep(pause_ms / 1000)
@@ -196,7 +209,7 @@ class Connections:
         try:
             connection = await self._make(address, purpose, failure_count)
         except (*PASSING_FAULTS, KafkaError) as fault:
-            self._problems[address] = describe_fault(fault)
+            reason = describe_fault(fault)
             failure_count += 1
             pause_ms = backoff_ms(
                 failure_count,
@@ -204,10 +217,16 @@ class Connections:
                 config.reconnect_backoff_max_ms,
                 self._random,
             )
-            self._failures[address] = (failure_count, self._clock.monotonic_ms() + pause_ms)
+            until_ms = self._clock.monotonic_ms() + pause_ms
+            self._failures[address] = (failure_count, until_ms, reason)
+            if failure_count >= LASTING_FAILURES and self._open:
+                self._warning.note(
+                    f"a broker cannot be reached: {addresses_text({address: reason})}"
+                )
             raise
-        self._failures.pop(address, None)
-        self._problems.pop(address, None)
+        self.was_reached = True
+        if self._failures.pop(address, None) is not None:
+            self._warning.end(f"the broker at {address[0]}:{address[1]} is reached again")
         self._open[address, purpose] = connection
         connection.on_close(self._forget)
         self._watch_idleness()

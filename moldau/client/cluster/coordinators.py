@@ -160,6 +160,13 @@ class Coordinators:
                     problems[key] = error_for(
                         ErrorCode.COORDINATOR_NOT_AVAILABLE, None, f"coordinator of {key}"
                     )
+        missing = self._client.missing_coordinator
+        for problem in problems.values():
+            if problem.code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                missing.note(str(problem))
+                return
+        if unknown and not problems:
+            missing.end("the coordinator is found")
 
     async def _locate(self, key_type: KeyType, keys: Sequence[str]) -> list[Coordinator]:
         try:

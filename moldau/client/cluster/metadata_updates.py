@@ -69,6 +69,8 @@ class MetadataUpdates:
     _fault: BaseException | None = None
 
     def __post_init__(self) -> None:
+        #: What keeps requests waiting, in words.
+        self.trouble: Callable[[], str] = str
         self._max_idle_ms: int = getattr(self._config, "metadata_max_idle_ms", DEFAULT_MAX_IDLE_MS)
         self._attempt_ended = Signal(self._clock)
         self._wake = Signal(self._clock)
@@ -261,7 +263,8 @@ class MetadataUpdates:
                 code, f"still so after {limit_ms:.0f} ms; was it created?", f"topic {name}"
             )
         return RequestTimeout(
-            f"topic {name}: no metadata within {limit_ms:.0f} ms: {describe_fault(self._fault)}"
+            f"topic {name}: no metadata within {limit_ms:.0f} ms: "
+            + (describe_fault(self._fault) if self._fault else self.trouble() or "no answer")
         )
 
 

@@ -180,6 +180,10 @@ class ClientConfig(Settings):
             reconnect_backoff_max_ms=max(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms),
             retry_backoff_max_ms=max(self.retry_backoff_ms, self.retry_backoff_max_ms),
         )
+        if "default_api_timeout_ms" not in self.given:
+            # As in Java: a whole call has at least the time of one request.
+            longer_ms = max(self.request_timeout_ms, self.default_api_timeout_ms)
+            self._settle(default_api_timeout_ms=longer_ms)
 
 
 class AdminSettings(ClientSettings, total=False):

@@ -58,12 +58,7 @@ class GroupCoordinator:
         self._on_attention = on_attention
         link = GroupLink(client, config.group_id)
         self._membership = Membership(
-            client,
-            config,
-            link,
-            progress=progress,
-            on_attention=self._attend,
-            tick=self._tick,
+            client, config, link, progress=progress, on_attention=self._attend, tick=self._tick
         )
         self.commits: Commits = Commits(client, config, link, self._membership, self._attend)
         self._automatic = AutomaticCommits(

@@ -106,9 +106,7 @@ class GroupLink:
 
     async def _find(self) -> int:
         outcome = await self._coordinators.find(
-            KeyType.GROUP,
-            [self.group_id],
-            timeout_ms=self._client.config.request_timeout_ms,
+            KeyType.GROUP, [self.group_id], timeout_ms=self._client.config.request_timeout_ms
         )
         found = outcome[self.group_id]
         if isinstance(found, KafkaError):

@@ -129,9 +129,7 @@ class OffsetLookup:
             name: None
             if each.offset < 0
             else OffsetAndTimestamp(
-                each.offset,
-                each.timestamp,
-                each.leader_epoch if each.leader_epoch >= 0 else None,
+                each.offset, each.timestamp, each.leader_epoch if each.leader_epoch >= 0 else None
             )
             for name, each in found.items()
         }
@@ -338,10 +336,7 @@ class Positions:
         self._signal.set()
 
     async def until_known(
-        self,
-        states: Iterable[PartitionState],
-        timeout_ms: float | None,
-        check: Callable[[], None],
+        self, states: Iterable[PartitionState], timeout_ms: float | None, check: Callable[[], None]
     ) -> None:
         """Return when all of them have a position, or are not assigned any more. Calls `check`
         before each wait. Raises: RequestTimeout; what `check` raises; KafkaError as `kick`.

@@ -15,12 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from moldau.client.cluster.signal import Signal
-from moldau.client.errors import (
-    BufferFull,
-    KafkaError,
-    RecordTooLarge,
-    UnknownTopicOrPartition,
-)
+from moldau.client.errors import BufferFull, KafkaError, RecordTooLarge, UnknownTopicOrPartition
 from moldau.client.producer.core.accumulator import NEVER, Accumulator, Room
 from moldau.client.producer.core.batch import Outcome
 from moldau.client.producer.core.queues import PartitionQueue, TopicQueues

@@ -8,8 +8,9 @@ nothing; a record that was appended is delivered or fails, also when its caller 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 ROOM_SHARE: Final = 8
 """`wait_for_room` waits until this part of `buffer.memory` is free."""
 
+_LOG: Final = logging.getLogger("moldau.client.producer")
 _running_loop = asyncio.get_running_loop
 
 
@@ -164,6 +166,9 @@ class Producer:
     async def close(self, timeout_ms: float | None = None) -> None:
         """Deliver all records, abort an open transaction, close all connections (idempotent).
 
+        When no broker was ever reached, and none can be now, all records fail soon with
+        `ClientClosed`, which says why.
+
         Args:
             timeout_ms: how long to wait for acknowledgements; records without one by then fail with
                 `ClientClosed`. None: as long as the records' own time limits allow.
@@ -179,7 +184,7 @@ class Producer:
             if self._loop is not None:
                 if transactions is not None and self._is_transactional:
                     await transactions.close(limit_ms)
-                await self._flush_within(timeout_ms)
+                await self._unless_hopeless(self._flush_within(timeout_ms))
                 if transactions is not None and not self._is_transactional:
                     await transactions.close(limit_ms)
         finally:
@@ -196,6 +201,24 @@ class Producer:
         except TimeoutError:
             return False
         return True
+
+    async def _unless_hopeless(self, waiting: Coroutine[object, object, object]) -> None:
+        """Wait for what comes before the end; all records fail when no broker can be reached."""
+        giving_up = asyncio.create_task(self._give_up_unless_reached())
+        try:
+            await waiting
+        finally:
+            giving_up.cancel()
+            await asyncio.wait([giving_up])
+
+    async def _give_up_unless_reached(self) -> None:
+        try:
+            await self._client.reach("close", self.config.socket_connection_setup_timeout_ms)
+        except KafkaError as error:
+            text = f"the producer was closed before the record was sent: {error}"
+            if self._accumulator.incomplete:
+                _LOG.warning("records are lost: %s", text)
+            self._sender.fail_waiting(ClientClosed(text))
 
     async def _shut_down(self) -> None:
         error = ClientClosed("the producer was closed before the record was acknowledged")
@@ -336,11 +359,7 @@ class Producer:
         return cast("bytes | None", value), cast("bytes | None", key), checked
 
     async def send_arrow(
-        self,
-        topic: str | None,
-        data: ArrowData,
-        *,
-        partition: int | None = None,
+        self, topic: str | None, data: ArrowData, *, partition: int | None = None
     ) -> ArrowDelivery:
         """Send all rows of a pyarrow Table or RecordBatch and wait for every acknowledgement.
 

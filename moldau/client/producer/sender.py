@@ -65,6 +65,7 @@ class Sender:
         refusing: Callable[[], object],
     ) -> None:
         self.results: Results = Results(accumulator)
+        self.results.trouble = client.trouble
         self.failure: BaseException | None = None
         self._client = client
         self._accumulator = accumulator

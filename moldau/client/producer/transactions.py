@@ -32,23 +32,13 @@ from moldau.client.errors import (
     TransactionAborted,
     error_for,
 )
-from moldau.client.producer.coordinator_link import (
-    AnswerLost,
-    CannotSay,
-    CoordinatorLink,
-    NotSent,
-)
+from moldau.client.producer.coordinator_link import AnswerLost, CannotSay, CoordinatorLink, NotSent
 from moldau.client.producer.core.transaction_manager import (
     CoordinatorFeatures,
     Pause,
     TransactionManager,
 )
-from moldau.client.producer.core.transaction_requests import (
-    Ask,
-    RequestKind,
-    Verdict,
-    verdict_of,
-)
+from moldau.client.producer.core.transaction_requests import Ask, RequestKind, Verdict, verdict_of
 from moldau.client.producer.core.transaction_states import (
     Problem,
     ProducerIdAndEpoch,
@@ -112,6 +102,7 @@ class Transactions:
         self.begun_count: int = 0
         """Transactions that this producer has opened."""
         self._clock = client.clock
+        self._trouble = client.trouble
         self._batches = batches
         self._limit_ms: float = config.max_block_ms
         self._manager = TransactionManager(
@@ -224,8 +215,7 @@ class Transactions:
             self._is_initialization_untold = True
             self._changed()
         await self._within_limit(
-            "init_transactions()",
-            self._driver.until(lambda: manager.state is not _S.INITIALIZING),
+            "init_transactions()", self._driver.until(lambda: manager.state is not _S.INITIALIZING)
         )
         self._is_initialization_untold = False
         if manager.state in (_S.UNINITIALIZED, _S.FATAL_ERROR):
@@ -405,9 +395,11 @@ class Transactions:
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
+            trouble = self._trouble()
             raise RequestTimeout(
                 f"{call} did not end within {limit_ms:.0f} ms (max.block.ms): it goes on in the "
                 "background, and the same call made again waits for its end"
+                + (f" ({trouble})" if trouble else "")
             ) from None
 
     def _check_transactional(self, call: str) -> None:
@@ -438,6 +430,8 @@ class TransactionDriver:
     _work: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _refused_in: tuple[TransactionState, Problem | None] | None = None
+    _is_searching: bool = False
+    """Whether the coordinator of the next request is being looked for, so nothing is under way."""
 
     def __post_init__(self) -> None:
         self.changed()
@@ -453,12 +447,14 @@ class TransactionDriver:
         self._work.set()
 
     async def stop(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for the request under way, then cancel it."""
+        """Wait up to `timeout_s` for the request under way, if one was sent, then cancel it."""
         self.stopping.set()
         self._work.set()
         self.changed()
         task = self._task
         if task is not None and not task.done():
+            if self._is_searching:
+                task.cancel()
             await asyncio.wait({task}, timeout=max(0.0, timeout_s))
             task.cancel()
             await asyncio.wait({task})
@@ -588,10 +584,12 @@ class TransactionDriver:
         manager = self.manager
 
         def sending(features: CoordinatorFeatures | None) -> None:
+            self._is_searching = False
             if features is not None:
                 manager.met_coordinator(features)
             manager.sending(ask)
 
+        self._is_searching = True
         try:
             response = await self._link.ask(ask, sending)
         except NotSent as fault:
@@ -611,6 +609,8 @@ class TransactionDriver:
             return manager.not_let_through(ask, Problem(error.code, str(error)))
         else:
             step = manager.answered(ask, response)
+        finally:
+            self._is_searching = False
         if step.look_up:
             self._link.forget(ask)
         return step.pause

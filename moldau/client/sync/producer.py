@@ -307,7 +307,7 @@ class Producer(BlockingClient[AsyncProducer]):
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):
-                    await self._handover.emptied()
+                    await self._inner._unless_hopeless(self._handover.emptied())
             if timeout_ms is not None:
                 spent_s = asyncio.get_running_loop().time() - began
                 timeout_ms = max(0.0, timeout_ms - spent_s * 1000)

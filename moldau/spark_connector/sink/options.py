@@ -253,7 +253,8 @@ class SinkOptions:
             return ProducerConfig.from_properties(given)
 
     def admin_config(self) -> AdminConfig:
-        return AdminConfig.from_properties(_of(AdminConfig, self.kafka))
+        # With `retries` its calls outlast a restart, also those of a client that has just begun.
+        return AdminConfig.from_properties({"retries": 2**31 - 1, **_of(AdminConfig, self.kafka)})
 
     def consumer_config(self, **settings: object) -> ConsumerConfig:
         """For a consumer without a group; `settings` (with underscores) win."""

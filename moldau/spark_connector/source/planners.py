@@ -171,7 +171,8 @@ class OffsetsReader:
 
     def _connected(self) -> Admin:
         if self._admin is None:
-            self._admin = Admin(config=ConsumerConfig.from_properties(self._options.kafka))
+            config = ConsumerConfig.from_properties(self._options.kafka)
+            self._admin = Admin(config=config, retries=2**31 - 1)  # calls outlast a restart
         return self._admin
 
     def _matching(self, subscription: MatchingTopics) -> list[str]:

@@ -77,12 +77,7 @@ class ConsumerState(Enum):
 
 
 _ANYWHERE: Final = frozenset(
-    {
-        ConsumerState.UNSUBSCRIBED,
-        ConsumerState.FENCED,
-        ConsumerState.STALE,
-        ConsumerState.FATAL,
-    }
+    {ConsumerState.UNSUBSCRIBED, ConsumerState.FENCED, ConsumerState.STALE, ConsumerState.FATAL}
 )
 
 TRANSITIONS: Final[Mapping[ConsumerState, frozenset[ConsumerState]]] = MappingProxyType(

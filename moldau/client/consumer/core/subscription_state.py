@@ -59,9 +59,7 @@ class SubscriptionState:
     """
 
     def __init__(
-        self,
-        default_reset: OffsetReset,
-        new_records: Callable[[TopicPartition], PartitionRecords],
+        self, default_reset: OffsetReset, new_records: Callable[[TopicPartition], PartitionRecords]
     ) -> None:
         self.topics: frozenset[str] = frozenset()
         self.pattern: str | None = None

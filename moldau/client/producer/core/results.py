@@ -7,7 +7,7 @@ batch that comes back from the wire is confirmed, given up, split or left to be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from moldau.client.errors import DeliveryTimeout, InvalidRecord, KafkaError, error_for
@@ -54,6 +54,8 @@ class Results:
     def __init__(self, accumulator: Accumulator) -> None:
         self._accumulator = accumulator
         self._settings = accumulator.settings
+        #: What keeps requests waiting, in words, for the errors.
+        self.trouble: Callable[[], str] = str
 
     # -- from the wire ---------------------------------------------------------------------------
 
@@ -162,6 +164,7 @@ class Results:
         error = DeliveryTimeout(
             f"{count} records for {batch.topic}-{batch.partition} were not acknowledged within "
             f"delivery.timeout.ms={self._settings.delivery_timeout_ms}: {reason}"
+            + (f" ({trouble})" if (trouble := self.trouble()) else "")
         )
         self._fail(queue, batch, error)
 

@@ -93,14 +93,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = Map
 )
 
 OPEN_STATES: Final[frozenset[TransactionState]] = frozenset(
-    {
-        _S.IN_TRANSACTION,
-        _S.PREPARING,
-        _S.PREPARED,
-        _S.COMMITTING,
-        _S.ABORTING,
-        _S.ABORTABLE_ERROR,
-    }
+    {_S.IN_TRANSACTION, _S.PREPARING, _S.PREPARED, _S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR}
 )
 """A transaction has begun and has not ended."""
 

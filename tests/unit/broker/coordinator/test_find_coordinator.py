@@ -100,20 +100,23 @@ async def test_a_creation_that_is_refused(tmp_path: Path, caplog: pytest.LogCapt
             error_code=ErrorCode.INVALID_REPLICATION_FACTOR,
             error_message="only 1 broker",
         )
+        key = "transaction.state.log.replication.factor"
+        why = f"INVALID_REPLICATION_FACTOR: only 1 broker ({key}={broker.node_values[key]})"
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
                 found = await find(broker, kind=TRANSACTION)
                 assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
                 (await broker.channel.next()).answer(CreateTopicsResponse(topics=[refusal]))
                 await until(lambda: not len(broker.background))
-                await find(broker, kind=TRANSACTION)
+                found = await find(broker, kind=TRANSACTION)
+                assert found.error_message == f"{TRANSACTION_STATE.topic} cannot be created: {why}"
                 assert broker.channel.sent == [], "not again at once"
                 broker.clock.advance(RETRY_AFTER_MS + 1)
             await find(broker, kind=TRANSACTION)
             (await broker.channel.next()).fail(ControllerUnavailable("nobody leads"))
             await until(lambda: not len(broker.background))
         assert [record.message for record in caplog.records] == [
-            "__transaction_state cannot be created: INVALID_REPLICATION_FACTOR: only 1 broker",
+            f"__transaction_state cannot be created: {why}",
             "__transaction_state cannot be created: REQUEST_TIMED_OUT: nobody leads",
         ]
 
