@@ -113,7 +113,7 @@ class InternalTopics:
             self._under_way.discard(topic)
             self._not_before_ms[topic] = self._clock.monotonic_ms() + RETRY_AFTER_MS
         if error is ErrorCode.NONE:
-            logger.info(
+            logger.debug(
                 "%s: created with %d partitions, %d replicas each",
                 topic,
                 creatable.num_partitions,
