@@ -48,7 +48,7 @@ def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
         print_json({"epoch": features.finalized_epoch, "features": rows})
         return
     print_table(
-        ("Feature", "SupportedMinVersion", "SupportedMaxVersion", "FinalizedVersionLevel", "Epoch"),
+        ("feature", "supported min", "supported max", "finalized", "epoch"),
         (
             (
                 name,

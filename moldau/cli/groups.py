@@ -233,7 +233,7 @@ def _title(group: GroupDescription) -> str:
 def _print_offsets(described: DescribedGroup, verbose: bool) -> None:
     names = (
         *("topic", "partition", *(("leader_epoch",) if verbose else ()), "current_offset"),
-        *("log_end_offset", "lag", "member_id", "host", "client_id"),
+        *("log_end_offset", "lag", *(("member_id",) if verbose else ()), "host", "client_id"),
     )
     print_table(
         [name.removesuffix("_id").replace("_", " ") for name in names],
@@ -347,7 +347,7 @@ def list_groups(
         return
     print_table(
         ("group", "type", "protocol", "state", "coordinator"),
-        ((cell if cell != "" else None for cell in row.values()) for row in rows),
+        (row.values() for row in rows),
     )
 
 

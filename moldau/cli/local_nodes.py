@@ -3,19 +3,21 @@
 Owns the commands, their supervision, and the defaults that make a development cluster convenient
 instead of durable. Must not know what nodes do. A single node takes this process over (`exec`, with
 the same process id and signals): the command line's libraries would cost a serving node memory.
-Invariant: `bootstrap` leaves a directory that holds anything as it is.
+Invariants: a directory that holds anything is left as it is; a cluster is made only when its ports
+are free, and what a failure leaves of it is removed.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -23,13 +25,12 @@ import typer
 
 from moldau.cli.options import key_values
 from moldau.cli.output import fail
-from moldau.config import ConfigError, NodeConfig
 from moldau.testing.layout import (
     FIRST_BROKER_ID,
     HIGHEST_PORT,
     MOST_BROKERS,
     MOST_CONTROLLERS,
-    PROPERTIES,
+    QUICK_GROUPS,
     ClusterLayout,
     LayoutError,
     NextPort,
@@ -37,13 +38,17 @@ from moldau.testing.layout import (
     NoFreePort,
     PortHolder,
     counting_from,
+    replication_properties,
 )
 
+logger = logging.getLogger("moldau.supervisor")
 server_app = typer.Typer(help="Run a node.", no_args_is_help=True)
 #: Controllers listen this far above the first broker.
 CONTROLLER_PORTS = 100
-Controllers = Annotated[int, typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")]
-Brokers = Annotated[int, typer.Option(min=1, max=MOST_BROKERS, help="How many serve clients.")]
+LOCALHOST = "localhost"
+FIRST_PORT = 9092
+HOW_MANY_VOTE = typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")
+HOW_MANY_SERVE = typer.Option(min=1, max=MOST_BROKERS, help="How many serve clients.")
 
 
 @server_app.callback()
@@ -73,56 +78,86 @@ def bootstrap(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="A new or empty directory for all nodes.")
     ],
-    controllers: Controllers = 3,
-    brokers: Brokers = 3,
-    host: Annotated[
-        str, typer.Option(help="The address that all of them listen on.")
-    ] = "localhost",
+    controllers: Annotated[int, HOW_MANY_VOTE] = 3,
+    brokers: Annotated[int, HOW_MANY_SERVE] = 3,
+    host: Annotated[str, typer.Option(help="The address that all of them listen on.")] = LOCALHOST,
     base_port: Annotated[
         int,
         typer.Option(
             min=1, max=HIGHEST_PORT, help="The first broker's port; controllers are 100 above."
         ),
-    ] = 9092,
+    ] = FIRST_PORT,
     start: Annotated[
         bool, typer.Option("--start", help="Run all nodes until Ctrl-C or SIGTERM.")
     ] = False,
 ) -> None:
     """Lay out and format a cluster: one directory per node, one cluster id, one voter set."""
-    layout = _planned(directory.absolute(), controllers, brokers, host, base_port, "--base-port")
-    cluster_id = make_cluster(directory, layout)
-    typer.echo(f"cluster {cluster_id}: {controllers} controllers, {brokers} brokers in {directory}")
-    if start:
-        raise typer.Exit(run_cluster(layout, announce))
+    home = directory.absolute()
+    with _complaints(home), closing(PortHolder(host)) as ports:
+        if holds_anything(home):
+            fail(f"{directory} is not empty; it is left as it is")
+        layout = _planned(home, controllers, brokers, host, base_port, "--base-port")
+        if start:
+            layout.hold_ports(ports)
+        cluster_id = make_cluster(home, layout)
+        typer.echo(
+            f"cluster {cluster_id}: {controllers} controllers, {brokers} brokers in {directory}"
+        )
+        if start:
+            raise typer.Exit(run_cluster(layout))
     typer.echo("start each node with:")
     for node in (*layout.controllers, *layout.brokers):
         typer.echo(f"  moldau server start {shlex.quote(str(node.config_path))}")
     typer.echo(f"clients connect to {layout.bootstrap_server}")
 
 
-def make_cluster(directory: Path, layout: ClusterLayout) -> str:
-    """Write and format all nodes into a directory that is empty; returns the cluster id."""
+@contextmanager
+def _complaints(home: Path | None = None) -> Iterator[None]:
+    """What keeps a cluster from being made or started is one line."""
     try:
-        if directory.exists() and any(directory.iterdir()):
-            fail(f"{directory} is not empty; it is left as it is")
-        layout.write_configs()
-        return layout.format()
+        yield
+    except BrokenPipeError:
+        raise
+    except NoFreePort as error:
+        fail(f"{error}: stop what listens there, or choose another port")
     except LayoutError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{error.filename or directory}: {error.strerror or error}")
+        fail(f"{error.filename or home or 'moldau'}: {error.strerror or error}")
 
 
-def announce(layout: ClusterLayout) -> None:
-    print(f"ready: {layout.bootstrap_server}", flush=True)
+def holds_anything(directory: Path) -> bool:
+    """Raises: OSError: it cannot be looked at, or is no directory."""
+    return directory.exists() and any(directory.iterdir())
 
 
-def run_cluster(layout: ClusterLayout, on_ready: Callable[[ClusterLayout], None]) -> int:
-    """Run all nodes in the foreground until a stop signal; returns the exit status."""
+def make_cluster(directory: Path, layout: ClusterLayout) -> str:
+    """Write and format all nodes into a directory that is empty; returns the cluster id. Raises:
+    LayoutError, OSError: it cannot be done; what this call has made is removed again
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    try:
+        layout.write_configs()
+        # A lone node formats itself, which is faster than doing it here.
+        return layout.format() if len(layout.nodes) > 1 else ""
+    except BaseException:
+        for made in missing[-1:] or list(directory.iterdir()):
+            shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
+    """Run all nodes in the foreground until a stop signal; returns the exit status.
+
+    Args:
+        topics: `NAME:PARTITIONS[:RF]`, created before `ready` is printed.
+    """
+    from moldau.runtime.telemetry.logs import configure_logging
     from moldau.testing.node_process import NodeProcess
     from moldau.testing.supervisor import Supervisor
     from moldau.testing.watchdog import Watchdog
 
+    configure_logging()  # events are not results: they go to stderr, as a node's do
     watchdog = Watchdog(None)
     brokers, controllers = (
         {
@@ -131,23 +166,31 @@ def run_cluster(layout: ClusterLayout, on_ready: Callable[[ClusterLayout], None]
         }
         for nodes in (layout.brokers, layout.controllers)
     )
+
+    def on_ready() -> None:
+        if topics:
+            _create_topics(layout.bootstrap_server, topics)
+        print(f"ready: {layout.bootstrap_server}", flush=True)
+
     try:
-        # Events are not results: they go to stderr.
-        say = partial(print, file=sys.stderr, flush=True)
-        return Supervisor([brokers, controllers], say=say).run(lambda: on_ready(layout))
+        status = Supervisor([brokers, controllers], say=logger.info).run(on_ready)
     finally:
         watchdog.close()
+    logger.info("stopped")
+    return status
 
 
 def dev(
-    controllers: Controllers = 1,
-    brokers: Brokers = 1,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "localhost",
+    controllers: Annotated[int | None, HOW_MANY_VOTE] = None,
+    brokers: Annotated[int | None, HOW_MANY_SERVE] = None,
+    host: Annotated[str | None, typer.Option(help=f"Where to listen ({LOCALHOST}).")] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=HIGHEST_PORT, help="The first broker's; 0: any free ports.")
-    ] = 9092,
+        int | None,
+        typer.Option(min=0, max=HIGHEST_PORT, help=f"The first broker's ({FIRST_PORT}); 0: any."),
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Keep the data here; otherwise it goes when you stop.")
+        Path | None,
+        typer.Option(help="Keep the data here, and go on with what is here; else it goes."),
     ] = None,
     topic: Annotated[
         list[str] | None, typer.Option(help="NAME:PARTITIONS[:RF] to create; may be repeated.")
@@ -155,81 +198,66 @@ def dev(
 ) -> None:
     """Run a cluster in the foreground; prints `ready: HOST:PORT` when it serves.
 
-    One controller and one broker are a single node.
+    One controller and one broker, which is the default, are a single node.
     """
     topics = [_checked(text) for text in topic or []]
+    with _complaints(data), ExitStack() as undo:
+        if data is None:
+            home = Path(tempfile.mkdtemp(prefix="moldau-dev-"))
+            undo.callback(shutil.rmtree, home, ignore_errors=True)
+        else:
+            home = data.absolute()
+        if holds_anything(home):
+            layout = ClusterLayout.found(home)
+            counts = {"--controllers": controllers, "--brokers": brokers}
+            _refuse_other_shape(home, layout, {**counts, "--host": host, "--port": port})
+            ports = undo.enter_context(closing(PortHolder(layout.host)))
+            layout.hold_ports(ports)
+        else:
+            ports = undo.enter_context(closing(PortHolder(host or LOCALHOST)))
+            layout = _new_cluster(home, controllers or 1, brokers or 1, port, ports)
+        if len(layout.nodes) == 1:
+            arguments = ["--format-if-needed", "--announce"]
+            for text in topics:
+                arguments += ["--create-topic", text]
+            if data is None:
+                arguments += ["--remove-on-exit", str(home)]
+            become_node([str(layout.nodes[0].config_path), *arguments])
+        raise typer.Exit(run_cluster(layout, topics))
+
+
+def _new_cluster(
+    home: Path, controllers: int, brokers: int, port: int | None, ports: PortHolder
+) -> ClusterLayout:
+    """Make the nodes, on ports that are free."""
+    port = FIRST_PORT if port is None else port
     if controllers == brokers == 1:
-        _one_node(host, port, data, topics)
-    elif data is not None:
-        raise typer.Exit(_many_nodes(data.absolute(), controllers, brokers, host, port, topics))
+        node = NodeSpec(FIRST_BROKER_ID, home, port or ports.take()[0], ports.take()[0])
+        layout = ClusterLayout(ports.host, (node,), QUICK_GROUPS)
     else:
-        home = Path(tempfile.mkdtemp(prefix="moldau-dev-"))
-        try:
-            status = _many_nodes(home, controllers, brokers, host, port, topics)
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
-        raise typer.Exit(status)
+        free_port = None if port else lambda: ports.take()[0]
+        layout = _planned(home, controllers, brokers, ports.host, port, "--port", free_port)
+        layout = replace(layout, config={**layout.config, **QUICK_GROUPS})
+    layout.hold_ports(ports)
+    make_cluster(home, layout)
+    return layout
 
 
-def _one_node(host: str, port: int, data: Path | None, topics: list[str]) -> None:
-    arguments = ["--format-if-needed", "--announce"]
-    for text in topics:
-        arguments += ["--create-topic", text]
-    if data is None:
-        home = Path(tempfile.mkdtemp(prefix="moldau-dev-"))
-        arguments += ["--remove-on-exit", str(home)]
-    else:
-        home = data.absolute()
-    config = home / PROPERTIES
-    node = NodeSpec(FIRST_BROKER_ID, home, port, _controller_port(config, host))
-    ClusterLayout(host, (node,)).write_configs()
-    become_node([str(config), *arguments])
-
-
-def _controller_port(config: Path, host: str) -> int:
-    """The port of an earlier run, which its metadata log names, else a free one."""
-    if config.exists():
-        try:
-            [endpoint] = NodeConfig.load(str(config)).controller_listeners
-        except (ConfigError, ValueError):
-            pass  # the file is written again
-        else:
-            if endpoint.port:
-                return endpoint.port
-    with closing(PortHolder(host)) as ports:
-        return _taken(ports)
-
-
-def _taken(ports: PortHolder) -> int:
-    try:
-        return ports.take()[0]
-    except NoFreePort as error:
-        fail(str(error))
-
-
-def _many_nodes(
-    home: Path, controllers: int, brokers: int, host: str, port: int, topics: list[str]
-) -> int:
-    """Make the nodes, or take over those that are there, and run them; the exit status."""
-
-    def on_ready(layout: ClusterLayout) -> None:
-        _create_topics(layout.bootstrap_server, topics)
-        announce(layout)
-
-    with closing(PortHolder(host)) as ports:
-        if home.exists() and any(home.iterdir()):
-            try:  # the cluster of an earlier run, on the addresses it had then
-                layout = ClusterLayout.found(home)
-                layout.refuse_other_size(home, (controllers, brokers))
-            except ValueError as error:
-                fail(str(error))
-        else:
-            layout = _planned(
-                *(home, controllers, brokers, host, port, "--port"),
-                free_port=None if port else lambda: _taken(ports),
+def _refuse_other_shape(home: Path, layout: ClusterLayout, asked: dict[str, object]) -> None:
+    """The cluster in a directory keeps its shape; exits with status 1 when another one is asked."""
+    has: dict[str, object] = {
+        "--controllers": len(layout.controllers),
+        "--brokers": len(layout.brokers),
+        "--host": layout.host,
+        "--port": layout.brokers[0].broker_port,
+    }
+    for option, value in asked.items():
+        if value not in (None, 0, has[option]):
+            fail(
+                f"{home} holds a cluster of {has['--controllers']} controllers and "
+                f"{has['--brokers']} brokers on {layout.bootstrap_server}, it cannot have {option} "
+                f"{value}: leave that out, or choose another directory"
             )
-            make_cluster(home, layout)
-        return run_cluster(layout, on_ready)
 
 
 def _planned(
@@ -241,7 +269,7 @@ def _planned(
     option: str,
     free_port: NextPort | None = None,
 ) -> ClusterLayout:
-    """A cluster on free ports, or on those from the option's on."""
+    """A cluster on free ports, or on those from the option's on; three brokers replicate."""
     if port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
         fail(f"{option} {port} leaves no ports for {controllers} controllers", status=2)
     return ClusterLayout.plan(
@@ -251,27 +279,28 @@ def _planned(
         host=host,
         broker_port=free_port or counting_from(port),
         controller_port=free_port or counting_from(port + CONTROLLER_PORTS),
+        config=replication_properties(brokers),
     )
 
 
-def _create_topics(bootstrap_server: str, topics: list[str]) -> None:
+def _create_topics(bootstrap_server: str, topics: Sequence[str]) -> None:
     """Create the topics that are not there; the cluster runs on when one cannot be made."""
     import asyncio
 
     from moldau.client import Admin, KafkaError, NewTopic, TopicAlreadyExists
 
-    async def create(text: str) -> None:
-        name, partitions, factor, *_ = [*text.split(":"), "-1", "-1"]
+    async def create() -> None:
         async with Admin(bootstrap_server) as admin:
-            await admin.create_topics([NewTopic(name, int(partitions), int(factor))])
+            for text in topics:
+                name, partitions, factor, *_ = [*text.split(":"), "-1", "-1"]
+                try:
+                    await admin.create_topics([NewTopic(name, int(partitions), int(factor))])
+                except TopicAlreadyExists:
+                    continue
+                except KafkaError as error:
+                    typer.echo(f"moldau: topic {text}: {error}", err=True)
 
-    for text in topics:
-        try:
-            asyncio.run(create(text))
-        except TopicAlreadyExists:
-            continue
-        except KafkaError as error:
-            typer.echo(f"moldau: topic {text}: {error}", err=True)
+    asyncio.run(create())
 
 
 def _checked(text: str) -> str:

@@ -8,18 +8,22 @@ when something changed; when a rate line's block ends, the line ends too.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NoReturn
+from unicodedata import east_asian_width
+
+from moldau.runtime.telemetry.logs import one_line
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
 
 STEPS: Final = 500
 """A bar that moves more often than this only costs time."""
@@ -27,6 +31,20 @@ INTERVAL_S: Final = 0.25
 CLEAR_TO_END: Final = "\x1b[K"
 #: The key of a line that is about all rows.
 SUMMARY: Final = ""
+GAP: Final = "  "
+#: A cell with so many is a sentence.
+FEWEST_SPACES: Final = 3
+#: More of them are worse to read than lines that are too long.
+MOST_PARAGRAPHS: Final = 10
+LEAST_WIDTH: Final = 20
+#: So far apart clocks of a cluster may be.
+CLOCK_SKEW_S: Final = 60
+#: Name, seconds, and the age from which on the next one is taken.
+AGE_UNITS: Final = (
+    *(("s", 1, 120.0), ("min", 60, 7_200.0), ("h", 3_600, 172_800.0)),
+    ("days", 86_400, math.inf),
+)
+_NUMBER: Final = re.compile(r"-?[\d,.]*")
 
 
 def fail(message: str, *, status: int = 1) -> NoReturn:
@@ -75,33 +93,102 @@ def print_json(document: object, *, one_line: bool = False) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Iterable[object]], *, title: str | None = None
 ) -> None:
-    """A plain table on stdout, as wide as its content when stdout is no terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+    """A plain table on stdout; it fits a terminal, and is as wide as its content elsewhere."""
+    from shutil import get_terminal_size
 
-    console = Console(soft_wrap=not sys.stdout.isatty())
-    table = Table(*columns, box=SIMPLE_HEAD, title=title, title_justify="left")
-    if not sys.stdout.isatty():
-        console.width = 100_000
-        for column in table.columns:
-            column.no_wrap = True
-    _fill(table, rows)
-    console.print(table)
+    width = get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join([*([title] if title else []), *table_lines(columns, rows, width), ""]))
 
 
-def _fill(table: Table, rows: Iterable[Iterable[object]]) -> None:
+def table_lines(
+    columns: Sequence[str], rows: Iterable[Iterable[object]], width: int | None = None
+) -> list[str]:
+    """The lines of a table, without the columns that say nothing in any row.
+
+    If it is wider than `width`, headers are folded, cells never. If that does not help, each row
+    becomes a paragraph; but lines stay too long when there are many rows, and no sentence in them.
+    """
+    cells = [["-" if cell in (None, "") else one_line(str(cell)) for cell in row] for row in rows]
+    told = [index for index in range(len(columns)) if any(row[index] != "-" for row in cells)]
+    table = list(zip(columns, *cells, strict=True))
+    table = [table[index] for index in told] or table
+    widths = [max(map(_columns_of, column)) for column in table]
+    gaps = len(GAP) * (len(table) - 1)
+    if width is not None and sum(widths) + gaps > width:
+        words = [(*name.split(), *column) for name, *column in table]
+        widths = [max(map(_columns_of, column)) for column in words]
+        has_prose = any(cell.count(" ") >= FEWEST_SPACES for row in cells for cell in row)
+        if sum(widths) + gaps > width and (has_prose or len(cells) <= MOST_PARAGRAPHS):
+            return _paragraphs(table, width)
+    heads = [_folded(name, each) for (name, *_), each in zip(table, widths, strict=True)]
+    is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
+    rule = ("─" if is_utf else "-") * (sum(widths) + gaps)
+    is_number = [all(map(_NUMBER.fullmatch, column[1:])) for column in table]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [
+            blanks + cell if right else cell + blanks
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+            for blanks in [" " * (width - _columns_of(cell))]
+        ]
+        return GAP.join(padded).rstrip()
+
+    body = zip(*(column[1:] for column in table), strict=True)
+    return [*map(line, zip_longest(*heads, fillvalue="")), rule, *map(line, body)]
+
+
+def _paragraphs(table: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Each row as lines of `name: value`, and an empty line between two rows."""
+    names, *rows = zip(*table, strict=True)
+    indent = max(map(len, names)) + 2
+    lines: list[str] = []
     for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+        for name, cell in zip(names, row, strict=True):
+            first, *others = _folded(cell, max(LEAST_WIDTH, width - indent))
+            lines.append(f"{name + ':':<{indent}}{first}")
+            lines += [" " * indent + other for other in others]
+        lines.append("")
+    return lines[:-1]
+
+
+def _folded(text: str, width: int) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, width, break_long_words=False, break_on_hyphens=False) or [text]
+
+
+def _columns_of(text: str) -> int:
+    """How many columns a terminal takes for it."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def age_text(timestamp_ms: object, now_ms: int | None = None) -> str | None:
+    """How long ago that was, as `3 min ago`; None for what is no time."""
+    if not isinstance(timestamp_ms, int) or timestamp_ms < 0:
+        return None
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    seconds = (now_ms - timestamp_ms) // 1000
+    if -CLOCK_SKEW_S < seconds < 1:
+        return "now"
+    unit, unit_s, _ = next(each for each in AGE_UNITS if abs(seconds) < each[2])
+    length = f"{abs(seconds) // unit_s} {unit}"
+    return f"{length} ago" if seconds > 0 else f"in {length}"
 
 
 def print_rows(
     columns: Sequence[str], rows: Sequence[Mapping[str, object]], *, as_json: bool
 ) -> None:
+    """The same rows as JSON or as a table, where a timestamp is an age."""
     if as_json:
         print_json(rows)
-    else:
-        print_table(columns, (row.values() for row in rows))
+        return
+    shown = (
+        (age_text(cell) if name.endswith("timestamp_ms") else cell for name, cell in row.items())
+        for row in rows
+    )
+    print_table(columns, shown)
 
 
 def size_text(byte_count: int) -> str:
@@ -241,10 +328,11 @@ class LiveView:
         """
         self._note = ""
         if self._live is not None:
-            from rich.console import Group
+            from rich.text import Text
 
-            drawn = [each for block in blocks for each in _drawn(block)]
-            self._live.update(Group(*drawn), refresh=True)
+            width = self._live.console.width
+            drawn = [line for block in blocks for line in _drawn(block, width)]
+            self._live.update(Text("\n".join(drawn)), refresh=True)
             return
         lines = {key: line for block in blocks for key, line in block.lines.items()}
         stamp = time.strftime("%H:%M:%S")
@@ -276,14 +364,8 @@ def live_view(*, plain: bool = False) -> Iterator[LiveView]:
         yield LiveView(live)
 
 
-def _drawn(block: Block) -> Iterator[Text | Table]:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    yield Text(block.title)
-    if not block.columns:
-        return
-    table = Table(*block.columns, box=SIMPLE_HEAD)
-    _fill(table, block.rows)
-    yield table
+def _drawn(block: Block, width: int) -> Iterator[str]:
+    yield block.title
+    if block.columns:
+        yield from table_lines(block.columns, block.rows, width)
+    yield ""

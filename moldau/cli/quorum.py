@@ -6,7 +6,6 @@ import json
 import os
 import time
 import uuid
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 
 from moldau.cli.local_nodes import bootstrap
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
-from moldau.cli.output import fail, print_json, print_table
+from moldau.cli.output import age_text, fail, print_json, print_table
 from moldau.client import Admin, QuorumDescription, QuorumEndpoint, QuorumReplica
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 
@@ -58,7 +57,10 @@ def status(access: ClusterAccess, as_json: AsJson = False) -> None:
 def replication(
     access: ClusterAccess,
     human_readable: Annotated[
-        bool, typer.Option("--human-readable", help="Times as ages instead of milliseconds.")
+        bool, typer.Option("--human-readable", help="Ages in milliseconds.")
+    ] = False,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Milliseconds since 1970 instead of ages.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,19 +70,21 @@ def replication(
     if as_json:
         print_json(rows)
         return
+    if human_readable and timestamps:
+        fail("--human-readable and --timestamps exclude each other", status=2)
     now_ms = time.time_ns() // 1_000_000
+
+    def shown(timestamp_ms: int | None) -> object:
+        if timestamps or timestamp_ms is None:
+            return timestamp_ms
+        if human_readable and timestamp_ms <= now_ms:  # else the leader's clock is ahead
+            return f"{now_ms - timestamp_ms} ms ago"
+        return age_text(timestamp_ms, now_ms)
+
     print_table(
+        ("node", "directory id", "log end", "lag", "last fetch", "caught up", "status"),
         (
-            *("NodeId", "DirectoryId", "LogEndOffset", "Lag"),
-            *("LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"),
-        ),
-        (
-            (
-                *figures,
-                _time_text(fetched_ms, now_ms, human_readable),
-                _time_text(caught_up_ms, now_ms, human_readable),
-                status,
-            )
+            (*figures, shown(fetched_ms), shown(caught_up_ms), status)
             for *figures, fetched_ms, caught_up_ms, status in (row.values() for row in rows)
         ),
     )
@@ -215,16 +219,6 @@ def _node(quorum: QuorumDescription, replica: QuorumReplica) -> dict[str, object
     if endpoints:
         node["endpoints"] = [str(endpoint) for endpoint in endpoints]
     return node
-
-
-def _time_text(timestamp_ms: int | None, now_ms: int, human_readable: bool) -> str:
-    if timestamp_ms is None:
-        return "-1"
-    if not human_readable:
-        return str(timestamp_ms)
-    if timestamp_ms > now_ms:  # the leader's clock is ahead of this one
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return f"{now_ms - timestamp_ms} ms ago"
 
 
 def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[QuorumEndpoint]]:

@@ -23,7 +23,7 @@ from moldau.cli.options import (
     parse_topics,
     partitions_of,
 )
-from moldau.cli.output import complain, fail, print_json, print_rows, print_table
+from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table
 from moldau.client import (
     AbortTransaction,
     Admin,
@@ -192,7 +192,9 @@ def describe(
     if as_json:
         print_json(rows)
     elif rows:
-        names = [name for name in rows[0] if name != "transactional_id"]
+        for row in rows:
+            row["started"] = age_text(row.pop("start_time_ms"))
+        names = [name for name in rows[0] if name not in ("transactional_id", "duration_ms")]
         print_table(
             ("figure", *(str(row["transactional_id"]) for row in rows)),
             ((name.replace("_", " "), *(_cell(row[name]) for row in rows)) for name in names),

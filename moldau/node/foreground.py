@@ -40,7 +40,10 @@ def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
         logger.warning("%s", warning)
     raise_descriptor_limit()
     try:
-        return 0 if signals.is_requested else _run(_serve(config, options, signals))
+        status = 0 if signals.is_requested else _run(_serve(config, options, signals))
+        if not status:
+            logger.info("stopped")
+        return status
     except NodeStartError as error:
         return _refuse(str(error), status=1)
     finally:

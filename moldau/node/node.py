@@ -43,7 +43,6 @@ from moldau.raft import METADATA_DIRECTORY, MetadataLogError
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.garbage_collector import freeze_garbage_collector
-from moldau.runtime.telemetry.logs import enhance, load_renderer
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.storage.log_directory import (
@@ -91,7 +90,6 @@ class Node:
         self._http: HttpListener | None = None
         self._watchdog = LoopWatchdog(self._clock, self._registry, "DataLoop")
         self._is_serving = False
-        self._background: set[asyncio.Task[None]] = set()
         self._registry.gauge(
             "kafka.controller:type=KafkaController,name=ActiveControllerCount",
             lambda: float(self._quorum is not None and self._quorum.is_active_controller),
@@ -142,12 +140,9 @@ class Node:
         return format_address(endpoint._replace(port=port))
 
     def after_start(self) -> None:
-        """What can wait until the node serves: memory housekeeping, prettier logs, metrics."""
+        """What can wait until the node serves: memory housekeeping, metrics."""
         freeze_garbage_collector()
         self._watchdog.start()
-        task = asyncio.get_running_loop().create_task(self._enhance_logs())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     async def create_topic(self, name: str, partition_count: int, replication_factor: int) -> None:
         """Create a topic unless it exists.
@@ -329,11 +324,6 @@ class Node:
         if self._config.is_broker:
             return self._broker is not None and self._broker.state is BrokerState.RUNNING
         return self._is_serving
-
-    async def _enhance_logs(self) -> None:
-        """structlog costs more than the rest of the start: import it beside the loop."""
-        await asyncio.to_thread(load_renderer)
-        enhance()
 
 
 def _words(error: OSError) -> str:

@@ -270,6 +270,10 @@ class LogJobs:
                     del manager.unsynced_directories[path]
             for parent, error in failed.items():
                 self.directory_error(manager.directory_at(parent), "a new partition", error)
+            while manager.made:
+                (topic, parent), paths = manager.made.popitem()
+                many = f"{len(paths)} partitions of {topic} in {parent}"
+                logger.info("made %s", paths[0] if len(paths) == 1 else many)
             if postponed:
                 return  # A flush of such a partition, or the next new one, retries.
 

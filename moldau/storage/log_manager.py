@@ -141,6 +141,7 @@ class LogManager:
         self.on_log_offline: Callable[[Log], object] | None = None
         """Called for each log that fails, alone or with its directory."""
         self.unsynced_directories: dict[str, str] = {}
+        self.made: dict[tuple[str, str], list[str]] = {}
         """Partition directories that are not durable yet -> their log directory's path."""
         self._topic_config = topic_config
         self._random = random
@@ -407,7 +408,7 @@ class LogManager:
         self._install(log, directory)
         self.unsynced_directories[path] = directory.path
         self.jobs.sync_created.soon()
-        logger.info("made %s", path)
+        self.made.setdefault((topic_partition.topic, directory.path), []).append(path)
         return log
 
     def _creation_failed(

@@ -19,6 +19,7 @@ from typing import Final, Self
 from moldau.testing.layout import (
     FIRST_BROKER_ID,
     PROPERTIES,
+    QUICK_GROUPS,
     ClusterLayout,
     LayoutError,
     NoFreePort,
@@ -41,7 +42,8 @@ class Cluster:
 
     Args:
         brokers, controllers: how many of each.
-        config: Kafka keys that override the defaults, on every node.
+        config: Kafka keys that override the defaults, on every node. One default is not Kafka's:
+            `group.initial.rebalance.delay.ms=0`, so that a group's first member reads at once.
         directory: where the nodes live; a fresh temporary directory when None. What an earlier
             cluster of the same size left there is taken over, with its ports.
         keep: leave the directory behind, to look into it or to start again on it.
@@ -62,7 +64,7 @@ class Cluster:
     ) -> None:
         check_counts(controllers, brokers)
         self._counts = (controllers, brokers)
-        self._config = dict(config or {})
+        self._config = {**QUICK_GROUPS, **(config or {})}
         self._keep = keep or directory is not None
         self._given_directory = Path(directory) if directory is not None else None
         self.directory = Path()
@@ -266,10 +268,7 @@ class Cluster:
         found = ClusterLayout.found(self.directory, self._config)
         found.refuse_other_size(self.directory, self._counts)
         try:
-            for node in found.nodes:
-                for port in (node.broker_port, node.controller_port):
-                    if port is not None:
-                        ports.hold(port)
+            found.hold_ports(ports)
         except NoFreePort as error:
             if len(found.nodes) > 1:
                 raise NodeFailed(f"{error}; the nodes in {self.directory} had it") from None

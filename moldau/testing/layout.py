@@ -9,6 +9,8 @@ cluster's own node can listen on it (both set SO_REUSEADDR, and the holding sock
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import random
 import secrets
 import socket
@@ -31,6 +33,8 @@ CONTROLLER_LISTENER: Final = "CONTROLLER"
 PROPERTIES: Final = "server.properties"
 LEAST_FOR_DEFAULTS: Final = 3
 """Brokers that the defaults of internal topics ask for."""
+#: The first records of a new group come at once, because nobody waits for more members.
+QUICK_GROUPS: Final[Mapping[str, str]] = {"group.initial.rebalance.delay.ms": "0"}
 
 NextPort = Callable[[], int]
 #: Well-known services listen below it.
@@ -131,13 +135,16 @@ class ClusterLayout:
 
     @classmethod
     def found(cls, directory: Path, config: Mapping[str, str] | None = None) -> ClusterLayout:
-        """The cluster that an earlier layout wrote into `directory`. Raises: LayoutError: there is
-        none, or its configuration cannot be read
+        """The cluster that an earlier layout wrote into `directory`, or into directories in it.
+        Raises: LayoutError: there is none, it is not whole, or a configuration cannot be read
         """
         nodes: list[NodeSpec] = []
         host = ""
         paths = [*directory.glob("node-*"), *directory.glob("broker-*")]
-        for home in sorted([*paths, *directory.glob("controller-*")], key=_number_in):
+        paths += directory.glob("controller-*")
+        if (directory / PROPERTIES).exists():
+            paths = [directory]
+        for home in sorted(paths, key=_number_in):
             try:
                 values = read_properties_file(str(home / PROPERTIES))
                 node_config = NodeConfig(values)
@@ -154,8 +161,12 @@ class ClusterLayout:
                 )
             )
         if not nodes:
-            raise LayoutError(f"{directory}: holds no nodes of a cluster")
-        return cls(host, tuple(nodes), config or {})
+            raise LayoutError(f"{directory}: holds no nodes of a cluster; it is left as it is")
+        found = cls(host, tuple(nodes), config or {})
+        if not (found.brokers and found.controllers):
+            names = ", ".join(node.name for node in nodes)
+            raise LayoutError(f"{directory}: holds only {names} of a cluster")
+        return found
 
     def refuse_other_size(self, directory: Path, counts: tuple[int, int]) -> None:
         """Raises: ValueError: there are not so many controllers and brokers."""
@@ -184,12 +195,24 @@ class ClusterLayout:
             host_and_port(self.host, node.controller_port or 0) for node in self.controllers
         )
 
-    def write_configs(self) -> None:
-        """Write every node's `server.properties`, making its directory. Raises: OSError."""
+    def hold_ports(self, ports: PortHolder) -> None:
+        """Hold the ports of all nodes. Raises: NoFreePort."""
         for node in self.nodes:
+            for port in filter(None, (node.broker_port, node.controller_port)):
+                try:
+                    ports.hold(port)
+                except NoFreePort as error:
+                    raise NoFreePort(f"{error}; {node.name} has it in `listeners`") from None
+
+    def write_configs(self) -> None:
+        """Write the `server.properties` of all nodes, making directories. Raises: LayoutError."""
+        for node in self.nodes:
+            pairs = self.properties(node).items()
+            text = "".join(f"{key}={_escaped(value)}\n" for key, value in pairs)
+            if "log.dirs" not in self.config and "," in str(node.data_directory.absolute()):
+                raise LayoutError(f"{node.home}: directories of log.dirs cannot have a comma")
             node.home.mkdir(parents=True, exist_ok=True)
-            text = "".join(f"{key}={value}\n" for key, value in self.properties(node).items())
-            node.config_path.write_text(text)
+            node.config_path.write_bytes(text.encode(errors="surrogateescape"))
 
     def properties(self, node: NodeSpec) -> dict[str, str]:
         ports = {"PLAINTEXT": node.broker_port, CONTROLLER_LISTENER: node.controller_port}
@@ -255,6 +278,12 @@ def internal_topic_properties(broker_count: int) -> dict[str, str]:
     }
 
 
+def replication_properties(broker_count: int) -> dict[str, str]:
+    """Configuration with which topics outlive any broker; empty for fewer than three brokers."""
+    outlives = {"default.replication.factor": "3", "min.insync.replicas": "2"}
+    return outlives if broker_count >= LEAST_FOR_DEFAULTS else {}
+
+
 def check_counts(controllers: int, brokers: int) -> None:
     """Raises: LayoutError: no cluster has so many nodes."""
     for what, count, most in (
@@ -268,6 +297,11 @@ def check_counts(controllers: int, brokers: int) -> None:
 def counting_from(port: int) -> NextPort:
     ports = iter(range(port, port + MOST_BROKERS + MOST_CONTROLLERS))
     return lambda: next(ports)
+
+
+def _escaped(value: str) -> str:
+    """The value as a `.properties` file takes it."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _number_in(home: Path) -> int:
@@ -300,9 +334,9 @@ class PortHolder:
     """Finds free ports of the address that nodes will listen on, and holds them until `close`."""
 
     def __init__(self, host: str) -> None:
-        self._host = host
+        self.host = host
         self._random = random.Random()
-        self._held: dict[int, socket.socket] = {}
+        self._held: dict[int, contextlib.ExitStack] = {}
 
     def take(self, count: int = 1) -> list[int]:
         """Hold `count` free ports. Raises: NoFreePort."""
@@ -312,41 +346,52 @@ class PortHolder:
             if len(taken) == count:
                 return taken
             port = self._random.choice(choice)
-            if port not in self._held and self._bind(port, is_own=False):
+            if port in self._held:
+                continue
+            try:
+                self._bind(port, is_own=False)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise NoFreePort(f"{self.host}: {error.strerror or error}") from None
+            else:
                 taken.append(port)
-        raise NoFreePort(f"no {count} free ports on {self._host}")
+        raise NoFreePort(f"no {count} free ports on {self.host}")
 
     def hold(self, port: int) -> None:
         """Hold a port that a node had before; what is left of its connections does not matter.
-        Raises: NoFreePort: another process uses it
+        Raises: NoFreePort: another process uses it, or the host has no such address
         """
-        if port not in self._held and not self._bind(port, is_own=True):
-            raise NoFreePort(f"{self._host}:{port} is in use")
+        if port in self._held:
+            return
+        try:
+            self._bind(port, is_own=True)
+        except OSError as error:
+            in_use = error.errno == errno.EADDRINUSE
+            why = "is in use" if in_use else f"cannot be used: {error.strerror or error}"
+            raise NoFreePort(f"{host_and_port(self.host, port)} {why}") from None
 
     def close(self) -> None:
         for held in self._held.values():
             held.close()
         self._held.clear()
 
-    def _bind(self, port: int, *, is_own: bool) -> bool:
-        try:
-            [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
-                self._host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            bound = socket.socket(family, kind, protocol)
-        except OSError:
-            return False
-        try:
-            if is_own:
+    def _bind(self, port: int, *, is_own: bool) -> None:
+        """Hold the port on every address of the host, as a node listens there. Raises: OSError."""
+        addresses = socket.getaddrinfo(
+            self.host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        with contextlib.ExitStack() as undo:
+            for family, kind, protocol, _, address in dict.fromkeys(addresses):
+                try:
+                    bound = undo.enter_context(socket.socket(family, kind, protocol))
+                except OSError:
+                    continue  # a family that the machine lacks
+                if family == socket.AF_INET6:
+                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                if is_own:
+                    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                # Strictly, unless the node had it: not even remains of a connection may be there.
+                bound.bind(address)
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Strictly, unless the node had it: not even the remains of a connection may be there.
-            bound.bind(address)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        except OSError:
-            bound.close()
-            return False
-        if CAN_HOLD:
-            self._held[port] = bound
-        else:
-            bound.close()
-        return True
+            if CAN_HOLD:
+                self._held[port] = undo.pop_all()

@@ -26,6 +26,8 @@ from moldau.testing.node_process import STOP_DEADLINE_S, NodeFailed, NodeProcess
 WRONG_CONFIGURATION: Final = 2
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LONGEST_WAIT_S: Final = 1.0
+#: A node that fails so often before the cluster was ever ready is not going to serve.
+MOST_FAILED_STARTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class RestartPolicy:
 
 
 class _State(Enum):
-    """STARTING → SERVING → PAUSED → STARTING …; a wrong configuration ends in GIVEN_UP."""
+    """STARTING → SERVING → PAUSED → STARTING …; a wrong configuration, or too many starts that fail
+    before all were ready, end in GIVEN_UP.
+    """
 
     STARTING = 1
     SERVING = 2
@@ -88,6 +92,7 @@ class Supervisor:
         self._say = say
         self._policy = policy or RestartPolicy()
         self._random = random.Random()
+        self._was_ready = False
 
     def run(self, on_ready: Callable[[], None]) -> int:
         """Start all nodes and keep them running until SIGTERM, SIGINT or SIGHUP.
@@ -100,17 +105,17 @@ class Supervisor:
         Returns:
             0 when they were asked to stop and all did in an orderly way, else 1.
         """
-        is_orderly = was_ready = False
+        is_orderly = False
         with _Signals() as signals:
             try:
                 while not signals.stop_count:
                     self._look()
                     is_ready = all(node.state is _State.SERVING for node in self._nodes)
-                    if is_ready and not was_ready:
-                        was_ready = True
+                    if is_ready and not self._was_ready:
+                        self._was_ready = True
                         on_ready()
                     has_given_up = any(node.state is _State.GIVEN_UP for node in self._nodes)
-                    if has_given_up and not was_ready:
+                    if has_given_up and not self._was_ready:
                         break
                     starting = [node for node in self._nodes if node.state is _State.STARTING]
                     signals.wait([node.process.output for node in starting], self._wait_s())
@@ -160,14 +165,14 @@ class Supervisor:
             node.failure_count = 0
         said = node.process.complaint() if status > 0 else ""
         why = f"ended {_how(status)}" + (f" ({said.removeprefix('moldau: ')})" if said else "")
-        if status == WRONG_CONFIGURATION:
+        self._fail(node, now_ms, why, for_good=status == WRONG_CONFIGURATION)
+
+    def _fail(self, node: _Supervised, now_ms: float, why: str, *, for_good: bool = False) -> None:
+        node.failure_count += 1
+        if for_good or (not self._was_ready and node.failure_count >= MOST_FAILED_STARTS):
             node.state = _State.GIVEN_UP
             self._say(f"{node.name} {why}; it is not started again")
-        else:
-            self._fail(node, now_ms, why)
-
-    def _fail(self, node: _Supervised, now_ms: float, why: str) -> None:
-        node.failure_count += 1
+            return
         pause_ms = self._policy.pause_ms(node.failure_count, self._random)
         node.state = _State.PAUSED
         node.due_ms = now_ms + pause_ms

@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.system.processes import properties
 
 #: The command line's and the data frames' libraries: no node ever needs them.
 NEVER = {"typer", "click", "rich", "pydantic", "pyarrow", "pandas", "hypothesis", "pytest"}
 #: Slow to load (tens of milliseconds each): only once clients are served.
-LATER = {"aiohttp", "prometheus_client", "structlog"}
+LATER = {"aiohttp", "prometheus_client"}
 #: Ours, but the other side's.
 FOREIGN = {"moldau.cli", "moldau.client", "moldau.testing"}
 
@@ -81,15 +79,10 @@ def test_a_node_serves_before_it_loads_what_is_slow(tmp_path: Path) -> None:
     assert packages(after) & NEVER == set()
 
 
-@pytest.mark.parametrize("log_format", ["console", "json"])
-def test_logs_get_their_renderer_later_and_nothing_heavy_with_it(
-    tmp_path: Path, log_format: str
-) -> None:
-    config = properties(tmp_path, moldau_log_format=log_format, moldau_http_listener="127.0.0.1:0")
-    with importing_node(config) as process:
+def test_the_http_listener_loads_nothing_heavy_with_it(tmp_path: Path) -> None:
+    with importing_node(properties(tmp_path, moldau_http_listener="127.0.0.1:0")) as process:
         modules = modules_until(process, "HTTP listener on")
-        modules |= modules_until(process, "structlog.stdlib")
-        assert {"aiohttp", "structlog"} <= packages(modules)
+        assert "aiohttp" in packages(modules)
         assert packages(modules) & NEVER == set()
         process.terminate()
         assert process.wait(20) == 0

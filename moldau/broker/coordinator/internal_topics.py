@@ -119,7 +119,7 @@ class InternalTopics:
             self._not_before_ms[topic] = self._clock.monotonic_ms() + RETRY_AFTER_MS
         if error is ErrorCode.NONE:
             self._said.pop(topic, None)
-            logger.info(
+            logger.debug(
                 "%s: created with %d partitions, %d replicas each",
                 topic,
                 creatable.num_partitions,

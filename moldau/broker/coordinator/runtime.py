@@ -128,7 +128,8 @@ class LogLoader(Generic[StateT]):
         if not has_ended or shard.state is not ShardState.LOADING:
             return True
         if is_whole:
-            logger.info(
+            logger.log(
+                logging.INFO if self._record_count else logging.DEBUG,
                 "%s: loaded %d records up to offset %d in leader epoch %d, in %.0f ms",
                 shard.name,
                 self._record_count,

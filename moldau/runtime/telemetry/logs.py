@@ -1,24 +1,20 @@
 """Logs: the format of lines, levels that change at run time, and a brake for repetitive lines.
 
 Owns: the handler on the "moldau" logger. Every module logs through
-`logging.getLogger("moldau.<area>")`. Must not: import structlog before `enhance` (it costs more
-than the rest of the start-up), or touch the root logger. Invariant: one event is one line, whatever
-the message contains.
+`logging.getLogger("moldau.<area>")`. Must not touch the root logger. Invariants: one event is one
+line, whatever the message contains; all lines of a process have one format.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
+import os
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Literal, TextIO
+from typing import Final, Literal, TextIO
 
 from moldau.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from structlog.typing import Processor
 
 ROOT: Final = "moldau"
 
@@ -35,16 +31,27 @@ def extra_fields(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
 
 
+#: What a level that asks for attention begins with on a terminal.
+_COLORS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[1;31m"}
+
+
 class ConsoleFormatter(logging.Formatter):
     """`2026-01-31 12:00:00.123 WARNING server: text key=value`, in local time."""
+
+    def __init__(self, *, colored: bool = False) -> None:
+        super().__init__()
+        self._colors = _COLORS if colored else {}
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         area = record.name.removeprefix(ROOT + ".")
-        text = _one_line(record.getMessage())
-        line = f"{when}.{int(record.msecs):03d} {record.levelname:<7} {area}: {text}"
+        text = one_line(record.getMessage())
+        level = f"{record.levelname:<7}"
+        if color := self._colors.get(record.levelname):
+            level = f"{color}{level}\x1b[0m"
+        line = f"{when}.{int(record.msecs):03d} {level} {area}: {text}"
         for key, value in extra_fields(record).items():
-            line += f" {key}={_one_line(str(value))}"
+            line += f" {key}={one_line(str(value))}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -81,62 +88,14 @@ def configure_logging(
     logger = logging.getLogger(ROOT)
     logger.setLevel(_parse_level(level))
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else ConsoleFormatter())
+    colored = handler.stream.isatty() and not os.environ.get("NO_COLOR")
+    handler.setFormatter(
+        JsonFormatter() if log_format == "json" else ConsoleFormatter(colored=colored)
+    )
     for old in logger.handlers[:]:
         logger.removeHandler(old)
     logger.addHandler(handler)
     logger.propagate = False
-
-
-def load_renderer() -> None:
-    """Import structlog, which takes tens of milliseconds: for a thread beside the loop.
-
-    It would import rich for its tracebacks wherever that is installed; a node does without (5 MB).
-    """
-    hides_rich = "rich" not in sys.modules
-    if hides_rich:
-        sys.modules["rich"] = None  # type: ignore[assignment]
-    try:
-        importlib.import_module("structlog")
-    finally:
-        if hides_rich:
-            del sys.modules["rich"]
-
-
-def enhance() -> None:
-    """Let structlog render the lines from now on: colours on a terminal, key order, tracebacks.
-
-    Called once a node listens. The lines of JSON keep their fields.
-    """
-    import structlog
-
-    for handler in logging.getLogger(ROOT).handlers:
-        formatter = handler.formatter
-        if not isinstance(handler, logging.StreamHandler):
-            continue
-        if not isinstance(formatter, JsonFormatter | ConsoleFormatter):
-            continue
-        is_json = isinstance(formatter, JsonFormatter)
-        colors = bool(getattr(handler.stream, "isatty", lambda: False)())
-        shared: list[Processor] = [
-            structlog.stdlib.add_log_level,
-            structlog.stdlib.add_logger_name,
-            structlog.stdlib.ExtraAdder(),
-            structlog.processors.TimeStamper(
-                fmt="iso" if is_json else "%Y-%m-%d %H:%M:%S.%f", utc=is_json
-            ),
-        ]
-        renderers: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-        if is_json:
-            renderers += [
-                structlog.processors.format_exc_info,
-                structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
-            ]
-        else:
-            renderers += [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)]
-        handler.setFormatter(
-            structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=renderers)
-        )
 
 
 def set_level(level: str | int) -> None:
@@ -182,8 +141,8 @@ class RateLimitedLog:
         self._logger.warning(message, *args)
 
 
-def _one_line(text: str) -> str:
-    """Control characters would let a peer forge lines: show them escaped."""
+def one_line(text: str) -> str:
+    """Text with its control characters escaped: they would let a peer forge lines, or colours."""
     if text.isprintable():
         return text
     return "".join(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from moldau.testing import wait_until
 from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
 from tests.system.processes import properties
 
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (INFO   |WARNING) [a-z._]+: ")
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 BROKER_ONLY = {"process_roles": "broker", "listeners": "PLAINTEXT://127.0.0.1:0"}
 CONTROLLER_ONLY = {"process_roles": "controller", "listeners": "CONTROLLER://127.0.0.1:0"}
@@ -63,13 +65,23 @@ def test_dev_creates_topics_and_leaves_nothing_behind(cli: Cli):
 
 
 def test_dev_keeps_the_data_it_is_given(cli: Cli, tmp_path: Path):
-    for _ in range(2):
-        arguments = ("dev", "--port", 0, "--data", tmp_path / "kept", "--topic", "kept:1")
-        with running(*arguments) as (node, line):
-            assert cli.json("topics", "list", "-b", address_in(line)) == ["kept"]
+    home = tmp_path / "kept data"
+    addresses = []
+    for arguments in (("--port", 0, "--topic", "kept:1"), ()):
+        with running("dev", "--data", home, *arguments) as (node, line):
+            addresses.append(address_in(line))
+            assert cli.json("topics", "list", "-b", addresses[-1]) == ["kept"]
+            again = cli.refused("dev", "--data", home)
+            assert f"{addresses[-1]} is in use; node 1 has it in `listeners`" in again
             node.terminate()
+            assert node.stderr is not None
+            log = node.stderr.read().splitlines()
             assert node.wait(20) == 0
-    assert (tmp_path / "kept" / "data" / "kept-0").is_dir()
+            assert log[-1].endswith(" INFO    node: stopped")
+            assert [line for line in log if not LOG_LINE.match(line)] == []
+    assert addresses[0] == addresses[1]
+    assert (home / "data" / "kept-0").is_dir()
+    assert "group.initial.rebalance.delay.ms=0" in (home / "server.properties").read_text()
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,6 @@ def test_logs_are_one_json_object_a_line(cluster: Cluster, topic: str):
         text = cluster.node().log_path.read_text()
         return [json.loads(line) for line in text.splitlines()]
 
-    # The line that structlog wrote, and those before it was loaded, have the same fields.
     wait_until(lambda: any(topic in line["event"] for line in lines()), what="the topic is logged")
     for line in lines():
         assert {"timestamp", "level", "logger", "event"} <= set(line)

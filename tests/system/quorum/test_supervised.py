@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from moldau.config import NodeConfig
 from moldau.testing import wait_until
 from moldau.testing.layout import PortHolder
 from tests.system.processes import run_cli
+
+LOG_LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO    supervisor: "
 
 
 class Run:
@@ -38,7 +42,7 @@ class Run:
 
     def process_id(self, name: str) -> int:
         """The newest process of a node."""
-        found = [re.fullmatch(rf"{name} starts as process (\d+)", line) for line in self.events]
+        found = [re.search(rf": {name} starts as process (\d+)$", line) for line in self.events]
         return int([match[1] for match in found if match][-1])
 
     def join(self) -> int:
@@ -99,8 +103,21 @@ def test_a_cluster_is_bootstrapped_supervised_and_stopped(tmp_path: Path, base_p
     home = tmp_path / "cluster"
     with running("quorum", "bootstrap", home, "--base-port", base_port, "--start") as run:
         address = run.address()
+        new = tmp_path / "new"
+        for twice in (
+            ("quorum", "bootstrap", new / "cluster", "--base-port", base_port, "--start"),
+            ("dev", "--data", home),
+        ):
+            refused = run_cli(*twice)
+            assert (refused.status, refused.output) == (1, "")
+            told = f"localhost:{base_port} is in use; broker 1 has it in `listeners`"
+            assert told in refused.complaint
+        assert not new.exists()
         assert address == ",".join(f"localhost:{base_port + number}" for number in range(3))
         assert run_cli("topics", "create", "t", "-b", address).status == 0
+        [topic] = json.loads(run_cli("topics", "describe", "t", "-b", address, "--json").output)
+        assert topic["min_insync_replicas"] == 2
+        assert len(topic["partitions"][0]["replicas"]) == 3
         for name in ("broker 2", "controller 101"):
             process_id = run.process_id(name)
             os.kill(process_id, signal.SIGKILL)
@@ -109,7 +126,7 @@ def test_a_cluster_is_bootstrapped_supervised_and_stopped(tmp_path: Path, base_p
                 what=f"{name} is started again",
             )
         wait_until(
-            lambda: [line for line in run.events if line.startswith("broker 2 serves on")][1:],
+            lambda: [line for line in run.events if ": broker 2 serves on" in line][1:],
             what="broker 2 serves again",
         )
         process_ids = [run.process_id(f"broker {number}") for number in (1, 2, 3)]
@@ -117,12 +134,16 @@ def test_a_cluster_is_bootstrapped_supervised_and_stopped(tmp_path: Path, base_p
         run.process.send_signal(signal.SIGTERM)
         assert run.join() == 0
     assert all(is_gone(process_id) for process_id in process_ids)
-    assert sum(line.endswith(" stopped") for line in run.events) == 6
+    assert sum(line.endswith(" stopped") for line in run.events) == 7
+    assert run.events[-1].endswith(" supervisor: stopped")
+    assert [line for line in run.events if not re.match(LOG_LINE, line)] == []
     for number in (1, 2, 3):
         assert (home / f"broker-{number}" / "data" / ".kafka_cleanshutdown").exists()
     refused = run_cli("quorum", "bootstrap", home)
     assert refused.status == 1
     assert "is not empty" in refused.complaint
+    config = NodeConfig.load(str(home / "controller-101" / "server.properties"))
+    assert (config["default.replication.factor"], config["min.insync.replicas"]) == (3, 2)
 
 
 def test_no_node_outlives_a_supervisor_that_is_killed(tmp_path: Path, base_port: int):
@@ -140,8 +161,8 @@ def test_no_node_outlives_a_supervisor_that_is_killed(tmp_path: Path, base_port:
 def test_dev_with_many_nodes(tmp_path: Path, keep: bool):
     data = ("--data", tmp_path / "kept") if keep else ()
     arguments = ("dev", "--controllers", 3, "--brokers", 2, "--port", 0, "--topic", "a:4")
-    for _ in range(2 if keep else 1):
-        with running(*arguments, *data) as run:
+    for shape in [arguments, ("dev",)] if keep else [arguments]:
+        with running(*shape, *data) as run:
             address = run.address()
             assert len(address.split(",")) == 2
             listed = run_cli("topics", "list", "-b", address)
@@ -150,5 +171,9 @@ def test_dev_with_many_nodes(tmp_path: Path, keep: bool):
             assert run.join() == 0
     if keep:
         assert (tmp_path / "kept" / "controller-101" / "data" / "meta.properties").exists()
-        other = run_cli("dev", "--controllers", 1, "--brokers", 2, *data)
-        assert "holds a cluster of 3 controllers and 2 brokers" in other.complaint
+        for option, value in (("--controllers", 1), ("--brokers", 1), ("--port", 9092)):
+            other = run_cli("dev", option, value, *data)
+            assert "holds a cluster of 3 controllers and 2 brokers on localhost:" in other.complaint
+            assert f"cannot have {option} {value}: " in other.complaint
+        one = run_cli("dev", "--data", tmp_path / "kept" / "broker-1")
+        assert "holds only broker 1 of a cluster" in one.complaint

@@ -134,18 +134,21 @@ async def test_status_in_the_form_of_kafkas_tool(broker: ScriptedBroker):
 async def test_replication_names_the_leader_first(broker: ScriptedBroker):
     header, _, *rows = [
         line.split()
-        for line in (await ok(broker, "quorum", "replication")).splitlines()
+        for line in (await ok(broker, "quorum", "replication", "--timestamps")).splitlines()
         if line.strip()
     ]
-    assert header[0] == "NodeId"
+    assert header[0] == "node"
     directory_ids = [uuid_to_base64(IDS[node_id]) for node_id in (102, 101)]
     assert rows[:3] == [
-        ["102", directory_ids[0], "100", "0", "-1", "5000", "Leader"],
+        ["102", directory_ids[0], "100", "0", "-", "5000", "Leader"],
         ["101", directory_ids[1], "90", "10", "4000", "4990", "Follower"],
-        ["1", "AAAAAAAAAAAAAAAAAAAAAA", "88", "12", "-1", "-1", "Observer"],
+        ["1", "AAAAAAAAAAAAAAAAAAAAAA", "88", "12", "-", "-", "Observer"],
     ]
     told = await ok(broker, "quorum", "replication", "--human-readable")
-    assert "ms ago" in told
+    assert " ms ago " in told
+    assert " days ago " in await ok(broker, "quorum", "replication")
+    refused = await moldau(broker, "quorum", "replication", "--human-readable", "--timestamps")
+    assert (refused.status, refused.output) == (2, "")
     documents = json.loads(await ok(broker, "quorum", "replication", "--json"))
     assert [each["status"] for each in documents] == ["Leader", "Follower", "Observer"]
 

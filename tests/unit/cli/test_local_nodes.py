@@ -1,14 +1,17 @@
-"""`moldau quorum bootstrap` without running anything: what it writes, prints and refuses."""
+"""`moldau quorum bootstrap` and `dev` without running anything: what they write and refuse."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from moldau.cli.main import main
 from moldau.config import NodeConfig
 
 
@@ -69,3 +72,110 @@ def test_what_cannot_be_laid_out(tmp_path: Path, arguments: tuple[object, ...], 
     assert done.returncode == 2
     assert said in done.stderr
     assert not (tmp_path / "new").exists()
+
+
+class Refuse:
+    """Runs `moldau` in this process, to an end with one line; returns the line."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> str:
+        self._monkeypatch.setattr("sys.argv", ["moldau", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 1
+        output, errors = self._capsys.readouterr()
+        assert output == ""
+        [line] = errors.splitlines()
+        return line
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refuse:
+    return Refuse(monkeypatch, capsys)
+
+
+COMMANDS = [
+    ("quorum", "bootstrap"),
+    ("dev", "--port", 0, "--data"),
+    ("dev", "--port", 0, "--brokers", 2, "--data"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["bootstrap", "one node", "two brokers"])
+@pytest.mark.parametrize(
+    ("below", "said"),
+    [
+        ("file", "Not a directory"),
+        ("file/new", "Not a directory"),
+        ("used", "is not empty; it is left as it is|holds no nodes of a cluster"),
+        ("loop/new", "Too many levels of symbolic links"),
+        ("n" * 300, "File name too long"),
+        ("new/a,b", "cannot have a comma"),
+    ],
+)
+def test_paths_that_cannot_be(
+    tmp_path: Path, refuse: Refuse, command: tuple[object, ...], below: str, said: str
+):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine").write_text("mine")
+    (tmp_path / "loop").symlink_to("loop")
+    before = sorted(tmp_path.rglob("*"))
+    line = refuse(*command, tmp_path / below)
+    assert line.startswith(f"moldau: {tmp_path}")
+    assert re.search(said, line)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_name_that_is_no_utf_8_cannot_stand_in_a_configuration(tmp_path: Path):
+    done = bootstrap(tmp_path / "new" / os.fsdecode(b"caf\xe9"))
+    assert done.returncode == 1
+    assert re.fullmatch(r"moldau: broker 1: .*/caf\\udce9/.* is not UTF-8 text .*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_failure_half_way_leaves_nothing(tmp_path: Path, refuse: Refuse, exists: bool):
+    """The path of the metadata log is longer than any path may be; those before it are not."""
+    home = tmp_path / "new"
+    while len(str(home)) < 4_050:
+        home /= "d" * min(200, 4_050 - len(str(home)) - 1)
+    if exists:
+        home.mkdir(parents=True)
+    assert "File name too long" in refuse("quorum", "bootstrap", home)
+    assert home.exists() is exists
+    assert list(home.iterdir() if exists else tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_port_in_use_is_named_before_anything_is_written(
+    tmp_path: Path, refuse: Refuse, brokers: int
+):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = ("--host", "127.0.0.1", "--port", port, "--brokers", brokers)
+        line = refuse("dev", *arguments, "--data", tmp_path / "new" / "data")
+        node = "node 1" if brokers == 1 else "broker 1"
+        assert line == (
+            f"moldau: 127.0.0.1:{port} is in use; {node} has it in `listeners`: "
+            "stop what listens there, or choose another port"
+        )
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_keeps_its_shape(tmp_path: Path, refuse: Refuse):
+    assert bootstrap(tmp_path / "many", "--base-port", 21000).returncode == 0
+    for option, value in (
+        *(("--controllers", 1), ("--brokers", 1)),
+        *(("--host", "127.0.0.1"), ("--port", 9092)),
+    ):
+        assert refuse("dev", "--data", tmp_path / "many", option, value) == (
+            f"moldau: {tmp_path / 'many'} holds a cluster of 3 controllers and 3 brokers on "
+            "localhost:21000,localhost:21001,localhost:21002, it cannot have "
+            f"{option} {value}: leave that out, or choose another directory"
+        )
+    line = refuse("dev", "--data", tmp_path / "many" / "broker-2")
+    assert line.endswith("/many/broker-2: holds only broker 2 of a cluster")

@@ -10,7 +10,7 @@ import pytest
 
 from moldau.runtime.garbage_collector import GC_THRESHOLDS, freeze_garbage_collector
 from moldau.runtime.telemetry import metrics
-from moldau.runtime.telemetry.logs import RateLimitedLog, configure_logging, enhance, set_level
+from moldau.runtime.telemetry.logs import RateLimitedLog, configure_logging, set_level
 from moldau.runtime.telemetry.metrics import Histogram, Registry
 from tests.kit.manual_clock import ManualClock
 
@@ -78,12 +78,9 @@ def test_meter_rates_fade() -> None:
 
 
 @pytest.mark.usefixtures("restored_logging")
-@pytest.mark.parametrize("enhanced", [False, True])
-def test_one_event_is_one_line_of_json(enhanced: bool) -> None:
+def test_one_event_is_one_line_of_json() -> None:
     stream = io.StringIO()
     configure_logging("json", "INFO", stream=stream)
-    if enhanced:
-        enhance()
     logger = logging.getLogger("moldau.test")
     logger.debug("not shown")
     logger.warning("from %s\nforged", "peer", extra={"topic": "t"})
@@ -101,9 +98,27 @@ def test_console_lines_cannot_be_forged() -> None:
     logging.getLogger("moldau.test").info("a\nb\x1b[31m", extra={"partition": 3})
     (line,) = stream.getvalue().splitlines()
     assert line.endswith(r"INFO    test: a\nb\x1b[31m partition=3")
-    enhance()
-    logging.getLogger("moldau.test").info("plain")
-    assert "plain" in stream.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize(("no_color", "said"), [("", "\x1b[33mWARNING\x1b[0m"), ("1", "WARNING")])
+def test_a_terminal_gets_colours_for_what_asks_for_attention(
+    monkeypatch: pytest.MonkeyPatch, no_color: str, said: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    stream = Terminal()
+    configure_logging("console", "INFO", stream=stream)
+    logger = logging.getLogger("moldau.test")
+    logger.info("calm")
+    logger.warning("odd")
+    calm, odd = stream.getvalue().splitlines()
+    assert calm.endswith(" INFO    test: calm")
+    assert odd.endswith(f" {said} test: odd")
 
 
 @pytest.mark.usefixtures("restored_logging")

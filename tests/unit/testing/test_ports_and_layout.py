@@ -15,6 +15,7 @@ from moldau.storage.meta_properties import MetaProperties, read_meta_properties
 from moldau.testing.layout import (
     ClusterLayout,
     LayoutError,
+    NodeSpec,
     NoFreePort,
     PortHolder,
     candidates,
@@ -157,6 +158,37 @@ def test_one_of_each_may_be_a_single_node(tmp_path: Path):
     assert len(lay_out(tmp_path, 3, 1, combined=True).nodes) == 4
 
 
+@pytest.mark.parametrize("name", ["with spaces ", "Übung=#!", "back\\slash", "line\nbreak", "a: b"])
+def test_names_of_directories_are_read_as_they_were_written(tmp_path: Path, name: str):
+    layout = lay_out(tmp_path / name, 1, 1)
+    layout.write_configs()
+    for node in layout.nodes:
+        config = NodeConfig.load(str(node.config_path))
+        assert config.log_directories == (str(node.data_directory),)
+
+
+def test_a_comma_in_a_name_would_be_two_directories(tmp_path: Path):
+    with pytest.raises(LayoutError, match="cannot have a comma"):
+        lay_out(tmp_path / "a,b", 1, 1).write_configs()
+    assert not (tmp_path / "a,b").exists()
+
+
+def test_ports_that_cannot_be_held_say_why():
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        holder = PortHolder(HOST)
+        with pytest.raises(NoFreePort, match=f"{HOST}:{port} is in use"):
+            holder.hold(port)
+        layout = ClusterLayout(HOST, (NodeSpec(7, Path("unused"), None, port),))
+        with pytest.raises(NoFreePort, match="controller 7 has it in `listeners`"):
+            layout.hold_ports(holder)
+    holder.hold(port)
+    holder.close()
+    for call in (PortHolder("no.such.host.invalid").take, lambda: PortHolder("192.0.2.1").hold(80)):
+        with pytest.raises(NoFreePort, match=r"^(no\.such\.host\.invalid|192\.0\.2\.1:80) ?.*: "):
+            call()
+
+
 @pytest.mark.parametrize(("controllers", "brokers"), [(0, 1), (1, 0), (101, 1), (1, 101)])
 def test_sizes_that_cannot_be(tmp_path: Path, controllers: int, brokers: int):
     with pytest.raises(LayoutError, match="from 1 to 100 can be laid out"):
@@ -166,7 +198,10 @@ def test_sizes_that_cannot_be(tmp_path: Path, controllers: int, brokers: int):
 def test_a_directory_without_nodes_or_with_damaged_ones(tmp_path: Path):
     with pytest.raises(LayoutError, match="holds no nodes"):
         ClusterLayout.found(tmp_path)
-    (tmp_path / "broker-1").mkdir()
+    lay_out(tmp_path, 1, 1).write_configs()
+    assert len(ClusterLayout.found(tmp_path).nodes) == 2
+    with pytest.raises(LayoutError, match="holds only controller 101 of a cluster"):
+        ClusterLayout.found(tmp_path / "controller-101")
     (tmp_path / "broker-1" / "server.properties").write_text("node.id=one\n")
     with pytest.raises(LayoutError, match=r"broker-1/server\.properties: "):
         ClusterLayout.found(tmp_path)

@@ -140,6 +140,14 @@ def test_a_wrong_configuration_ends_the_start(tmp_path: Path):
     assert start_count(tmp_path, "n") == 1
 
 
+def test_a_node_that_never_serves_ends_the_start(tmp_path: Path):
+    with supervised(tmp_path, {"n": "exit 1", "m": "serve"}) as run:
+        assert run.end() == 1
+    assert "n ended with status 1 (as the script says); it is not started again" in run.lines
+    assert "m stopped" in run.lines
+    assert start_count(tmp_path, "n") == 3
+
+
 def test_a_wrong_configuration_later_costs_only_that_node(tmp_path: Path):
     with supervised(tmp_path, {"n": "serve\nexit 2", "m": "serve"}) as run:
         process_id = run.until(r"^n starts as process (\d+)")[1]

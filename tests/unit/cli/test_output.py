@@ -1,0 +1,119 @@
+"""Tables that fit a terminal without losing a digit, and ages of timestamps."""
+
+from __future__ import annotations
+
+import pytest
+
+from moldau.cli.output import age_text, print_rows, print_table, table_lines
+
+OFFSETS = (
+    *("topic", "partition", "producer id", "producer epoch", "coordinator epoch"),
+    *("last sequence", "transaction start offset"),
+)
+BIG = 9_223_372_036_854_775_807
+NOW_MS = 1_800_000_000_000
+
+
+def test_a_table_is_aligned_and_leaves_empty_columns_out():
+    rows = [("a", 7, None, ""), ("long name", 12_345, "-", None)]
+    assert table_lines(("group", "lag", "rack", "note"), rows) == [
+        "group        lag",
+        "────────────────",
+        "a              7",
+        "long name  12345",
+    ]
+    assert table_lines(("group", "lag"), [])[0] == "group  lag", "no rows: the header stays"
+    assert table_lines(("group", "lag"), [(None, "-")])[-1].split() == ["-", "-"]
+
+
+def test_headers_are_folded_so_that_numbers_are_not_cut():
+    rows = [("t", 0, 1000, 0, 12, 345, 6789)]
+    assert max(map(len, table_lines(OFFSETS, rows))) == 105
+    lines = table_lines(OFFSETS, rows, width=80)
+    assert lines[:3] == [
+        "topic  partition  producer  producer  coordinator      last  transaction",
+        "                        id     epoch        epoch  sequence        start",
+        "                                                                  offset",
+    ]
+    assert lines[-1].split() == [str(cell) for cell in rows[0]]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_what_cannot_fit_becomes_paragraphs(width: int):
+    rows = [("orders", 0, BIG, 1, 2, BIG, BIG), ("x" * 60, 1, 1, 1, 2, 3, 4)]
+    lines = table_lines(OFFSETS, rows, width)
+    assert lines[0] == "topic:                    orders"
+    assert lines[6] == f"transaction start offset: {BIG}"
+    assert lines[7] == ""
+    assert lines[8] == "topic:                    " + "x" * 60
+    assert len(lines) == 15
+
+
+def test_sentences_are_folded_between_words_and_names_nowhere():
+    text = "what this is for, said in a sentence that is longer than the line"
+    lines = table_lines(("key", "what it is for"), [("k" * 30, text)] * 50, width=40)
+    assert lines[:2] == ["key:            " + "k" * 30, "what it is for: what this is for, said"]
+    folded = " ".join(line[16:] for line in lines[1:4])
+    assert folded == text
+    assert max(map(len, lines)) == 46, "only the name is longer than the line"
+
+
+def test_many_rows_of_names_stay_a_table():
+    rows = [("n" * 50, "m" * 50, number) for number in range(11)]
+    lines = table_lines(("name", "other", "at"), rows, width=80)
+    assert len(lines) == 13
+    assert lines[-1] == f"{'n' * 50}  {'m' * 50}  10"
+    assert len(table_lines(("name", "other", "at"), rows[:10], width=80)) == 39
+
+
+def test_cells_forge_nothing_and_markup_is_text():
+    lines = table_lines(("id",), [("a\nb",), ("\x1b[31mred",), ("[bold]x[/]",), ("広い",)])
+    assert lines[2:] == [r"a\nb", r"\x1b[31mred", "[bold]x[/]", "広い"]
+    assert table_lines(("id", "n"), [("広い", "a"), ("abcd", "b")])[2:] == ["広い  a", "abcd  b"]
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "said"),
+    [
+        (0, "now"),
+        (999, "now"),
+        (-59_000, "now"),
+        (1_000, "1 s ago"),
+        (119_999, "119 s ago"),
+        (120_000, "2 min ago"),
+        (3_599_000, "59 min ago"),
+        (7_200_000, "2 h ago"),
+        (172_800_000, "2 days ago"),
+        (NOW_MS, "20833 days ago"),
+        (-90_000, "in 90 s"),
+        (NOW_MS - BIG, "in 106751970333 days"),
+    ],
+)
+def test_ages(age_ms: int, said: str):
+    assert age_text(NOW_MS - age_ms, NOW_MS) == said
+
+
+def test_no_time_has_no_age():
+    assert [age_text(each, NOW_MS) for each in (None, -1, "soon")] == [None] * 3
+
+
+def test_rows_have_ages_in_text_and_timestamps_in_json(capfdbinary: pytest.CaptureFixture[bytes]):
+    rows = [{"producer_id": 4, "last_timestamp_ms": 86_400_000}]
+    print_rows(("producer", "last record"), rows, as_json=False)
+    text = capfdbinary.readouterr().out.decode()
+    assert text.splitlines()[-2].endswith(" days ago")
+    print_rows(("producer", "last record"), rows, as_json=True)
+    assert b'"last_timestamp_ms": 86400000' in capfdbinary.readouterr().out
+
+
+@pytest.mark.parametrize(("is_terminal", "line_count"), [(True, 7), (False, 3)])
+def test_only_a_terminal_has_a_width(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_terminal: bool,
+    line_count: int,
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal)
+    print_table(OFFSETS, [("t" * 70, 0, BIG, 1, 2, BIG, BIG)])
+    assert len(capsys.readouterr().out.splitlines()) == line_count + 1
