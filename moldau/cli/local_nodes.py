@@ -39,7 +39,7 @@ from moldau.testing.layout import (
     counting_from,
 )
 
-server_app = typer.Typer(help="Run a node.", no_args_is_help=True)
+server_app = typer.Typer()
 #: Controllers listen this far above the first broker.
 CONTROLLER_PORTS = 100
 Controllers = Annotated[int, typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")]
@@ -56,7 +56,7 @@ def start(
     config: Annotated[str, typer.Argument(help="The node's server.properties.")],
     override: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; may be repeated.")] = None,
 ) -> None:
-    """Run one node until SIGTERM or Ctrl-C, then shut it down in an orderly way."""
+    """Run one node until SIGTERM or Ctrl-C."""
     arguments = [config]
     for key, value in key_values(override or [], "--override").items():
         arguments += ["--override", f"{key}={value}"]
