@@ -7,18 +7,21 @@ from typing import Annotated
 
 import typer
 
+from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, size_text
-from moldau.client import Admin, Features, LogDirectory, RegisteredBroker
+from moldau.client.admin.cluster import ClusterCalls
 
-app = typer.Typer(help="Brokers: list, describe, unregister.", no_args_is_help=True)
+app = typer.Typer()
 
 
 @app.command("list")
 @asks_cluster()
 def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
     """List the brokers of the cluster, fenced ones too."""
-    cluster = access.run(lambda admin: admin.describe_cluster(include_fenced_brokers=True))
+    cluster = access.ask(
+        ClusterCalls, lambda admin: admin.describe_cluster(include_fenced_brokers=True)
+    )
     rows = [
         {
             "broker_id": broker.node_id,
@@ -42,9 +45,11 @@ def describe(
     broker_id: Annotated[int, typer.Argument(help="The broker's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show a broker's address, its log directories and the cluster's feature levels."""
+    """Show a broker's address, log directories and features."""
 
-    async def work(admin: Admin) -> tuple[RegisteredBroker, Features, Sequence[LogDirectory]]:
+    async def work(
+        admin: ClusterCalls,
+    ) -> tuple[client.RegisteredBroker, client.Features, Sequence[client.LogDirectory]]:
         cluster = await admin.describe_cluster(include_fenced_brokers=True)
         found = [broker for broker in cluster.brokers if broker.node_id == broker_id]
         if not found:
@@ -53,7 +58,7 @@ def describe(
         features = await admin.describe_features()
         return found[0], features, (await admin.describe_log_directories([broker_id]))[broker_id]
 
-    broker, features, directories = access.run(work)
+    broker, features, directories = access.ask(ClusterCalls, work)
     address = f"{broker.host}:{broker.port}"
     finalized = sorted(features.finalized.items())
     if as_json:
@@ -106,6 +111,6 @@ def describe(
 def unregister(
     access: ClusterAccess, broker_id: Annotated[int, typer.Argument(min=0, help="The broker's id.")]
 ) -> None:
-    """Forget a broker that has been stopped and will not come back."""
-    access.run(lambda admin: admin.unregister_broker(broker_id))
+    """Remove a stopped broker from the cluster for good."""
+    access.ask(ClusterCalls, lambda admin: admin.unregister_broker(broker_id))
     typer.echo(f"broker {broker_id} is no longer registered")

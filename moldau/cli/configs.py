@@ -8,19 +8,12 @@ from typing import Annotated
 
 import typer
 
+from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
 from moldau.cli.output import fail, print_json, print_table
-from moldau.client import (
-    Admin,
-    ConfigChange,
-    ConfigEntry,
-    ConfigOperation,
-    ConfigResource,
-    ConfigResourceType,
-    ConfigSource,
-)
+from moldau.client.admin.cluster import ClusterCalls
 
-app = typer.Typer(help="Configuration: describe, alter.", no_args_is_help=True)
+app = typer.Typer()
 Entity = Annotated[
     str, typer.Argument(help="A topic, or a broker's id ('' for the default of all brokers).")
 ]
@@ -33,6 +26,10 @@ class EntityType(StrEnum):
     BROKER = "brokers"
     BROKER_LOGGER = "broker-loggers"
 
+    @classmethod
+    def _missing_(cls, value: object) -> EntityType | None:
+        return next((each for each in cls if each.value == f"{value}s"), None)  # the singular
+
 
 Kind = Annotated[EntityType, typer.Argument(help="topics, brokers or broker-loggers.")]
 
@@ -44,22 +41,25 @@ def describe(
     entity_type: Kind,
     name: Entity,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show defaults and static values too.")
+        bool, typer.Option("--all", help="Show every key, not only changed ones.")
     ] = False,
-    documentation: Annotated[bool, typer.Option(help="Say what each key is for.")] = False,
+    documentation: Annotated[
+        bool, typer.Option("--documentation", help="Say what each key is for.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what has been changed, or everything."""
-    resource = ConfigResource(ConfigResourceType[entity_type.name], name)
+    """Show configuration keys that have been changed, or all."""
+    resource = client.ConfigResource(client.ConfigResourceType[entity_type.name], name)
 
-    async def work(admin: Admin) -> dict[str, ConfigEntry]:
+    async def work(admin: ClusterCalls) -> dict[str, client.ConfigEntry]:
         described = await admin.describe_configs(
             [resource], include_synonyms=True, include_documentation=documentation
         )
         return described[resource]
 
-    entries = access.run(work)
-    quiet = () if everything else (ConfigSource.DEFAULT_CONFIG, ConfigSource.STATIC_BROKER_CONFIG)
+    entries = access.ask(ClusterCalls, work)
+    source = client.ConfigSource
+    quiet = () if everything else (source.DEFAULT_CONFIG, source.STATIC_BROKER_CONFIG)
     shown = [entries[key] for key in sorted(entries) if entries[key].source not in quiet]
     if as_json:
         print_json(
@@ -98,31 +98,33 @@ def alter(
     entity_type: Kind,
     name: Entity,
     set_pairs: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE; may be repeated.")
+        list[str] | None, typer.Option("--set", help="KEY=VALUE to set; may be repeated.")
     ] = None,
     delete_keys: Annotated[
         list[str] | None, typer.Option("--delete", help="KEY to reset; may be repeated.")
     ] = None,
     append: Annotated[list[str] | None, typer.Option(help="KEY=VALUE to add to a list.")] = None,
     subtract: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE to take from a list.")
+        list[str] | None, typer.Option(help="KEY=VALUE to remove from a list.")
     ] = None,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check, but change nothing.")
+        bool, typer.Option("--validate-only", help="Only check, change nothing.")
     ] = False,
 ) -> None:
-    """Change keys one by one; all of them or none."""
-    changes = [ConfigChange(key, None, ConfigOperation.DELETE) for key in delete_keys or []]
+    """Set or reset configuration keys, all of them or none."""
+    changes = [
+        client.ConfigChange(key, None, client.ConfigOperation.DELETE) for key in delete_keys or []
+    ]
     for pairs, option, operation in (
-        (set_pairs, "--set", ConfigOperation.SET),
-        (append, "--append", ConfigOperation.APPEND),
-        (subtract, "--subtract", ConfigOperation.SUBTRACT),
+        (set_pairs, "--set", client.ConfigOperation.SET),
+        (append, "--append", client.ConfigOperation.APPEND),
+        (subtract, "--subtract", client.ConfigOperation.SUBTRACT),
     ):
         for key, value in key_values(pairs or [], option).items():
-            changes.append(ConfigChange(key, value, operation))
+            changes.append(client.ConfigChange(key, value, operation))
     if not changes:
         fail("nothing to change: give --set, --delete, --append or --subtract", status=2)
-    resource = ConfigResource(ConfigResourceType[entity_type.name], name)
+    resource = client.ConfigResource(client.ConfigResourceType[entity_type.name], name)
 
     access.run(lambda admin: admin.alter_configs({resource: changes}, validate_only=validate_only))
     typer.echo("valid" if validate_only else "altered")

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from moldau import client
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
 from moldau.cli.output import fail, print_json, print_table
-from moldau.client import FeatureUpdate, UpgradeType
+from moldau.client.admin.cluster import ClusterCalls
 from moldau.metadata.features import (
     KRAFT_VERSION,
     METADATA_VERSION,
@@ -18,7 +19,7 @@ from moldau.metadata.features import (
     metadata_release,
 )
 
-app = typer.Typer(help="Feature levels of the cluster.", no_args_is_help=True)
+app = typer.Typer()
 
 Levels = Annotated[
     list[str] | None, typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated.")
@@ -27,14 +28,14 @@ Release = Annotated[
     str | None,
     typer.Option("--release-version", "-r", help="All features as in this release, as 4.2."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Let the cluster check, change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check, change nothing.")]
 
 
 @app.command("describe")
 @asks_cluster(controllers=True)
 def describe(access: ClusterAccess, as_json: AsJson = False) -> None:
-    """Show supported and finalized levels."""
-    features = access.run(lambda admin: admin.describe_features())
+    """Show supported and finalized feature levels."""
+    features = access.ask(ClusterCalls, lambda admin: admin.describe_features())
     rows = [
         {
             "feature": name,
@@ -68,8 +69,8 @@ def upgrade(
     release_version: Release = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Raise levels; there may be no way back."""
-    _change(access, _levels(feature, release_version), UpgradeType.UPGRADE, dry_run)
+    """Raise feature levels; there may be no way back."""
+    _change(access, _levels(feature, release_version), client.UpgradeType.UPGRADE, dry_run)
 
 
 @app.command("downgrade")
@@ -78,22 +79,21 @@ def downgrade(
     access: ClusterAccess,
     feature: Levels = None,
     release_version: Release = None,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Also when metadata is lost by it.")
-    ] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Even if metadata is lost.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Lower levels; 0 switches a feature off."""
-    upgrade_type = UpgradeType.UNSAFE_DOWNGRADE if unsafe else UpgradeType.SAFE_DOWNGRADE
+    """Lower feature levels; 0 switches a feature off."""
+    kind = client.UpgradeType
+    upgrade_type = kind.UNSAFE_DOWNGRADE if unsafe else kind.SAFE_DOWNGRADE
     _change(access, _levels(feature, release_version), upgrade_type, dry_run)
 
 
 def _change(
-    access: ClusterAccess, levels: dict[str, int], upgrade_type: UpgradeType, dry_run: bool
+    access: ClusterAccess, levels: dict[str, int], upgrade_type: client.UpgradeType, dry_run: bool
 ) -> None:
-    updates = {name: FeatureUpdate(level, upgrade_type) for name, level in levels.items()}
-    access.run(lambda admin: admin.update_features(updates, validate_only=dry_run))
-    done = "upgraded" if upgrade_type is UpgradeType.UPGRADE else "downgraded"
+    updates = {name: client.FeatureUpdate(level, upgrade_type) for name, level in levels.items()}
+    access.ask(ClusterCalls, lambda admin: admin.update_features(updates, validate_only=dry_run))
+    done = "upgraded" if upgrade_type is client.UpgradeType.UPGRADE else "downgraded"
     for name, level in levels.items():
         typer.echo(f"{name} {'can be' if dry_run else 'was'} {done} to {level}")
 

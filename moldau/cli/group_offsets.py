@@ -22,6 +22,7 @@ from typing import Annotated, Final
 
 import typer
 
+from moldau import client
 from moldau.cli.options import (
     AllGroups,
     AsJson,
@@ -38,15 +39,6 @@ from moldau.cli.options import (
     require_groups,
 )
 from moldau.cli.output import complain, fail, print_json, print_table
-from moldau.client import (
-    Admin,
-    CommittedOffset,
-    GroupDescription,
-    KafkaError,
-    OffsetSpec,
-    PartitionOffset,
-    TopicPartition,
-)
 from moldau.protocol.errors import ErrorCode
 
 MAX_INT64: Final = 2**63 - 1
@@ -55,30 +47,39 @@ _DURATION: Final = re.compile(
 )
 _UNIT_MS: Final = (86_400_000, 3_600_000, 60_000)
 FORM: Final = "topic,partition,offset or group,topic,partition,offset"
-GroupOffsets = dict[str | None, dict[TopicPartition, int]]
+GroupOffsets = dict[str | None, dict[client.TopicPartition, int]]
 """Offsets by group; None where lines name no group."""
 AllTopics = Annotated[
-    bool, typer.Option("--all-topics", help="Every topic the group has committed for.")
+    bool, typer.Option("--all-topics", help="Every topic of which the group has committed offsets.")
 ]
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="The logs' start.")]
-ToLatest = Annotated[bool, typer.Option("--to-latest", help="The logs' end.")]
-ToCurrent = Annotated[bool, typer.Option("--to-current", help="Where it is; useful with --export.")]
-ToOffset = Annotated[int | None, typer.Option(min=0, help="This offset.")]
-ShiftBy = Annotated[int | None, typer.Option(help="So many further; back when negative.")]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the start of each log.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end of each log.")]
+ToCurrent = Annotated[
+    bool, typer.Option("--to-current", help="Keep the present offsets, for --export.")
+]
+ToOffset = Annotated[int | None, typer.Option(min=0, help="To this offset.")]
+ShiftBy = Annotated[
+    int | None, typer.Option(help="Forward by this many offsets; back if negative.")
+]
 ToDatetime = Annotated[
     str | None,
     typer.Option(
         metavar="YYYY-MM-DDTHH:MM:SS.sss",
-        help="The first record of then or later; UTC unless it names a time zone.",
+        help="To the first record of that time or later; UTC unless a time zone is given.",
     ),
 ]
 ByDuration = Annotated[
-    str | None, typer.Option(metavar="PnDTnHnMnS", help="The first record not older than that.")
+    str | None,
+    typer.Option(metavar="PnDTnHnMnS", help="To the first record that is not older than this."),
 ]
-FromFile = Annotated[Path | None, typer.Option(help="The offsets of a CSV file.")]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it, instead of only showing it.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show it (default).")]
-Export = Annotated[bool, typer.Option("--export", help="Print CSV that --from-file takes.")]
+FromFile = Annotated[Path | None, typer.Option(help="To the offsets in this CSV file.")]
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Change the offsets; otherwise they are only shown.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only show what would change (the default).")
+]
+Export = Annotated[bool, typer.Option("--export", help="Print CSV for --from-file.")]
 GONE = "there is no such partition any more"
 
 
@@ -103,16 +104,16 @@ class Goal:
 
     scenario: Scenario
     number: int = 0
-    offsets: Mapping[TopicPartition, int] | None = None
+    offsets: Mapping[client.TopicPartition, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOffset:
     """One partition's way; `new` is None when it is left as it is, `note` says what is special."""
 
-    partition: TopicPartition
+    partition: client.TopicPartition
     current: int | None
-    new: CommittedOffset | None
+    new: client.CommittedOffset | None
     note: str = ""
 
 
@@ -121,10 +122,10 @@ class NoPlan(Exception):
 
 
 async def plan_offsets(
-    admin: Admin,
+    admin: client.Admin,
     goal: Goal,
-    partitions: Sequence[TopicPartition],
-    committed: Mapping[TopicPartition, CommittedOffset],
+    partitions: Sequence[client.TopicPartition],
+    committed: Mapping[client.TopicPartition, client.CommittedOffset],
 ) -> list[PlannedOffset]:
     """The new offsets of one group's partitions, in their order. Raises: KafkaError; NoPlan: a
     log's bounds are not known, or an offset is to be shifted that is not there
@@ -133,9 +134,9 @@ async def plan_offsets(
         without = next((each for each in partitions if each not in committed), None)
         if without is not None:
             raise NoPlan(f"{without}: nothing is committed that could be shifted")
-    earliest = await _offsets(admin, partitions, OffsetSpec.EARLIEST)
-    latest = await _offsets(admin, partitions, OffsetSpec.LATEST)
-    at_time: Mapping[TopicPartition, PartitionOffset] = {}
+    earliest = await _offsets(admin, partitions, client.OffsetSpec.EARLIEST)
+    latest = await _offsets(admin, partitions, client.OffsetSpec.LATEST)
+    at_time: Mapping[client.TopicPartition, client.PartitionOffset] = {}
     if goal.scenario is Scenario.TIMESTAMP:
         at_time = await _offsets(admin, partitions, goal.number)
     planned = []
@@ -146,54 +147,54 @@ async def plan_offsets(
         new, note = _wanted(goal, partition, current, first_offset, end_offset, found_offset)
         if new.offset < first_offset:
             note = f"{new.offset} is before the log's start"
-            new = CommittedOffset(first_offset)
+            new = client.CommittedOffset(first_offset)
         elif new.offset > end_offset:
             note = f"{new.offset} is behind the log's end"
-            new = CommittedOffset(end_offset)
+            new = client.CommittedOffset(end_offset)
         planned.append(PlannedOffset(partition, current.offset if current else None, new, note))
     return planned
 
 
 def _wanted(
     goal: Goal,
-    partition: TopicPartition,
-    current: CommittedOffset | None,
+    partition: client.TopicPartition,
+    current: client.CommittedOffset | None,
     first_offset: int,
     end_offset: int,
     found_offset: int,
-) -> tuple[CommittedOffset, str]:
+) -> tuple[client.CommittedOffset, str]:
     """The offset that the scenario asks for, before the log's bounds are applied; `found_offset` is
     that of the first record young enough, negative where there is none.
     """
-    end = CommittedOffset(end_offset)
+    end = client.CommittedOffset(end_offset)
     match goal.scenario:
         case Scenario.EARLIEST:
-            return CommittedOffset(first_offset), ""
+            return client.CommittedOffset(first_offset), ""
         case Scenario.LATEST:
             return end, ""
         case Scenario.OFFSET:
-            return CommittedOffset(goal.number), ""
+            return client.CommittedOffset(goal.number), ""
         case Scenario.FILE:
             assert goal.offsets is not None, "the partitions are those of the file"
-            return CommittedOffset(goal.offsets[partition]), ""
+            return client.CommittedOffset(goal.offsets[partition]), ""
         case Scenario.SHIFT:
             assert current is not None, "checked before"
-            return CommittedOffset(current.offset + goal.number), ""
+            return client.CommittedOffset(current.offset + goal.number), ""
         case Scenario.CURRENT:
             return (current, "") if current is not None else (end, "nothing committed: the end")
         case Scenario.TIMESTAMP:
             if found_offset < 0:
                 return end, "no record at or after that time: the end"
-            return CommittedOffset(found_offset), ""
+            return client.CommittedOffset(found_offset), ""
 
 
 async def _offsets(
-    admin: Admin, partitions: Sequence[TopicPartition], spec: int
-) -> dict[TopicPartition, PartitionOffset]:
+    admin: client.Admin, partitions: Sequence[client.TopicPartition], spec: int
+) -> dict[client.TopicPartition, client.PartitionOffset]:
     outcome = await admin.list_partition_offsets(dict.fromkeys(partitions, spec))
-    found: dict[TopicPartition, PartitionOffset] = {}
+    found: dict[client.TopicPartition, client.PartitionOffset] = {}
     for partition, answer in outcome.items():
-        if isinstance(answer, KafkaError):
+        if isinstance(answer, client.KafkaError):
             raise NoPlan(f"{partition}: its offsets are not known: {answer}") from answer
         found[partition] = answer
     return found
@@ -212,7 +213,7 @@ def parse_duration(text: str) -> int:
     return -total if sign == "-" else total
 
 
-def offsets_csv(offsets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
+def offsets_csv(offsets: Mapping[str, Mapping[client.TopicPartition, int]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for group_id, partitions in offsets.items():
@@ -248,7 +249,7 @@ def parse_offsets(text: str) -> GroupOffsets:
         group_id = cells[0] if len(cells) == 4 else None
         if not topic or not _is_number(index) or not _is_number(offset):
             raise ValueError(f"{where} is not {FORM}")
-        partition = TopicPartition(topic, int(index))
+        partition = client.TopicPartition(topic, int(index))
         offsets = found.setdefault(group_id, {})
         if partition in offsets:
             raise ValueError(f"{where}: {partition} is named twice")
@@ -318,7 +319,7 @@ def reset_offsets(
     if file is None and bool(wanted) == all_topics:
         fail("give --topic or --all-topics" + (", not both" if wanted else ""), status=2)
 
-    async def work(admin: Admin) -> Outcome:
+    async def work(admin: client.Admin) -> Outcome:
         chosen = await chosen_groups(admin, group_ids, all_groups)
         return await _reset(admin, chosen, goal, wanted, file, execute=execute)
 
@@ -352,7 +353,7 @@ def _goal(
 
 
 async def _reset(
-    admin: Admin,
+    admin: client.Admin,
     group_ids: list[str],
     goal: Goal,
     wanted: dict[str, set[int] | None],
@@ -369,7 +370,7 @@ async def _reset(
     partitions = await existing_partitions(admin, wanted) if wanted else []
     for group_id in group_ids:
         problem, offsets = refusal(group_id, described[group_id]), committed[group_id]
-        if problem is not None or isinstance(offsets, KafkaError):
+        if problem is not None or isinstance(offsets, client.KafkaError):
             outcome.errors.append(problem or str(offsets))
             continue
         chosen = partitions or sorted(offsets)
@@ -395,11 +396,11 @@ async def _reset(
     return outcome
 
 
-def refusal(group_id: str, described: GroupDescription | KafkaError) -> str | None:
+def refusal(group_id: str, described: client.GroupDescription | client.KafkaError) -> str | None:
     """Why a group's offsets cannot be moved, None when they can. A group that is not there yet
     is made by the first commit.
     """
-    if isinstance(described, KafkaError):
+    if isinstance(described, client.KafkaError):
         return None if described.code == ErrorCode.GROUP_ID_NOT_FOUND else str(described)
     if described.is_empty:
         return None
@@ -409,7 +410,9 @@ def refusal(group_id: str, described: GroupDescription | KafkaError) -> str | No
     )
 
 
-async def _gone(admin: Admin, partitions: list[TopicPartition]) -> set[TopicPartition]:
+async def _gone(
+    admin: client.Admin, partitions: list[client.TopicPartition]
+) -> set[client.TopicPartition]:
     """The partitions that do not exist any more: offsets outlive topics for a while."""
     names = set(await admin.list_topics(include_internal=True))
     topics = await admin.describe_topics(sorted({each.topic for each in partitions} & names))
@@ -417,7 +420,7 @@ async def _gone(admin: Admin, partitions: list[TopicPartition]) -> set[TopicPart
 
 
 async def _carry_out(
-    admin: Admin, group_id: str, plan: list[PlannedOffset], errors: list[str]
+    admin: client.Admin, group_id: str, plan: list[PlannedOffset], errors: list[str]
 ) -> list[PlannedOffset]:
     """Commit a plan; returns the rows that were committed."""
     news = {each.partition: each.new for each in plan if each.new is not None}

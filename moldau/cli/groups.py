@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from moldau import client
 from moldau.cli.group_offsets import reset_offsets
 from moldau.cli.options import (
     AllGroups,
@@ -25,31 +26,20 @@ from moldau.cli.options import (
     require_groups,
 )
 from moldau.cli.output import complain, fail, print_json, print_table
-from moldau.client import (
-    Admin,
-    CommittedOffset,
-    GroupDescription,
-    GroupMember,
-    KafkaError,
-    OffsetSpec,
-    PartitionOffset,
-    TopicPartition,
-)
+from moldau.client.admin.groups import GroupCalls
 from moldau.protocol.types import by_topic
 
-app = typer.Typer(
-    help="Groups: list, describe, reset or delete offsets, delete.", no_args_is_help=True
-)
+app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
     """One partition that a group has committed an offset of, or reads."""
 
-    partition: TopicPartition
-    committed: CommittedOffset | None
+    partition: client.TopicPartition
+    committed: client.CommittedOffset | None
     log_end_offset: int | None
-    member: GroupMember | None
+    member: client.GroupMember | None
 
     @property
     def lag(self) -> int | None:
@@ -63,7 +53,7 @@ class OffsetRow:
 class DescribedGroup:
     """A group with its rows."""
 
-    group: GroupDescription
+    group: client.GroupDescription
     rows: tuple[OffsetRow, ...]
 
 
@@ -74,26 +64,29 @@ def describe(
     group_ids: GroupIds = None,
     all_groups: AllGroups = False,
     members: Annotated[
-        bool, typer.Option("--members", help="Show who is in the group, instead of offsets.")
+        bool, typer.Option("--members", help="Show the group's members instead of its offsets.")
     ] = False,
     state: Annotated[
-        bool, typer.Option("--state", help="Show the group's state, instead of offsets.")
+        bool, typer.Option("--state", help="Show the group's state instead of its offsets.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Leader epochs, assignments, epochs of the group.")
+        bool,
+        typer.Option(
+            "--verbose", help="Show leader epochs, assignments and epochs of the group too."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far groups have come, who is in them, and what state they are in.
+    """Show the offsets, lag, members and state of groups.
 
-    JSON has all of it.
+    --json shows all of it at once.
     """
     require_groups(group_ids, all_groups)
     if members and state:
         fail("give --members or --state, not both", status=2)
     needs_offsets = as_json or not (members or state)
 
-    async def work(admin: Admin) -> dict[str, DescribedGroup | KafkaError]:
+    async def work(admin: client.Admin) -> dict[str, DescribedGroup | client.KafkaError]:
         chosen = await chosen_groups(admin, group_ids, all_groups)
         return await described_groups(admin, chosen, with_offsets=needs_offsets)
 
@@ -106,53 +99,56 @@ def describe(
     else:
         for each in found:
             (_print_members if members else _print_offsets)(each, verbose)
-    complain(each for each in outcome.values() if isinstance(each, KafkaError))
+    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
 
 
 app.command("reset-offsets")(reset_offsets)
 
 
 async def described_groups(
-    admin: Admin, group_ids: Iterable[str], *, with_offsets: bool
-) -> dict[str, DescribedGroup | KafkaError]:
+    admin: client.Admin, group_ids: Iterable[str], *, with_offsets: bool
+) -> dict[str, DescribedGroup | client.KafkaError]:
     """Each group, or the error why it cannot be described. Raises: KafkaError"""
     described = await admin.describe_groups(list(group_ids))
-    outcome: dict[str, DescribedGroup | KafkaError] = {
-        group_id: each if isinstance(each, KafkaError) else DescribedGroup(each, ())
+    outcome: dict[str, DescribedGroup | client.KafkaError] = {
+        group_id: each if isinstance(each, client.KafkaError) else DescribedGroup(each, ())
         for group_id, each in described.items()
     }
     if not with_offsets:
         return outcome
     known = {
-        group_id: each for group_id, each in described.items() if isinstance(each, GroupDescription)
+        group_id: each
+        for group_id, each in described.items()
+        if isinstance(each, client.GroupDescription)
     }
     offsets = await admin.list_group_offsets(known)
-    wanted: dict[TopicPartition, None] = {}
+    wanted: dict[client.TopicPartition, None] = {}
     for group_id, group in known.items():
         committed = offsets[group_id]
-        if isinstance(committed, KafkaError):
+        if isinstance(committed, client.KafkaError):
             outcome[group_id] = committed
         else:
             wanted.update(dict.fromkeys(_partitions(group, committed)))
-    ends = await admin.list_partition_offsets(dict.fromkeys(wanted, OffsetSpec.LATEST))
+    ends = await admin.list_partition_offsets(dict.fromkeys(wanted, client.OffsetSpec.LATEST))
     for group_id, group in known.items():
         committed = offsets[group_id]
-        if not isinstance(committed, KafkaError):
+        if not isinstance(committed, client.KafkaError):
             outcome[group_id] = DescribedGroup(group, tuple(offset_rows(group, committed, ends)))
     return outcome
 
 
 def _partitions(
-    group: GroupDescription, committed: Mapping[TopicPartition, CommittedOffset]
-) -> list[TopicPartition]:
+    group: client.GroupDescription,
+    committed: Mapping[client.TopicPartition, client.CommittedOffset],
+) -> list[client.TopicPartition]:
     assigned = (partition for member in group.members for partition in member.assignment)
     return sorted({*committed, *assigned})
 
 
 def offset_rows(
-    group: GroupDescription,
-    committed: Mapping[TopicPartition, CommittedOffset],
-    ends: Mapping[TopicPartition, PartitionOffset | KafkaError],
+    group: client.GroupDescription,
+    committed: Mapping[client.TopicPartition, client.CommittedOffset],
+    ends: Mapping[client.TopicPartition, client.PartitionOffset | client.KafkaError],
 ) -> Iterator[OffsetRow]:
     owners = {partition: member for member in group.members for partition in member.assignment}
     for partition in _partitions(group, committed):
@@ -160,7 +156,7 @@ def offset_rows(
         yield OffsetRow(
             partition,
             committed.get(partition),
-            end.offset if isinstance(end, PartitionOffset) else None,
+            end.offset if isinstance(end, client.PartitionOffset) else None,
             owners.get(partition),
         )
 
@@ -201,7 +197,7 @@ def _offset_document(row: OffsetRow) -> dict[str, object]:
     }
 
 
-def _member_document(member: GroupMember) -> dict[str, object]:
+def _member_document(member: client.GroupMember) -> dict[str, object]:
     return {
         "member_id": member.member_id,
         "group_instance_id": member.group_instance_id,
@@ -217,7 +213,7 @@ def _member_document(member: GroupMember) -> dict[str, object]:
     }
 
 
-def _assignment_text(partitions: Iterable[TopicPartition] | None) -> str | None:
+def _assignment_text(partitions: Iterable[client.TopicPartition] | None) -> str | None:
     """As Kafka's tool writes it: `orders:0,1;payments:3`."""
     if partitions is None:
         return None
@@ -225,7 +221,7 @@ def _assignment_text(partitions: Iterable[TopicPartition] | None) -> str | None:
     return ";".join(f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in topics) or None
 
 
-def _title(group: GroupDescription) -> str:
+def _title(group: client.GroupDescription) -> str:
     empty = "" if group.members else ", no active members"
     return f"{group.group_id}: {group.group_type}, {group.state}{empty}"
 
@@ -248,7 +244,7 @@ def _print_members(described: DescribedGroup, verbose: bool) -> None:
         ("instance", "epoch", "assignment", "target assignment", "subscription") if verbose else ()
     )
 
-    def row(member: GroupMember) -> Iterator[object]:
+    def row(member: client.GroupMember) -> Iterator[object]:
         yield from (member.member_id, member.host, member.client_id, len(member.assignment))
         if verbose:
             yield member.group_instance_id
@@ -267,7 +263,7 @@ def _print_members(described: DescribedGroup, verbose: bool) -> None:
 def _print_states(found: Iterable[DescribedGroup], verbose: bool) -> None:
     details = ("type", "group epoch", "assignment epoch") if verbose else ()
 
-    def row(group: GroupDescription) -> Iterator[object]:
+    def row(group: client.GroupDescription) -> Iterator[object]:
         where = group.coordinator
         yield group.group_id
         yield f"{where.host}:{where.port} ({where.node_id})"
@@ -288,24 +284,24 @@ def delete_offsets(
     group_id: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
     topics: Topics = None,
 ) -> None:
-    """Delete what a group has committed for topics that none of its members reads."""
+    """Delete committed offsets of topics that no member reads."""
     wanted = parse_topics(topics)
     if not wanted:
         fail("which topics? give --topic", status=2)
 
-    async def work(admin: Admin) -> dict[TopicPartition, KafkaError | None]:
+    async def work(admin: client.Admin) -> dict[client.TopicPartition, client.KafkaError | None]:
         committed = (await admin.list_group_offsets([group_id]))[group_id]
-        if isinstance(committed, KafkaError):
+        if isinstance(committed, client.KafkaError):
             raise committed
         partitions = {each for each in committed if each.topic in wanted}
         chosen = []
         for topic, indexes in wanted.items():
             of_topic = {each for each in partitions if each.topic == topic}
             if indexes is not None:
-                of_topic = {TopicPartition(topic, index) for index in indexes}
+                of_topic = {client.TopicPartition(topic, index) for index in indexes}
             chosen += sorted(of_topic)
         # Nothing to delete: the group may be unknown, which the coordinator says best.
-        chosen = chosen or [TopicPartition(topic, 0) for topic in wanted]
+        chosen = chosen or [client.TopicPartition(topic, 0) for topic in wanted]
         return await admin.delete_group_offsets(group_id, chosen)
 
     outcome = access.run(work)
@@ -329,7 +325,7 @@ def list_groups(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the groups, with their type, protocol and state."""
+    """List the groups, with type, protocol and state."""
     rows = [
         {
             "group_id": each.group_id,
@@ -338,8 +334,9 @@ def list_groups(
             "state": each.state,
             "coordinator": each.coordinator_id,
         }
-        for each in access.run(
-            lambda admin: admin.list_groups(states=states or (), group_types=types or ())
+        for each in access.ask(
+            GroupCalls,
+            lambda groups: groups.list_groups(states=states or (), group_types=types or ()),
         )
     ]
     if as_json:
@@ -356,10 +353,10 @@ def list_groups(
 def delete(
     access: ClusterAccess, group_ids: GroupIds = None, all_groups: AllGroups = False
 ) -> None:
-    """Delete groups without members, with everything they have committed."""
+    """Delete groups without members, and their offsets."""
     require_groups(group_ids, all_groups)
 
-    async def work(admin: Admin) -> dict[str, KafkaError | None]:
+    async def work(admin: client.Admin) -> dict[str, client.KafkaError | None]:
         return await admin.delete_groups(await chosen_groups(admin, group_ids, all_groups))
 
     outcome = access.run(work)

@@ -42,7 +42,7 @@ from moldau.testing.layout import (
 )
 
 logger = logging.getLogger("moldau.supervisor")
-server_app = typer.Typer(help="Run a node.", no_args_is_help=True)
+server_app = typer.Typer()
 #: Controllers listen this far above the first broker.
 CONTROLLER_PORTS = 100
 LOCALHOST = "localhost"
@@ -61,7 +61,7 @@ def start(
     config: Annotated[str, typer.Argument(help="The node's server.properties.")],
     override: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; may be repeated.")] = None,
 ) -> None:
-    """Run one node until SIGTERM or Ctrl-C, then shut it down in an orderly way."""
+    """Run one node until SIGTERM or Ctrl-C."""
     arguments = [config]
     for key, value in key_values(override or [], "--override").items():
         arguments += ["--override", f"{key}={value}"]

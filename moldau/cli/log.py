@@ -18,7 +18,7 @@ from moldau.cli.output import ProgressBar, fail, file_errors, print_json, progre
 if TYPE_CHECKING:
     from moldau.storage.dump import DumpOptions, Row
 
-app = typer.Typer(help="Look into log files, offline.", no_args_is_help=True)
+app = typer.Typer()
 
 
 class Decode(StrEnum):
@@ -36,10 +36,10 @@ def dump(
         typer.Argument(help="Log files, indexes, snapshots, checkpoints, or directories of these."),
     ],
     deep: Annotated[
-        bool, typer.Option("--deep", help="Show each record, not only batches.")
+        bool, typer.Option("--deep", help="Print each record, not only batches.")
     ] = False,
     print_data: Annotated[
-        bool, typer.Option("--print-data", help="Show keys, values and headers (implies --deep).")
+        bool, typer.Option("--print-data", help="Print keys, values and headers (implies --deep).")
     ] = False,
     decode: Annotated[Decode, typer.Option(help="What the records are.")] = Decode.AUTO,
     max_bytes: Annotated[
@@ -47,7 +47,7 @@ def dump(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Show what is in log files, indexes, snapshots and checkpoints."""
+    """Print log files, indexes, snapshots and checkpoints."""
     from moldau.storage.dump import DumpOptions
 
     options = DumpOptions(
@@ -92,7 +92,10 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check every batch, index and checkpoint; status 1 when something flushed is wrong."""
+    """Check every batch, index and checkpoint.
+
+    The exit status is 1 when something that was flushed is wrong.
+    """
     from moldau.runtime.filesystem import OsFilesystem
     from moldau.storage.verify import Severity, Verification
 

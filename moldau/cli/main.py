@@ -1,59 +1,90 @@
 """The `moldau` command: its entry point and the tree of its sub-commands.
 
 Owns the mapping from exceptions to one clear line and an exit status (0 done, 1 failed, 2 wrong
-usage). Must not do any work itself. Invariant: whatever happens, no traceback reaches a user who
-made a mistake.
+usage), and where each command is. Must not do any work itself. Invariants: whatever happens, no
+traceback reaches a user who made a mistake; a command's module is imported only to run the command,
+to show its help or to complete its words.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, NoReturn, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, cast
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
-from moldau.cli import (
-    brokers,
-    configs,
-    consume,
-    features,
-    groups,
-    local_nodes,
-    log,
-    metadata,
-    pipeline,
-    produce,
-    quorum,
-    storage,
-    topics,
-    transactions,
-)
-from moldau.cli.bench import commands as bench
 from moldau.cli.output import fail, reader_is_gone
+from moldau.cli.plain_values import use_plain_values
 
+if TYPE_CHECKING:
+    from typer._click.core import Command, Context
+
+#: By name: the module below `moldau.cli`, what it has there (a function or a tree of commands), and
+#: a line of help.
+COMMANDS: Final = {
+    "dev": ("local_nodes", "dev", "Run a whole cluster on this machine."),
+    "produce": ("produce", "produce", "Write records to a topic."),
+    "consume": ("consume", "consume", "Print the records of a topic as they come."),
+    "topics": ("topics", "app", "List, create, describe, alter, delete and move topics."),
+    "groups": ("groups", "app", "List, describe and delete groups; move their offsets."),
+    "transactions": ("transactions", "app", "List, describe and abort transactions."),
+    "configs": ("configs", "app", "Describe and alter the configuration of topics and brokers."),
+    "brokers": ("brokers", "app", "List, describe and unregister brokers."),
+    "features": ("features", "app", "Describe, upgrade and downgrade feature levels."),
+    "quorum": ("quorum", "app", "Set up a cluster of several nodes; change its voters."),
+    "storage": ("storage", "app", "Format a node's directories, and describe them."),
+    "server": ("local_nodes", "server_app", "Run one node."),
+    "log": ("log", "app", "Print and check a topic's log files, without a cluster."),
+    "metadata": ("metadata", "app", "Print and browse metadata logs, without a cluster."),
+    "bench": ("bench.commands", "app", "Measure throughput and latency."),
+    "pipeline": ("pipeline", "app", "Run, check and settle Spark pipelines."),
+}
+
+
+class CommandGroup(TyperGroup):
+    """Commands whose names are taken in the singular and in the plural."""
+
+    def resolve_command(
+        self, ctx: Context, args: list[str]
+    ) -> tuple[str | None, Command | None, list[str]]:
+        given = args[0]
+        for name in (given, f"{given}s", given.removesuffix("s")):
+            if name in self.commands:
+                self.load(name)
+                return super().resolve_command(ctx, [name, *args[1:]])
+        return super().resolve_command(ctx, args)
+
+    def load(self, name: str) -> None:
+        """Have the command itself in `commands`."""
+
+
+class RootGroup(CommandGroup):
+    """`COMMANDS`: names and lines of help, until a command is resolved."""
+
+    def load(self, name: str) -> None:
+        module, attribute, line = COMMANDS[name]
+        found = getattr(import_module(f"moldau.cli.{module}"), attribute)
+        holder = typer.Typer(rich_markup_mode=None)
+        if isinstance(found, typer.Typer):
+            holder.add_typer(found, name=name, help=line, cls=CommandGroup, no_args_is_help=True)
+        else:
+            holder.command(name)(found)
+        self.commands[name] = typer.main.get_group(holder).commands[name]
+
+
+use_plain_values()
 app = typer.Typer(
     name="moldau",
-    help="A Kafka-compatible streaming cluster.",
+    cls=RootGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(topics.app, name="topics")
-app.add_typer(configs.app, name="configs")
-app.add_typer(brokers.app, name="brokers")
-app.add_typer(groups.app, name="groups")
-app.add_typer(transactions.app, name="transactions")
-app.add_typer(quorum.app, name="quorum")
-app.add_typer(features.app, name="features")
-app.add_typer(storage.app, name="storage")
-app.add_typer(local_nodes.server_app, name="server")
-app.add_typer(log.app, name="log")
-app.add_typer(metadata.app, name="metadata")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(bench.app, name="bench")
-app.command("dev")(local_nodes.dev)
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
+for _name, (_, _, _line) in COMMANDS.items():
+    app.command(_name, help=_line)(lambda: None)
 #: The base of everything typer raises about wrong usage, found this way because typer brings its
 #: own copy of click or uses the installed one, depending on its release.
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -65,7 +96,7 @@ def _show_version(wanted: bool) -> None:
     import moldau
     from moldau.protocol.records import IMPLEMENTATION
 
-    typer.echo(f"moldau {moldau.__version__} (record codec: {IMPLEMENTATION})")
+    typer.echo(f"moldau {moldau.__version__} ({IMPLEMENTATION} record codec)")
     if IMPLEMENTATION != "native":
         typer.echo(
             "WARNING: the native record codec is not built (no C compiler at installation); "
@@ -87,7 +118,7 @@ def root(
         ),
     ] = False,
 ) -> None:
-    """A Kafka-compatible streaming cluster."""
+    """A streaming cluster that speaks Kafka's protocol."""
 
 
 def main() -> None:

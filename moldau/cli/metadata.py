@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from moldau.cli.metadata_shell import Shell
     from moldau.storage.dump import Row
 
-app = typer.Typer(
-    help="Look into the metadata log and its snapshots, offline.", no_args_is_help=True
-)
+app = typer.Typer()
 
 Source = Annotated[
     str,
@@ -35,7 +33,7 @@ def dump(
     source: Source,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
-    """Show every record, control records too, with offset and epoch."""
+    """Print every record, with its offset and epoch."""
     from moldau.cli.metadata_files import metadata_log_files
     from moldau.runtime.filesystem import OsFilesystem
     from moldau.storage.dump import DumpOptions, dump_path
@@ -106,7 +104,10 @@ def shell(
         typer.Argument(help="A command to run; without one they are read from the input."),
     ] = None,
 ) -> None:
-    """Browse the metadata as paths: ls, cd, cat, find, tree, man, exit."""
+    """Browse the metadata as a tree of paths.
+
+    The commands are ls, cd, cat, find, tree, man and exit.
+    """
     from moldau.cli.metadata_files import read_metadata
     from moldau.cli.metadata_shell import Shell, ShellError, metadata_tree
     from moldau.metadata.image import InvalidMetadataRecord

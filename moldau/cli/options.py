@@ -22,25 +22,20 @@ from datetime import UTC, datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from moldau import client
 from moldau.cli.output import fail
-from moldau.client import (
-    Admin,
-    AdminConfig,
-    ClientConfig,
-    ConfigurationError,
-    KafkaError,
-    PartitionDescription,
-    TopicDescription,
-    TopicPartition,
-)
 from moldau.config import ConfigError, parse_properties
 from moldau.protocol.types import is_legal_topic_name
 
+if TYPE_CHECKING:
+    from moldau.client.admin.calls import AdminCalls
+
 Result = TypeVar("Result")
+Calls = TypeVar("Calls", bound="AdminCalls")
 
 BootstrapServer = Annotated[
     str | None,
@@ -55,12 +50,12 @@ BootstrapServer = Annotated[
 BootstrapController = Annotated[
     str | None,
     typer.Option(
-        help="HOST:PORT of one or more controllers, to ask these instead of brokers.",
+        help="HOST:PORT of one or more controllers, to ask instead of brokers.",
         show_default=False,
     ),
 ]
 CommandConfig = Annotated[
-    str | None, typer.Option(help="A file with client properties, as Kafka's tools take.")
+    str | None, typer.Option(help="A file of client properties, as for Kafka's tools.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many milliseconds.")]
@@ -76,7 +71,10 @@ Properties = Annotated[
 ]
 Targets = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[TOPIC[:PARTITION]]…", help="Partitions; a topic's name means all."),
+    typer.Argument(
+        metavar="[TOPIC[:PARTITION]]…",
+        help="Partitions; a topic's name alone means all its partitions.",
+    ),
 ]
 Target = tuple[str, int | None]
 GroupIds = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]…", help="Groups.")]
@@ -103,17 +101,17 @@ class ClusterAccess:
     timeout_ms: int
     bootstrap_controller: str | None = None
 
-    def config(self) -> ClientConfig:
+    def config(self) -> client.ClientConfig:
         """The client's configuration; exits with status 2 when it is wrong."""
-        servers, controllers = self.bootstrap_server, self.bootstrap_controller
+        settings = client_properties(
+            self.bootstrap_server, self.command_config, None, defaults={}, options={}
+        )
+        if self.bootstrap_controller is not None:
+            settings["bootstrap.controllers"] = self.bootstrap_controller
+            settings.pop("bootstrap.servers", None)
         try:
-            if self.command_config is not None:
-                config = AdminConfig.from_file(self.command_config, servers, controllers)
-            elif controllers is not None:
-                config = AdminConfig(bootstrap_controllers=controllers)
-            else:
-                config = AdminConfig(servers or DEFAULT_BOOTSTRAP_SERVER)
-            return AdminConfig.resolve(
+            config = client.AdminConfig.from_properties(settings)
+            return client.AdminConfig.resolve(
                 None,
                 config,
                 {
@@ -121,12 +119,16 @@ class ClusterAccess:
                     "default_api_timeout_ms": self.timeout_ms,
                 },
             )
-        except (ConfigurationError, ConfigError) as error:
+        except (client.ConfigurationError, ConfigError) as error:
             fail(str(error), status=2)
 
-    def run(self, work: Callable[[Admin], Awaitable[Result]]) -> Result:
-        """Run `work` with an admin client; a `KafkaError` becomes one line and status 1, settings
-        that cannot be used status 2.
+    def run(self, work: Callable[[client.Admin], Awaitable[Result]]) -> Result:
+        """Run `work` with an admin client, as `ask`."""
+        return self.ask(client.Admin, work)
+
+    def ask(self, kind: type[Calls], work: Callable[[Calls], Awaitable[Result]]) -> Result:
+        """Run `work` with a client that has the calls of one subject, to import these alone. A
+        `KafkaError` becomes one line and status 1, settings that cannot be used status 2.
         """
         config = self.config()
         # The error that ends the command says all that a warning just before it would say.
@@ -135,14 +137,14 @@ class ClusterAccess:
         heard.addFilter(lambda _: time.monotonic() >= quiet_until_s)
 
         async def run() -> Result:
-            async with Admin(config=config) as admin:
+            async with kind(config=config) as admin:
                 return await work(admin)
 
         try:
             return asyncio.run(run())
-        except ConfigurationError as error:  # what only shows when the settings are put to use
+        except client.ConfigurationError as error:  # one that only shows in use
             fail(str(error), status=2)
-        except KafkaError as error:
+        except client.KafkaError as error:
             fail(str(error))
 
 
@@ -242,7 +244,9 @@ def client_properties(
     settings.update({key: value for key, value in options.items() if value is not None})
     if bootstrap_server is not None:
         settings["bootstrap.servers"] = bootstrap_server
-    settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
+        settings.pop("bootstrap.controllers", None)
+    elif "bootstrap.controllers" not in settings:
+        settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
     return settings
 
 
@@ -280,8 +284,8 @@ def parse_targets(texts: Iterable[str] | None) -> list[Target]:
 
 
 async def describe_targets(
-    admin: Admin, targets: Collection[Target]
-) -> tuple[dict[str, TopicDescription], list[TopicPartition]]:
+    admin: client.Admin, targets: Collection[Target]
+) -> tuple[dict[str, client.TopicDescription], list[client.TopicPartition]]:
     """The topics and the partitions that are meant, all of them when `targets` is empty. Exits with
     status 1 when a partition does not exist. Raises: KafkaError
     """
@@ -291,27 +295,27 @@ async def describe_targets(
         name: {each.partition for each in topic.partitions} for name, topic in topics.items()
     }
     wanted = targets or [(name, None) for name in topics]
-    found: dict[TopicPartition, None] = {}
+    found: dict[client.TopicPartition, None] = {}
     for name, index in wanted:
         if index is not None and index not in indexes[name]:
             fail(f"there is no partition {index} of {name}; it has {len(indexes[name])}")
         for each in sorted(indexes[name]) if index is None else [index]:
-            found[TopicPartition(name, each)] = None
+            found[client.TopicPartition(name, each)] = None
     return topics, list(found)
 
 
 def partitions_of(
-    topics: Mapping[str, TopicDescription],
-) -> dict[TopicPartition, PartitionDescription]:
+    topics: Mapping[str, client.TopicDescription],
+) -> dict[client.TopicPartition, client.PartitionDescription]:
     return {
-        TopicPartition(name, each.partition): each
+        client.TopicPartition(name, each.partition): each
         for name, topic in topics.items()
         for each in topic.partitions
     }
 
 
 async def resolve_names(
-    admin: Admin, names: Iterable[str] | None, *, with_internal: bool
+    admin: client.Admin, names: Iterable[str] | None, *, with_internal: bool
 ) -> list[str]:
     """Topics by name or by regular expression, as kafka-topics takes them; all when none is given.
 
@@ -359,7 +363,9 @@ def require_groups(group_ids: list[str] | None, all_groups: bool) -> None:
         fail("give groups or --all-groups" + (", not both" if group_ids else ""), status=2)
 
 
-async def chosen_groups(admin: Admin, group_ids: list[str] | None, all_groups: bool) -> list[str]:
+async def chosen_groups(
+    admin: client.Admin, group_ids: list[str] | None, all_groups: bool
+) -> list[str]:
     """The groups' ids, each once. Raises: KafkaError"""
     if all_groups:
         # As Kafka's tool: those of consumers, and simple ones that only keep offsets.
@@ -382,8 +388,8 @@ def parse_topics(texts: Iterable[str] | None) -> dict[str, set[int] | None]:
 
 
 async def existing_partitions(
-    admin: Admin, topics: dict[str, set[int] | None]
-) -> list[TopicPartition]:
+    admin: client.Admin, topics: dict[str, set[int] | None]
+) -> list[client.TopicPartition]:
     """The partitions in order. Exits with status 1 for one that is not there. Raises: KafkaError"""
     targets: list[Target] = []
     for topic, indexes in sorted(topics.items()):

@@ -32,13 +32,11 @@ if TYPE_CHECKING:
     from moldau.spark_connector.pipelines.runner import RunOptions
     from moldau.spark_connector.pipelines.running import BatchProgress
 
-app = typer.Typer(
-    help="Spark pipelines: run, check, settle, list the jobs and the sinks.", no_args_is_help=True
-)
+app = typer.Typer()
 
 File = Annotated[Path, typer.Argument(help="The pipelines, in YAML (docs/spark.md).")]
 sinks = typer.Typer(
-    help="The sinks of Spark's queries in a cluster: list, move, settle, forget.",
+    help="List, move, settle and forget the sinks of Spark's queries.",
     no_args_is_help=True,
 )
 app.add_typer(sinks, name="sinks")
@@ -64,15 +62,19 @@ def run(
     ] = None,
     available_now: Annotated[
         bool,
-        typer.Option("--available-now", help="Take what is there now, whatever the file says."),
+        typer.Option(
+            "--available-now",
+            help="Read only the records that are there now, whatever the file says.",
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON line per batch on stdout.")
     ] = False,
 ) -> None:
-    """Run the pipelines of a file until they are done, or Ctrl-C or SIGTERM.
+    """Run the pipelines of a file.
 
-    Both end each pipeline after the batch it is at; the second time at once.
+    They run until they are done, or until Ctrl-C or SIGTERM. Both end each pipeline after the batch
+    it is at; the second time at once.
     """
     from moldau.spark_connector.errors import SparkConnectorError
     from moldau.spark_connector.pipelines.runner import RunOptions
@@ -93,7 +95,7 @@ def run(
 
 @app.command("check")
 def check(file: File, as_json: AsJson = False) -> None:
-    """Say whether a file is right, as far as that can be known without Spark and the cluster."""
+    """Check a file, without Spark and the cluster."""
     from moldau.spark_connector.errors import PipelineError
     from moldau.spark_connector.pipelines.jobs.streams import load_function
 
@@ -113,10 +115,11 @@ def check(file: File, as_json: AsJson = False) -> None:
 
 @app.command("settle")
 def settle(file: File) -> None:
-    """End what pipelines that will not be started again have left open in their sinks.
+    """End what pipelines have left open in their sinks.
 
-    Each start does the same. Transactions that are decided are committed, others aborted; until
-    then they hold back readers of committed records.
+    It is for pipelines that will not be started again. Each start does the same. Transactions that
+    are decided are committed, others aborted; until then they hold back readers of committed
+    records.
     """
     from moldau.spark_connector.errors import SparkConnectorError
     from moldau.spark_connector.pipelines.topics import settle_pipeline
@@ -131,7 +134,7 @@ def settle(file: File) -> None:
 
 @app.command("list")
 def list_jobs(as_json: AsJson = False) -> None:
-    """List the jobs that ship, and the script for spark-submit."""
+    """List the built-in jobs, and the script for spark-submit."""
     from moldau.spark_connector.pipelines.model import JOBS
 
     found = find_spec("moldau.spark_connector.pipelines.submit")
@@ -269,9 +272,10 @@ def move_one(
     sink_id: SinkId,
     new_id: Annotated[str, typer.Argument(help="The id under which its query goes on.")],
 ) -> None:
-    """Take what is known of a sink to another id, after its query's checkpoint has moved.
+    """Give a sink another id.
 
-    The query must not run. What it has left open is ended as by settle.
+    It is for a query whose checkpoint has moved. The query must not run. What it has left open is
+    ended as by settle.
     """
     from moldau.spark_connector import move_sink
 
@@ -282,7 +286,7 @@ def move_one(
 @sinks.command("settle")
 @_asks_ledger
 def settle_one(options: dict[str, str], sink_id: SinkId) -> None:
-    """Commit what a sink has decided to commit, and abort whatever else it has open.
+    """Commit what a sink has decided, and abort the rest.
 
     Each start of its query does the same; a query that runs fails.
     """
@@ -307,7 +311,7 @@ def forget_one(
         ),
     ] = None,
 ) -> None:
-    """Forget what is known of a sink, which is settled first as far as that is possible.
+    """Settle a sink, and forget what is known of it.
 
     A batch of its that comes again is then written again, in full.
     """

@@ -11,28 +11,29 @@ from typing import Annotated, Any
 
 import typer
 
+from moldau import client
 from moldau.cli.local_nodes import bootstrap
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import age_text, fail, print_json, print_table
-from moldau.client import Admin, QuorumDescription, QuorumEndpoint, QuorumReplica
+from moldau.client.admin.cluster import ClusterCalls
 from moldau.protocol.types import ZERO_UUID, uuid_from_base64, uuid_to_base64
 
-app = typer.Typer(help="The controller quorum.", no_args_is_help=True)
-app.command("bootstrap")(bootstrap)
+app = typer.Typer()
+app.command("bootstrap", short_help="Set up a cluster of several nodes.")(bootstrap)
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 
 @app.command("status")
 @asks_cluster(controllers=True)
 def status(access: ClusterAccess, as_json: AsJson = False) -> None:
-    """Show leader, epoch, high watermark, lag, voters and observers."""
+    """Show the leader, its epoch, the voters and observers."""
 
-    async def work(admin: Admin) -> tuple[str, QuorumDescription]:
+    async def work(admin: ClusterCalls) -> tuple[str, client.QuorumDescription]:
         quorum = await admin.describe_metadata_quorum()
         return (await admin.describe_cluster()).cluster_id, quorum
 
-    cluster_id, quorum = access.run(work)
+    cluster_id, quorum = access.ask(ClusterCalls, work)
     lag, lag_time_ms = follower_lag(quorum)
     figures = {
         "cluster_id": cluster_id,
@@ -64,8 +65,8 @@ def replication(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far each controller and broker has come in the metadata log."""
-    quorum = access.run(lambda admin: admin.describe_metadata_quorum())
+    """Show each node's lag in the metadata log."""
+    quorum = access.ask(ClusterCalls, lambda admin: admin.describe_metadata_quorum())
     rows = replication_rows(quorum)
     if as_json:
         print_json(rows)
@@ -99,7 +100,7 @@ def add_controller(
     ],
     dry_run: DryRun = False,
 ) -> None:
-    """Make a controller that runs and follows the log a voter."""
+    """Make a running controller a voter."""
     voter_id, directory_id, cluster_id, endpoints = _new_voter(config)
     shown = (
         f"controller {voter_id} with directory id {uuid_to_base64(directory_id)} and endpoints: "
@@ -119,7 +120,9 @@ def add_controller(
 @asks_cluster(controllers=True)
 def remove_controller(
     access: ClusterAccess,
-    controller_id: Annotated[int, typer.Option("--controller-id", "-i", min=0)],
+    controller_id: Annotated[
+        int, typer.Option("--controller-id", "-i", min=0, help="The voter's id.")
+    ],
     directory_id: Annotated[
         str | None,
         typer.Option(
@@ -130,7 +133,10 @@ def remove_controller(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Take a voter out of the quorum; the node goes on as an observer until it is stopped."""
+    """Take a voter out of the quorum.
+
+    The node goes on as an observer until it is stopped.
+    """
     wanted = None
     if directory_id is not None:
         try:
@@ -139,7 +145,7 @@ def remove_controller(
             text = f"--controller-directory-id {directory_id!r} is not 22 characters of base64"
             fail(text, status=2)
 
-    async def work(admin: Admin) -> uuid.UUID:
+    async def work(admin: ClusterCalls) -> uuid.UUID:
         removed = wanted
         if removed is None:
             quorum = await admin.describe_metadata_quorum()
@@ -156,7 +162,7 @@ def remove_controller(
             await admin.remove_raft_voter(controller_id, removed)
         return removed
 
-    removed = access.run(work)
+    removed = access.ask(ClusterCalls, work)
     done = "would remove" if dry_run else "removed"
     typer.echo(f"{done} controller {controller_id} with directory id {uuid_to_base64(removed)}")
 
@@ -165,17 +171,20 @@ def remove_controller(
 @asks_cluster(controllers=True)
 def transfer_leader(
     access: ClusterAccess,
-    node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that shall lead.")],
+    node_id: Annotated[int, typer.Argument(metavar="NODE", help="The voter that is to lead.")],
 ) -> None:
-    """Let the leader resign and name a successor, for instance before its machine is stopped."""
-    quorum = access.run(lambda admin: admin.transfer_quorum_leader(node_id))
+    """Make another voter the leader of the quorum.
+
+    The leader resigns and names its successor, for instance before its machine is stopped.
+    """
+    quorum = access.ask(ClusterCalls, lambda admin: admin.transfer_quorum_leader(node_id))
     told = f"controller {quorum.leader_id} leads in epoch {quorum.leader_epoch}"
     if quorum.leader_id != node_id:
         fail(f"another voter was elected: {told}")
     typer.echo(told)
 
 
-def follower_lag(quorum: QuorumDescription) -> tuple[int, int]:
+def follower_lag(quorum: client.QuorumDescription) -> tuple[int, int]:
     """The lag of the slowest voter, in records and in ms (-1 when it is not known)."""
     leader = quorum.voter(quorum.leader_id)
     if leader is None:
@@ -190,7 +199,7 @@ def follower_lag(quorum: QuorumDescription) -> tuple[int, int]:
     return lag, times[0] - times[1]
 
 
-def replication_rows(quorum: QuorumDescription) -> list[dict[str, Any]]:
+def replication_rows(quorum: client.QuorumDescription) -> list[dict[str, Any]]:
     leader = quorum.voter(quorum.leader_id)
     leader_end = None if leader is None else leader.log_end_offset
     followers = [each for each in quorum.voters if each is not leader]
@@ -211,7 +220,7 @@ def replication_rows(quorum: QuorumDescription) -> list[dict[str, Any]]:
     ]
 
 
-def _node(quorum: QuorumDescription, replica: QuorumReplica) -> dict[str, object]:
+def _node(quorum: client.QuorumDescription, replica: client.QuorumReplica) -> dict[str, object]:
     node: dict[str, object] = {"id": replica.replica_id}
     if replica.directory_id != ZERO_UUID:
         node["directoryId"] = uuid_to_base64(replica.directory_id)
@@ -221,7 +230,7 @@ def _node(quorum: QuorumDescription, replica: QuorumReplica) -> dict[str, object
     return node
 
 
-def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[QuorumEndpoint]]:
+def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[client.QuorumEndpoint]]:
     """Node id, directory id, cluster id and addresses of a controller that is formatted."""
     from moldau.config import ConfigError, NodeConfig
     from moldau.runtime.filesystem import OsFilesystem
@@ -247,7 +256,7 @@ def _new_voter(path: Path) -> tuple[int, uuid.UUID, str, list[QuorumEndpoint]]:
     if identity.node_id != config.node_id:
         fail(f"{directory} belongs to node {identity.node_id}, {path} is node {config.node_id}")
     endpoints = [
-        QuorumEndpoint(each.listener_name, each.host or "localhost", each.port)
+        client.QuorumEndpoint(each.listener_name, each.host or "localhost", each.port)
         for each in config.advertised_controller_listeners
     ]
     return config.node_id, identity.directory_id, identity.cluster_id, endpoints

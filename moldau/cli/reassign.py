@@ -17,6 +17,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from moldau import client
 from moldau.cli.options import (
     AsJson,
     ClusterAccess,
@@ -47,16 +48,15 @@ from moldau.cli.reassignment import (
     wait_for_moves,
     write_assignment,
 )
-from moldau.client import Admin, Reassignment, TopicPartition
 
 app = typer.Typer(
-    help="Move partitions to other brokers: plan, execute, verify, cancel, list.",
+    help="Move partitions to other brokers.",
     no_args_is_help=True,
 )
 
 Brokers = Annotated[
     str | None,
-    typer.Option(metavar="ID,ID,…", help="The brokers to use; all that serve when left out."),
+    typer.Option(metavar="ID,ID,…", help="The brokers to use; by default all that serve."),
 ]
 Without = Annotated[
     str | None,
@@ -66,7 +66,7 @@ Racks = Annotated[
     str | None, typer.Option(metavar="RACK,RACK,…", help="Use brokers in these racks only.")
 ]
 Factor = Annotated[
-    int | None, typer.Option(min=1, help="How many replicas; as many as now when left out.")
+    int | None, typer.Option(min=1, help="How many replicas; by default as many as now.")
 ]
 IgnoreRacks = Annotated[
     bool, typer.Option("--disable-rack-aware", help="Do not spread replicas over racks.")
@@ -75,21 +75,24 @@ FromJson = Annotated[
     Path | None, typer.Option(help="A file as kafka-reassign-partitions takes and prints it.")
 ]
 Rollback = Annotated[
-    Path | None,
-    typer.Option(help="Write the replicas as they are now to this file, to go back with it."),
+    Path | None, typer.Option(help="Write the present replicas to this file, for going back.")
 ]
 MIN_INTERVAL_S = 0.1
 SETTLE_S = 3.0
-ExecutedJson = Annotated[Path | None, typer.Option(help="The file that `execute` was given.")]
+ExecutedJson = Annotated[Path | None, typer.Option(help="The file that was given to `execute`.")]
 PreserveThrottles = Annotated[
-    bool, typer.Option("--preserve-throttles", help="Leave throttles as they are.")
+    bool, typer.Option("--preserve-throttles", help="Do not remove throttles.")
 ]
 Interval = Annotated[
-    float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two looks while waiting.")
+    float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two updates of --wait.")
 ]
 WaitTimeoutMs = Annotated[
     int | None,
-    typer.Option(min=1, help="Wait no longer than this; the moves go on.", show_default=False),
+    typer.Option(
+        min=1,
+        help="Stop waiting after this many milliseconds; the moves go on.",
+        show_default=False,
+    ),
 ]
 
 
@@ -110,20 +113,21 @@ def verify(
     targets: Targets = None,
     from_json: ExecutedJson = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Show how it goes until nothing is being moved.")
+        bool, typer.Option("--wait", help="Show the progress until nothing is being moved.")
     ] = False,
     interval: Interval = 1.0,
     wait_timeout_ms: WaitTimeoutMs = None,
     preserve_throttles: PreserveThrottles = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether moves are complete; when nothing is being moved any more, take throttles away.
+    """Check whether moves are complete, and remove throttles.
 
-    Status 1 when something is still being moved, or is not where the file says.
+    Throttles are removed once nothing is being moved any more. The exit status is 1 when something
+    is still being moved, or is not where the file says.
     """
     wanted, planned = _wanted(targets, from_json)
 
-    async def work(admin: Admin) -> list[PartitionState]:
+    async def work(admin: client.Admin) -> list[PartitionState]:
         _, partitions = await describe_targets(admin, wanted)
         if wait:
             with live_view(plain=as_json) as view:
@@ -148,15 +152,15 @@ def cancel(
     access: ClusterAccess,
     targets: Targets = None,
     from_json: ExecutedJson = None,
-    everything: Annotated[bool, typer.Option("--all", help="All moves there are.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Cancel all moves.")] = False,
     preserve_throttles: PreserveThrottles = False,
 ) -> None:
-    """Give moves up: partitions stay on the brokers that had them before."""
+    """Cancel moves: partitions stay on their earlier brokers."""
     if sum((bool(targets), from_json is not None, everything)) != 1:
         fail("say which: TOPIC[:PARTITION]…, --from-json or --all", status=2)
     wanted, _ = _wanted(targets, from_json)
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: client.Admin) -> None:
         topics, partitions = await describe_targets(admin, wanted)
         moves = await admin.list_partition_reassignments(None if everything else partitions)
         if not moves:
@@ -178,12 +182,12 @@ def cancel(
 @app.command("list")
 @asks_cluster()
 def list_moves(access: ClusterAccess, targets: Targets = None, as_json: AsJson = False) -> None:
-    """Show the moves that are going on, and how far each new replica is."""
+    """Show the moves that are going on, and their progress."""
     wanted = parse_targets(targets)
 
     async def work(
-        admin: Admin,
-    ) -> tuple[dict[TopicPartition, Reassignment], list[ReplicaProgress]]:
+        admin: client.Admin,
+    ) -> tuple[dict[client.TopicPartition, client.Reassignment], list[ReplicaProgress]]:
         partitions = (await describe_targets(admin, wanted))[1] if wanted else None
         return await look(admin, partitions)
 
@@ -234,7 +238,7 @@ def plan(
     rollback: Rollback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what would move, and how much; nothing is changed.
+    """Show what would move, and how much, without moving it.
 
     The partitions that are named (all, when none is) are spread evenly over the brokers, each over
     as many racks as there are, with as few copies as possible. --json and --output have the form of
@@ -244,7 +248,7 @@ def plan(
         targets, None, from_json, brokers, without, racks, replication_factor, disable_rack_aware
     )
 
-    async def work(admin: Admin) -> tuple[Plan, dict[TopicPartition, int | None]]:
+    async def work(admin: client.Admin) -> tuple[Plan, dict[client.TopicPartition, int | None]]:
         made = await make_plan(admin, wish)
         return made, await partition_sizes(admin, made)
 
@@ -266,7 +270,7 @@ def execute(
     targets: Targets = None,
     replicas: Annotated[
         str | None,
-        typer.Option(metavar="ID,ID,…", help="These brokers, the preferred leader first."),
+        typer.Option(metavar="ID,ID,…", help="The brokers to move to, the preferred leader first."),
     ] = None,
     from_json: FromJson = None,
     brokers: Brokers = None,
@@ -279,25 +283,26 @@ def execute(
         typer.Option(help="Bytes per second that each broker may send and receive for the moves."),
     ] = None,
     additional: Annotated[
-        bool, typer.Option("--additional", help="Even while other moves are going on.")
+        bool, typer.Option("--additional", help="Start even while other moves are going on.")
     ] = False,
     same_factor: Annotated[
         bool,
         typer.Option(
-            "--disallow-replication-factor-change", help="Refuse another number of replicas."
+            "--disallow-replication-factor-change", help="Refuse to change the number of replicas."
         ),
     ] = False,
     rollback: Rollback = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Show how it goes until it is done, as verify does.")
+        bool, typer.Option("--wait", help="Show the progress until it is done, as verify does.")
     ] = False,
     interval: Interval = 1.0,
     wait_timeout_ms: WaitTimeoutMs = None,
 ) -> None:
-    """Move partitions: to --replicas, as a file says, or as `plan` with the same options would.
+    """Move partitions to other brokers.
 
-    A throttle stays until `verify` or `cancel` finds that nothing is being moved any more. The same
-    command with another --throttle changes it for moves that are going on.
+    They go to --replicas, as a file says, or as `plan` with the same options would. A throttle
+    stays until `verify` or `cancel` finds that nothing is being moved any more. The same command
+    with another --throttle changes it for moves that are going on.
     """
     if throttle is not None and throttle <= 0:
         fail(f"--throttle {throttle}: nothing would ever be copied; give more than 0", status=2)
@@ -308,7 +313,7 @@ def execute(
     if not wish.targets and wish.listed is None:
         fail("say what to move: TOPIC[:PARTITION]… or --from-json", status=2)
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: client.Admin) -> None:
         made = await make_plan(admin, wish)
         if made.moves:
             await _begin(admin, made, throttle, additional, same_factor, rollback)
@@ -327,7 +332,7 @@ def execute(
 
 
 async def _begin(
-    admin: Admin,
+    admin: client.Admin,
     made: Plan,
     throttle: int | None,
     additional: bool,
@@ -355,7 +360,7 @@ async def _begin(
         fail(f"{len(refused)} of {len(outcome)} could not be moved: {refused[0]}")
 
 
-async def _throttle(admin: Admin, made: Plan, bytes_per_second: int) -> None:
+async def _throttle(admin: client.Admin, made: Plan, bytes_per_second: int) -> None:
     """Throttle the moves that begin, and again those that are on their way: a topic's list has to
     name them all.
     """
@@ -406,7 +411,7 @@ def _wish(
     )
 
 
-def _show(made: Plan, sizes: Mapping[TopicPartition, int | None]) -> None:
+def _show(made: Plan, sizes: Mapping[client.TopicPartition, int | None]) -> None:
     if not made.moves:
         typer.echo("all partitions are where they should be")
         return
@@ -437,8 +442,8 @@ def _show(made: Plan, sizes: Mapping[TopicPartition, int | None]) -> None:
 
 
 async def finish(
-    admin: Admin,
-    after: Mapping[TopicPartition, Sequence[int]],
+    admin: client.Admin,
+    after: Mapping[client.TopicPartition, Sequence[int]],
     interval_s: float,
     wait_timeout_ms: int | None,
     *,
@@ -456,7 +461,9 @@ async def finish(
     _refuse_incomplete(rows)
 
 
-async def _settle(admin: Admin, after: Mapping[TopicPartition, Sequence[int]]) -> None:
+async def _settle(
+    admin: client.Admin, after: Mapping[client.TopicPartition, Sequence[int]]
+) -> None:
     """Wait for a short time until the brokers have the metadata of the controllers."""
     names = {partition.topic for partition in after}
     deadline_s = time.monotonic() + SETTLE_S
@@ -477,9 +484,9 @@ def until_done() -> Iterator[None]:
 
 
 async def _verified(
-    admin: Admin,
-    partitions: Collection[TopicPartition],
-    planned: Mapping[TopicPartition, Sequence[int]],
+    admin: client.Admin,
+    partitions: Collection[client.TopicPartition],
+    planned: Mapping[client.TopicPartition, Sequence[int]],
     quiet: bool,
     clear: bool,
 ) -> list[PartitionState]:
@@ -502,7 +509,7 @@ async def _verified(
     return rows
 
 
-async def _clear(admin: Admin, topics: Collection[str], quiet: bool = False) -> None:
+async def _clear(admin: client.Admin, topics: Collection[str], quiet: bool = False) -> None:
     """Take throttles away, unless others of the cluster's moves still need them."""
     if await admin.list_partition_reassignments():
         return
@@ -518,8 +525,8 @@ def _refuse_incomplete(rows: Collection[PartitionState]) -> None:
 
 
 def _state(
-    partition: TopicPartition,
-    move: Reassignment | None,
+    partition: client.TopicPartition,
+    move: client.Reassignment | None,
     replicas: Sequence[int],
     planned: Sequence[int] | None,
 ) -> PartitionState:
@@ -542,7 +549,7 @@ def _state_text(row: PartitionState) -> str:
 
 def _wanted(
     targets: list[str] | None, from_json: Path | None
-) -> tuple[list[Target], dict[TopicPartition, list[int]]]:
+) -> tuple[list[Target], dict[client.TopicPartition, list[int]]]:
     """The partitions that are meant, and the replicas that a file plans for them."""
     if from_json is None:
         return parse_targets(targets), {}

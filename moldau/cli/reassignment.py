@@ -19,24 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from moldau import client
 from moldau.cli.options import Target, describe_targets, ids_text, partitions_of, read_small_file
 from moldau.cli.output import SUMMARY, Block, LiveView, fail, file_errors, size_text
-from moldau.client import (
-    Admin,
-    ClusterDescription,
-    ConfigChange,
-    ConfigOperation,
-    ConfigResource,
-    ConfigResourceType,
-    ConfigSource,
-    KafkaError,
-    Reassignment,
-    ReplicaLog,
-    RequestTimeout,
-    TopicPartition,
-    TopicPartitionReplica,
-    UnknownTopicOrPartition,
-)
 from moldau.client.admin.replica_planner import PlanImpossible, RackUnknown, plan_replicas
 
 LEADER_RATE = "leader.replication.throttled.rate"
@@ -49,7 +34,7 @@ TOPIC_KEYS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 VERSION = 1
 ANY_DIRECTORY = "any"
 FORM = '{"version":1,"partitions":[{"topic":…,"partition":…,"replicas":[…]}]}'
-Assignment = Mapping[TopicPartition, Sequence[int]]
+Assignment = Mapping[client.TopicPartition, Sequence[int]]
 FIGURES_TIMEOUT_MS = 5_000
 COLUMNS = ("partition", "replica", "in-sync", "end", "leader-end", "behind", "size", "missing")
 WINDOW_COUNT = 30
@@ -71,7 +56,7 @@ class Move(NamedTuple):
         return tuple(each for each in self.before if each not in self.after)
 
 
-def topic_throttles(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str, str]]:
+def topic_throttles(moves: Mapping[client.TopicPartition, Move]) -> dict[str, dict[str, str]]:
     """The lists of throttled replicas by topic: those copied from, and those copied to."""
     throttles: dict[str, dict[str, list[str]]] = {}
     for partition, move in sorted(moves.items()):
@@ -86,14 +71,14 @@ def topic_throttles(moves: Mapping[TopicPartition, Move]) -> dict[str, dict[str,
     }
 
 
-def throttled_brokers(moves: Mapping[TopicPartition, Move]) -> list[int]:
+def throttled_brokers(moves: Mapping[client.TopicPartition, Move]) -> list[int]:
     ids = {each for move in moves.values() if move.added for each in (*move.before, *move.added)}
     return sorted(ids)
 
 
 async def set_throttle(
-    admin: Admin,
-    moves: Mapping[TopicPartition, Move],
+    admin: client.Admin,
+    moves: Mapping[client.TopicPartition, Move],
     bytes_per_second: int,
     live_broker_ids: Collection[int],
 ) -> list[int]:
@@ -103,9 +88,9 @@ async def set_throttle(
     """
     assert bytes_per_second > 0
     brokers = throttled_brokers(moves)
-    changes: dict[ConfigResource, list[ConfigChange]] = {
-        ConfigResource(ConfigResourceType.TOPIC, topic): [
-            ConfigChange(key, value) for key, value in values.items()
+    changes: dict[client.ConfigResource, list[client.ConfigChange]] = {
+        client.ConfigResource(client.ConfigResourceType.TOPIC, topic): [
+            client.ConfigChange(key, value) for key, value in values.items()
         ]
         for topic, values in topic_throttles(moves).items()
     }
@@ -113,9 +98,9 @@ async def set_throttle(
     rate = str(bytes_per_second)
     await admin.alter_configs(
         {
-            ConfigResource(ConfigResourceType.BROKER, str(broker_id)): [
-                ConfigChange(LEADER_RATE, rate),
-                ConfigChange(FOLLOWER_RATE, rate),
+            client.ConfigResource(client.ConfigResourceType.BROKER, str(broker_id)): [
+                client.ConfigChange(LEADER_RATE, rate),
+                client.ConfigChange(FOLLOWER_RATE, rate),
             ]
             for broker_id in brokers
             if broker_id in live_broker_ids
@@ -124,32 +109,35 @@ async def set_throttle(
     return [broker_id for broker_id in brokers if broker_id not in live_broker_ids]
 
 
-async def clear_throttles(admin: Admin, topics: Iterable[str]) -> list[str]:
+async def clear_throttles(admin: client.Admin, topics: Iterable[str]) -> list[str]:
     """Take throttles from brokers and topics; which of them had one. Raises: KafkaError"""
     brokers = (await admin.describe_cluster()).brokers
     cleared = []
     for broker in brokers:
-        resource = ConfigResource(ConfigResourceType.BROKER, str(broker.node_id))
-        if await _reset(admin, resource, BROKER_KEYS, ConfigSource.DYNAMIC_BROKER_CONFIG):
+        resource = client.ConfigResource(client.ConfigResourceType.BROKER, str(broker.node_id))
+        if await _reset(admin, resource, BROKER_KEYS, client.ConfigSource.DYNAMIC_BROKER_CONFIG):
             cleared.append(f"broker {broker.node_id}")
     for topic in sorted(set(topics)):
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        resource = client.ConfigResource(client.ConfigResourceType.TOPIC, topic)
         try:
-            if await _reset(admin, resource, TOPIC_KEYS, ConfigSource.DYNAMIC_TOPIC_CONFIG):
+            if await _reset(admin, resource, TOPIC_KEYS, client.ConfigSource.DYNAMIC_TOPIC_CONFIG):
                 cleared.append(f"topic {topic}")
-        except UnknownTopicOrPartition:
+        except client.UnknownTopicOrPartition:
             continue  # deleted since then, with its configuration
     return cleared
 
 
 async def _reset(
-    admin: Admin, resource: ConfigResource, keys: Iterable[str], source: ConfigSource
+    admin: client.Admin,
+    resource: client.ConfigResource,
+    keys: Iterable[str],
+    source: client.ConfigSource,
 ) -> bool:
     """Delete the keys that are set on the resource itself; whether there was one."""
     entries = (await admin.describe_configs([resource]))[resource]
     found = [key for key in keys if key in entries and entries[key].source == source]
     if found:
-        changes = [ConfigChange(key, None, ConfigOperation.DELETE) for key in found]
+        changes = [client.ConfigChange(key, None, client.ConfigOperation.DELETE) for key in found]
         await admin.alter_configs({resource: changes})
     return bool(found)
 
@@ -175,7 +163,7 @@ def write_assignment(path: Path, assignment: Assignment) -> None:
         path.write_text(json.dumps(assignment_document(assignment)) + "\n", encoding="utf-8")
 
 
-def read_assignment(path: Path) -> dict[TopicPartition, list[int]]:
+def read_assignment(path: Path) -> dict[client.TopicPartition, list[int]]:
     """The moves of a file; exits with status 2 when it cannot be read or has another form."""
     try:
         document = json.loads(read_small_file(path))
@@ -187,14 +175,14 @@ def read_assignment(path: Path) -> dict[TopicPartition, list[int]]:
         fail(f"{path}: {error}", status=2)
 
 
-def parse_assignment(document: object) -> dict[TopicPartition, list[int]]:
+def parse_assignment(document: object) -> dict[client.TopicPartition, list[int]]:
     """The moves in a document. Raises: ValueError, with one line that says what is wrong."""
     if not isinstance(document, dict) or not isinstance(document.get("partitions"), list):
         raise ValueError(f"not of the form {FORM}")
     version = document.get("version", VERSION)
     if version != VERSION:
         raise ValueError(f"version {version!r}; only {VERSION} is known")
-    moves: dict[TopicPartition, list[int]] = {}
+    moves: dict[client.TopicPartition, list[int]] = {}
     for each in document["partitions"]:
         partition, replicas = _entry(each)
         if partition in moves:
@@ -205,7 +193,7 @@ def parse_assignment(document: object) -> dict[TopicPartition, list[int]]:
     return moves
 
 
-def _entry(entry: object) -> tuple[TopicPartition, list[int]]:
+def _entry(entry: object) -> tuple[client.TopicPartition, list[int]]:
     if not isinstance(entry, dict) or not {"topic", "partition", "replicas"} <= entry.keys():
         raise ValueError(f"{_short(entry)} has not the form {FORM}")
     topic, index, replicas = entry["topic"], entry["partition"], entry["replicas"]
@@ -213,7 +201,7 @@ def _entry(entry: object) -> tuple[TopicPartition, list[int]]:
         raise ValueError(f"the topic {_short(topic)} is not a name")
     if not _is_id(index):
         raise ValueError(f"{topic}: the partition {_short(index)} is not a number from 0 on")
-    partition = TopicPartition(topic, index)
+    partition = client.TopicPartition(topic, index)
     if not isinstance(replicas, list) or not replicas or not all(map(_is_id, replicas)):
         raise ValueError(f"{partition}: replicas {_short(replicas)} is not a list of broker ids")
     if len(set(replicas)) < len(replicas):
@@ -239,7 +227,7 @@ class Wish(NamedTuple):
     """What the user asks for: listed replicas, or rules for a plan."""
 
     targets: list[Target]
-    listed: Mapping[TopicPartition, Sequence[int]] | None = None
+    listed: Mapping[client.TopicPartition, Sequence[int]] | None = None
     replicas: list[int] | None = None
     brokers: list[int] | None = None
     without: list[int] | None = None
@@ -253,25 +241,25 @@ class Plan(NamedTuple):
     and so are those that are on their way to where they are wanted.
     """
 
-    wanted: dict[TopicPartition, tuple[int, ...]]
-    moves: dict[TopicPartition, Move]
-    ongoing: dict[TopicPartition, Reassignment]
-    cluster: ClusterDescription
+    wanted: dict[client.TopicPartition, tuple[int, ...]]
+    moves: dict[client.TopicPartition, Move]
+    ongoing: dict[client.TopicPartition, client.Reassignment]
+    cluster: client.ClusterDescription
 
     @property
     def live_broker_ids(self) -> set[int]:
         return {each.node_id for each in self.cluster.brokers if not each.fenced}
 
     @property
-    def after(self) -> dict[TopicPartition, tuple[int, ...]]:
+    def after(self) -> dict[client.TopicPartition, tuple[int, ...]]:
         return {partition: move.after for partition, move in self.moves.items()}
 
     @property
-    def before(self) -> dict[TopicPartition, tuple[int, ...]]:
+    def before(self) -> dict[client.TopicPartition, tuple[int, ...]]:
         return {partition: move.before for partition, move in self.moves.items()}
 
 
-async def make_plan(admin: Admin, wish: Wish) -> Plan:
+async def make_plan(admin: client.Admin, wish: Wish) -> Plan:
     """What fulfils a wish; exits with status 1 when nothing can. Raises: KafkaError"""
     topics, partitions = await describe_targets(admin, wish.targets or list(wish.listed or ()))
     cluster = await admin.describe_cluster(include_fenced_brokers=True)
@@ -279,7 +267,7 @@ async def make_plan(admin: Admin, wish: Wish) -> Plan:
     described = partitions_of(topics)
     before = {each: described[each].replicas for each in partitions}
     before |= {each: ongoing[each].target_replicas for each in partitions if each in ongoing}
-    after: Mapping[TopicPartition, Sequence[int]]
+    after: Mapping[client.TopicPartition, Sequence[int]]
     if wish.listed is not None:
         after = wish.listed
     elif wish.replicas is not None:
@@ -306,7 +294,7 @@ async def make_plan(admin: Admin, wish: Wish) -> Plan:
     return Plan(wanted, moves, ongoing, cluster)
 
 
-def _usable(cluster: ClusterDescription, wish: Wish) -> dict[int, str | None]:
+def _usable(cluster: client.ClusterDescription, wish: Wish) -> dict[int, str | None]:
     """The brokers a plan may use, with their racks; exits with status 1 when one is missing."""
     brokers = {each.node_id: each for each in cluster.brokers}
     unknown = [
@@ -332,25 +320,27 @@ def _usable(cluster: ClusterDescription, wish: Wish) -> dict[int, str | None]:
     }
 
 
-def _no_broker(unknown: Sequence[int], cluster: ClusterDescription) -> str:
+def _no_broker(unknown: Sequence[int], cluster: client.ClusterDescription) -> str:
     known = ", ".join(str(each.node_id) for each in cluster.brokers)
     return f"there is no broker {', '.join(map(str, unknown))}; there are {known}"
 
 
-async def partition_sizes(admin: Admin, made: Plan) -> dict[TopicPartition, int | None]:
+async def partition_sizes(
+    admin: client.Admin, made: Plan
+) -> dict[client.TopicPartition, int | None]:
     """The size of each partition, as the first of its replicas that answers tells it."""
     wanted = [
-        TopicPartitionReplica(*partition, broker_id)
+        client.TopicPartitionReplica(*partition, broker_id)
         for partition, move in made.moves.items()
         if move.added
         for broker_id in move.before
         if broker_id in made.live_broker_ids
     ]
     logs = await admin.describe_replica_logs(wanted, timeout_ms=FIGURES_TIMEOUT_MS)
-    sizes: dict[TopicPartition, int | None] = dict.fromkeys(made.moves)
+    sizes: dict[client.TopicPartition, int | None] = dict.fromkeys(made.moves)
     for (topic, index, _), log in logs.items():
-        partition = TopicPartition(topic, index)
-        if isinstance(log, ReplicaLog):
+        partition = client.TopicPartition(topic, index)
+        if isinstance(log, client.ReplicaLog):
             sizes[partition] = max(sizes[partition] or 0, log.size_bytes)
     return sizes
 
@@ -361,7 +351,7 @@ class ReplicaProgress:
     deletes segments by itself, so missing bytes are about right.
     """
 
-    partition: TopicPartition
+    partition: client.TopicPartition
     broker_id: int
     in_sync: bool
     log_end_offset: int | None
@@ -397,8 +387,8 @@ class ReplicaProgress:
 
 
 async def look(
-    admin: Admin, partitions: Collection[TopicPartition] | None
-) -> tuple[dict[TopicPartition, Reassignment], list[ReplicaProgress]]:
+    admin: client.Admin, partitions: Collection[client.TopicPartition] | None
+) -> tuple[dict[client.TopicPartition, client.Reassignment], list[ReplicaProgress]]:
     """The moves of some partitions (None: all), and how far each replica is. Raises: KafkaError"""
     moves = await admin.list_partition_reassignments(partitions)
     if not moves:
@@ -406,7 +396,7 @@ async def look(
     topics = await admin.describe_topics(sorted({partition.topic for partition in moves}))
     described = partitions_of(topics)
     wanted = {
-        TopicPartitionReplica(*partition, broker_id)
+        client.TopicPartitionReplica(*partition, broker_id)
         for partition, move in moves.items()
         if partition in described
         for broker_id in (*move.adding_replicas, described[partition].leader)
@@ -417,21 +407,21 @@ async def look(
         admin.describe_replica_logs(wanted, timeout_ms=FIGURES_TIMEOUT_MS),
     )
 
-    def end(replica: TopicPartitionReplica) -> int | None:
+    def end(replica: client.TopicPartitionReplica) -> int | None:
         found = ends.get(replica)
         return found if isinstance(found, int) and found >= 0 else None
 
-    def size(replica: TopicPartitionReplica) -> int | None:
+    def size(replica: client.TopicPartitionReplica) -> int | None:
         found = logs.get(replica)
-        return found.size_bytes if isinstance(found, ReplicaLog) else None
+        return found.size_bytes if isinstance(found, client.ReplicaLog) else None
 
     rows = []
     for partition, move in sorted(moves.items()):
         if partition not in described:  # the broker that was asked does not know it yet
             continue
-        leader = TopicPartitionReplica(*partition, described[partition].leader)
+        leader = client.TopicPartitionReplica(*partition, described[partition].leader)
         for broker_id in move.adding_replicas:
-            own = TopicPartitionReplica(*partition, broker_id)
+            own = client.TopicPartitionReplica(*partition, broker_id)
             rows.append(
                 ReplicaProgress(
                     partition,
@@ -497,7 +487,9 @@ def duration_text(seconds: float) -> str:
 
 
 def progress_block(
-    moves: Mapping[TopicPartition, Reassignment], rows: Iterable[ReplicaProgress], told: str
+    moves: Mapping[client.TopicPartition, client.Reassignment],
+    rows: Iterable[ReplicaProgress],
+    told: str,
 ) -> Block:
     listed = list(rows)
     copying = {row.partition for row in listed}
@@ -533,8 +525,8 @@ def _line(row: ReplicaProgress) -> str:
 
 
 async def wait_for_moves(
-    admin: Admin,
-    partitions: Collection[TopicPartition],
+    admin: client.Admin,
+    partitions: Collection[client.TopicPartition],
     view: LiveView,
     *,
     interval_s: float,
@@ -549,8 +541,8 @@ async def wait_for_moves(
     while True:
         try:
             moves, rows = await look(admin, partitions)
-        except KafkaError as error:
-            if not error.retriable and not isinstance(error, RequestTimeout):
+        except client.KafkaError as error:
+            if not error.retriable and not isinstance(error, client.RequestTimeout):
                 raise
             view.say(str(error))
         else:

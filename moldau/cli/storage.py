@@ -28,7 +28,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.faults import CorruptFile
 from moldau.storage.meta_properties import read_meta_properties
 
-app = typer.Typer(help="Format storage and look at it.", no_args_is_help=True)
+app = typer.Typer()
 
 Config = Annotated[
     str, typer.Option("--config", "-c", help="The node's server.properties.", show_default=False)
@@ -37,7 +37,7 @@ Config = Annotated[
 
 @app.command("random-uuid")
 def random_uuid() -> None:
-    """Print a fresh cluster id."""
+    """Print a new random cluster id."""
     from moldau.node.formatting import random_cluster_id
 
     typer.echo(random_cluster_id(_random()))
@@ -47,8 +47,7 @@ def random_uuid() -> None:
 def format_command(
     config: Config,
     cluster_id: Annotated[
-        str | None,
-        typer.Option("--cluster-id", "-t", help="As random-uuid prints it; random when left out."),
+        str | None, typer.Option("--cluster-id", "-t", help="From random-uuid; random by default.")
     ] = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", "-s", help="This node is the only voter.")
@@ -64,25 +63,25 @@ def format_command(
     ] = None,
     no_initial_controllers: Annotated[
         bool,
-        typer.Option(
-            "--no-initial-controllers", "-N", help="A controller that joins a running quorum later."
-        ),
+        typer.Option("--no-initial-controllers", "-N", help="This node joins a running quorum."),
     ] = False,
     feature: Annotated[
         list[str] | None, typer.Option("--feature", "-f", help="FEATURE=LEVEL; may be repeated.")
     ] = None,
     release_version: Annotated[
-        str | None,
-        typer.Option("--release-version", "-r", help="Start at this metadata version, as 4.2."),
+        str | None, typer.Option("--release-version", "-r", help="The metadata version, as 4.2.")
     ] = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", "-g", help="Skip what is formatted already.")
+        bool, typer.Option("--ignore-formatted", "-g", help="Skip formatted directories.")
     ] = False,
     add_scram: Annotated[
         list[str] | None, typer.Option("--add-scram", "-S", help="SASL is not served yet: refused.")
     ] = None,
 ) -> None:
-    """Give the node's log directories an identity and the cluster its first metadata."""
+    """Format a node's log directories for its cluster.
+
+    They get their identity, and the cluster its first metadata.
+    """
     from moldau.node.formatting import (
         FormatError,
         FormatPlan,
@@ -148,7 +147,7 @@ def _check_modes(config: NodeConfig, standalone: bool, initial: str | None, none
 def info(
     config: Config, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show the identity of each log directory, and what is wrong with it."""
+    """Show each log directory's identity and problems."""
     node_config = _load(config)
     filesystem = OsFilesystem()
     rows: list[dict[str, object]] = []

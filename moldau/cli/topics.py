@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum, StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
+from moldau import client
 from moldau.cli.options import (
     AsJson,
     ClusterAccess,
@@ -32,29 +33,7 @@ from moldau.cli.options import (
 from moldau.cli.output import Block, fail, live_view, print_json, print_table
 from moldau.cli.reassign import MIN_INTERVAL_S
 from moldau.cli.reassign import app as reassign
-from moldau.client import (
-    Admin,
-    AuthorizationFailed,
-    BrokerError,
-    ConfigChange,
-    ConfigOperation,
-    ConfigResource,
-    ConfigResourceType,
-    ConfigSource,
-    ElectionType,
-    KafkaError,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-    PartitionDescription,
-    Reassignment,
-    RequestTimeout,
-    TopicAlreadyExists,
-    TopicDescription,
-    TopicPartition,
-    TopicPartitionReplica,
-    UnknownTopicOrPartition,
-)
+from moldau.client.admin.topics import TopicCalls
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
 
@@ -64,7 +43,7 @@ PARTITION_COLUMNS = (
     *("offline", "low", "high", "end", "behind"),
 )
 
-Offsets = Mapping[TopicPartitionReplica, int | KafkaError]
+Offsets: TypeAlias = "Mapping[client.TopicPartitionReplica, int | client.KafkaError]"
 OFFSETS_TIMEOUT_MS = 5_000
 """For each broker's offsets: the description is worth having while one of them does not answer."""
 Document = dict[str, Any]
@@ -74,7 +53,7 @@ UNCLEAN_WARNING = (
     "an unclean election may make a replica the leader that lacks acknowledged records: "
     "these are then lost on all replicas"
 )
-app = typer.Typer(help="Topics: list, create, describe, alter, delete, move.", no_args_is_help=True)
+app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="The topic's name.")]
 
 
@@ -91,10 +70,10 @@ class Only(Enum):
 class Snapshot(NamedTuple):
     """Everything of some topics at about one moment."""
 
-    topics: Mapping[str, TopicDescription]
+    topics: Mapping[str, client.TopicDescription]
     overrides: Mapping[str, Mapping[str, str | None]]
     min_isr: Mapping[str, int | None]
-    moves: Mapping[TopicPartition, Reassignment]
+    moves: Mapping[client.TopicPartition, client.Reassignment]
     live_broker_ids: frozenset[int]
     low: Offsets
     high: Offsets
@@ -102,15 +81,21 @@ class Snapshot(NamedTuple):
 
 
 async def gather(
-    admin: Admin, names: Collection[str], only: Only | None, *, timeout_ms: float | None = None
+    admin: client.Admin,
+    names: Collection[str],
+    only: Only | None,
+    *,
+    timeout_ms: float | None = None,
 ) -> list[Document]:
     """The documents of topics, without the partitions that `only` leaves out. Offsets that a broker
     does not tell within `timeout_ms` stay unknown. Raises: KafkaError
     """
     topics = await admin.describe_topics(names)
     overrides, min_isr = await _configurations(admin, topics)
-    moves: Mapping[TopicPartition, Reassignment] = {}
-    with suppress(AuthorizationFailed):  # none for one that may not see them, as with Kafka's tool
+    moves: Mapping[client.TopicPartition, client.Reassignment] = {}
+    with suppress(
+        client.AuthorizationFailed
+    ):  # none for one that may not see them, as with Kafka's tool
         moves = await admin.list_partition_reassignments()
     brokers = (await admin.describe_cluster()).brokers
     snapshot = Snapshot(
@@ -118,13 +103,13 @@ async def gather(
     )
     chosen = {name: list(_chosen(snapshot, name, only)) for name in sorted(topics)}
     leaders = [
-        TopicPartitionReplica(name, each.partition, each.leader)
+        client.TopicPartitionReplica(name, each.partition, each.leader)
         for name, partitions in chosen.items()
         for each in partitions
         if each.leader >= 0
     ]
     replicas = [
-        TopicPartitionReplica(name, each.partition, broker_id)
+        client.TopicPartitionReplica(name, each.partition, broker_id)
         for name, partitions in chosen.items()
         for each in partitions
         for broker_id in each.replicas
@@ -132,9 +117,13 @@ async def gather(
     ]
     offsets = admin.list_replica_offsets
     snapshot = snapshot._replace(
-        low=await offsets(leaders, OffsetSpec.EARLIEST, as_consumer=True, timeout_ms=timeout_ms),
-        high=await offsets(leaders, OffsetSpec.LATEST, as_consumer=True, timeout_ms=timeout_ms),
-        ends=await offsets(replicas, OffsetSpec.LATEST, timeout_ms=timeout_ms),
+        low=await offsets(
+            leaders, client.OffsetSpec.EARLIEST, as_consumer=True, timeout_ms=timeout_ms
+        ),
+        high=await offsets(
+            leaders, client.OffsetSpec.LATEST, as_consumer=True, timeout_ms=timeout_ms
+        ),
+        ends=await offsets(replicas, client.OffsetSpec.LATEST, timeout_ms=timeout_ms),
     )
     return [
         _document(snapshot, name, partitions)
@@ -185,11 +174,13 @@ def _behind_text(replica_logs: Iterable[Row]) -> str:
     )
 
 
-def _chosen(snapshot: Snapshot, name: str, only: Only | None) -> Iterable[PartitionDescription]:
+def _chosen(
+    snapshot: Snapshot, name: str, only: Only | None
+) -> Iterable[client.PartitionDescription]:
     min_isr = snapshot.min_isr.get(name)
     for partition in snapshot.topics[name].partitions:
         in_sync_count = len(partition.isr)
-        move = snapshot.moves.get(TopicPartition(name, partition.partition))
+        move = snapshot.moves.get(client.TopicPartition(name, partition.partition))
         # Replicas that are still being added do not count as missing.
         factor = len(partition.replicas) - (len(move.adding_replicas) if move else 0)
         if only is None:
@@ -209,7 +200,7 @@ def _chosen(snapshot: Snapshot, name: str, only: Only | None) -> Iterable[Partit
 
 
 def _document(
-    snapshot: Snapshot, name: str, partitions: Iterable[PartitionDescription]
+    snapshot: Snapshot, name: str, partitions: Iterable[client.PartitionDescription]
 ) -> Document:
     topic = snapshot.topics[name]
     return {
@@ -223,14 +214,14 @@ def _document(
     }
 
 
-def _row(snapshot: Snapshot, name: str, partition: PartitionDescription) -> Document:
+def _row(snapshot: Snapshot, name: str, partition: client.PartitionDescription) -> Document:
     def of(offsets: Offsets, broker_id: int) -> int | None:
-        found = offsets.get(TopicPartitionReplica(name, partition.partition, broker_id))
+        found = offsets.get(client.TopicPartitionReplica(name, partition.partition, broker_id))
         return found if isinstance(found, int) and found >= 0 else None
 
     end = of(snapshot.ends, partition.leader)
     high = of(snapshot.high, partition.leader)
-    move = snapshot.moves.get(TopicPartition(name, partition.partition))
+    move = snapshot.moves.get(client.TopicPartition(name, partition.partition))
     logs = []
     for broker_id in partition.replicas:
         own_end = of(snapshot.ends, broker_id)
@@ -250,10 +241,12 @@ def _row(snapshot: Snapshot, name: str, partition: PartitionDescription) -> Docu
 
 
 async def _configurations(
-    admin: Admin, names: Collection[str]
+    admin: client.Admin, names: Collection[str]
 ) -> tuple[dict[str, dict[str, str | None]], dict[str, int | None]]:
     """What is set on each topic itself, and its min.insync.replicas wherever that comes from."""
-    resources = {name: ConfigResource(ConfigResourceType.TOPIC, name) for name in names}
+    resources = {
+        name: client.ConfigResource(client.ConfigResourceType.TOPIC, name) for name in names
+    }
     configs = await admin.describe_configs(resources.values()) if resources else {}
     overrides, min_isr = {}, {}
     for name, resource in resources.items():
@@ -261,7 +254,7 @@ async def _configurations(
         overrides[name] = {
             key: entry.value
             for key, entry in sorted(entries.items())
-            if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+            if entry.source == client.ConfigSource.DYNAMIC_TOPIC_CONFIG
         }
         value = entries[MIN_ISR].value if MIN_ISR in entries else None
         min_isr[name] = None if value is None else int(value)
@@ -274,20 +267,24 @@ def describe(
     access: ClusterAccess,
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Topics, or regular expressions of names; all when none is named."),
+        typer.Argument(help="Names of topics, or regular expressions; by default all topics."),
     ] = None,
     under_replicated: Annotated[
         bool,
-        typer.Option(Only.UNDER_REPLICATED.value, help="Only with fewer in sync than replicas."),
+        typer.Option(
+            Only.UNDER_REPLICATED.value, help="Only partitions with replicas that are not in sync."
+        ),
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option(Only.UNAVAILABLE.value, help="Only those without a leader.")
+        bool, typer.Option(Only.UNAVAILABLE.value, help="Only partitions without a leader.")
     ] = False,
     under_min_isr: Annotated[
-        bool, typer.Option(Only.UNDER_MIN_ISR.value, help="Only below min.insync.replicas.")
+        bool,
+        typer.Option(Only.UNDER_MIN_ISR.value, help="Only partitions below min.insync.replicas."),
     ] = False,
     at_min_isr: Annotated[
-        bool, typer.Option(Only.AT_MIN_ISR.value, help="Only exactly at min.insync.replicas.")
+        bool,
+        typer.Option(Only.AT_MIN_ISR.value, help="Only partitions exactly at min.insync.replicas."),
     ] = False,
     overrides: Annotated[
         bool,
@@ -297,17 +294,18 @@ def describe(
         bool, typer.Option("--exclude-internal", help="Leave internal topics out.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two looks with --watch.")
+        float, typer.Option(min=MIN_INTERVAL_S, help="Seconds between two updates of --watch.")
     ] = 2.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show leaders, replicas, who is in sync or behind, watermarks and changed configuration.
+    """Show leaders, replicas, offsets and configuration.
 
     Of replicas, + marks one that is being added and - one that is being removed. "end" is the
-    leader's log end, "behind" how many records each replica lacks to it; "-" is not known, or none.
+    leader's log end offset, "behind" how many records each replica lacks; "-" means none, or not
+    known.
     """
     flags = (under_replicated, unavailable, under_min_isr, at_min_isr, overrides)
     chosen = [each for each, given in zip(Only, flags, strict=True) if given]
@@ -316,7 +314,7 @@ def describe(
     only = chosen[0] if chosen else None
     offsets_timeout_ms = min(access.timeout_ms, OFFSETS_TIMEOUT_MS)
 
-    async def look(admin: Admin) -> list[Document]:
+    async def look(admin: client.Admin) -> list[Document]:
         wanted = await resolve_names(admin, names, with_internal=not exclude_internal)
         return await gather(admin, wanted, only, timeout_ms=offsets_timeout_ms)
 
@@ -335,8 +333,8 @@ def describe(
 
 
 async def _follow(
-    admin: Admin,
-    look: Callable[[Admin], Awaitable[list[Document]]],
+    admin: client.Admin,
+    look: Callable[[client.Admin], Awaitable[list[Document]]],
     interval_s: float,
     as_json: bool,
 ) -> None:
@@ -345,8 +343,8 @@ async def _follow(
         while True:
             try:
                 documents = await look(admin)
-            except KafkaError as error:
-                if not error.retriable and not isinstance(error, RequestTimeout):
+            except client.KafkaError as error:
+                if not error.retriable and not isinstance(error, client.RequestTimeout):
                     raise
                 view.say(str(error))
             else:
@@ -388,7 +386,7 @@ def elect_leaders(
     access: ClusterAccess,
     targets: Targets = None,
     election: Annotated[
-        Election, typer.Option(help="unclean elects a replica that may lack records.")
+        Election, typer.Option(help="preferred, or unclean: a replica that may lack records.")
     ] = Election.PREFERRED,
     everything: Annotated[
         bool, typer.Option("--all", help="All partitions of all topics.")
@@ -398,15 +396,19 @@ def elect_leaders(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give partitions back to their preferred leader, or a leader at all."""
+    """Elect the preferred leaders of partitions."""
     if everything == bool(targets):
         fail("say which: TOPIC[:PARTITION]… or --all", status=2)
     wanted = parse_targets(targets)
     if election is Election.UNCLEAN and not yes:
         _ask()
-    kind = ElectionType.PREFERRED if election is Election.PREFERRED else ElectionType.UNCLEAN
+    kind = (
+        client.ElectionType.PREFERRED
+        if election is Election.PREFERRED
+        else client.ElectionType.UNCLEAN
+    )
 
-    async def work(admin: Admin) -> dict[TopicPartition, BrokerError | None]:
+    async def work(admin: client.Admin) -> dict[client.TopicPartition, client.BrokerError | None]:
         partitions = (await describe_targets(admin, wanted))[1] if wanted else None
         return await admin.elect_leaders(kind, partitions)
 
@@ -457,7 +459,7 @@ def list_topics(
     as_json: AsJson = False,
 ) -> None:
     """List the topics."""
-    names = access.run(lambda admin: admin.list_topics(include_internal=internal))
+    names = access.ask(TopicCalls, lambda topics: topics.list_topics(include_internal=internal))
     if as_json:
         print_json(names)
     else:
@@ -471,32 +473,36 @@ def create(
     access: ClusterAccess,
     name: Name,
     partitions: Annotated[
-        int, typer.Option(help="How many; -1 is the brokers' default (num.partitions).")
+        int, typer.Option(help="How many partitions; -1: the brokers' default (num.partitions).")
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="How many copies; -1 is the brokers' default.")
+        int, typer.Option(help="How many replicas of each partition; -1: the brokers' default.")
     ] = -1,
-    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE; may be repeated.")] = None,
+    config: Annotated[
+        list[str] | None, typer.Option(help="A topic configuration, KEY=VALUE; may be repeated.")
+    ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="It is fine when the topic is there.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check, but create nothing.")
+        bool, typer.Option("--validate-only", help="Only check whether it could be created.")
     ] = False,
 ) -> None:
     """Create a topic."""
-    topic = NewTopic(name, partitions, replication_factor, key_values(config or [], "--config"))
+    topic = client.NewTopic(
+        name, partitions, replication_factor, key_values(config or [], "--config")
+    )
 
-    async def work(admin: Admin) -> str:
+    async def work(admin: TopicCalls) -> str:
         try:
             await admin.create_topics([topic], validate_only=validate_only)
-        except TopicAlreadyExists:
+        except client.TopicAlreadyExists:
             if not if_not_exists:
                 raise
             return f"{name} exists"
         return f"{name} could be created" if validate_only else f"created {name}"
 
-    typer.echo(access.run(work))
+    typer.echo(access.ask(TopicCalls, work))
 
 
 @app.command("alter")
@@ -505,28 +511,35 @@ def alter(
     access: ClusterAccess,
     name: Name,
     partitions: Annotated[
-        int | None, typer.Option(help="The new total number of partitions; only more are possible.")
+        int | None, typer.Option(help="The new total number of partitions; it can only grow.")
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE to set; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A topic configuration to set, KEY=VALUE; may be repeated."),
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option(help="KEY to reset; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A configuration key to reset to its default; may be repeated."),
     ] = None,
 ) -> None:
     """Change a topic's configuration or add partitions."""
     changes = [
-        ConfigChange(key, value) for key, value in key_values(config or [], "--config").items()
+        client.ConfigChange(key, value)
+        for key, value in key_values(config or [], "--config").items()
     ]
-    changes += [ConfigChange(key, None, ConfigOperation.DELETE) for key in delete_config or []]
+    changes += [
+        client.ConfigChange(key, None, client.ConfigOperation.DELETE) for key in delete_config or []
+    ]
     if not changes and partitions is None:
         fail("nothing to change: give --partitions, --config or --delete-config", status=2)
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: client.Admin) -> None:
         if changes:
-            await admin.alter_configs({ConfigResource(ConfigResourceType.TOPIC, name): changes})
+            await admin.alter_configs(
+                {client.ConfigResource(client.ConfigResourceType.TOPIC, name): changes}
+            )
         if partitions is not None:
-            await admin.create_partitions({name: NewPartitions(partitions)})
+            await admin.create_partitions({name: client.NewPartitions(partitions)})
 
     access.run(work)
     typer.echo(f"altered {name}")
@@ -538,20 +551,20 @@ def delete(
     access: ClusterAccess,
     names: Annotated[list[str], typer.Argument(help="The topics to delete.")],
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="It is fine when a topic is not there.")
+        bool, typer.Option("--if-exists", help="Succeed if a topic does not exist.")
     ] = False,
 ) -> None:
     """Delete topics and everything in them."""
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: TopicCalls) -> None:
         for name in names:
             try:
                 await admin.delete_topics([name])
-            except UnknownTopicOrPartition:
+            except client.UnknownTopicOrPartition:
                 if not if_exists:
                     raise
                 typer.echo(f"{name} does not exist")
             else:
                 typer.echo(f"deleted {name}")
 
-    access.run(work)
+    access.ask(TopicCalls, work)

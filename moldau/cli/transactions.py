@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from moldau import client
 from moldau.cli.options import (
     AsJson,
     ClusterAccess,
@@ -24,32 +25,24 @@ from moldau.cli.options import (
     partitions_of,
 )
 from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table
-from moldau.client import (
-    AbortTransaction,
-    Admin,
-    KafkaError,
-    ProducerState,
-    TopicPartition,
-    TransactionDescription,
-)
 from moldau.protocol.errors import ErrorCode
 
 MINUTE_MS = 60_000
 MAX_PRODUCER_EPOCH = 2**15 - 1
-app = typer.Typer(
-    help="Transactions: list, describe, find hanging ones, abort.", no_args_is_help=True
-)
+app = typer.Typer()
 TransactionalIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Transactional ids.")]
 Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
-BrokerId = Annotated[int | None, typer.Option(min=0, help="Ask this replica, not the leader.")]
+BrokerId = Annotated[
+    int | None, typer.Option(min=0, help="Ask the replica on this broker, not the leader.")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
     """A transaction that is open on a partition, as the partition sees it."""
 
-    partition: TopicPartition
-    producer: ProducerState
+    partition: client.TopicPartition
+    producer: client.ProducerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +50,13 @@ class Search:
     """What was found, and what could not be asked."""
 
     hanging: tuple[OpenTransaction, ...]
-    errors: tuple[KafkaError, ...]
+    errors: tuple[client.KafkaError, ...]
     partition_count: int
 
 
 async def find_hanging(
-    admin: Admin,
-    partitions: Collection[TopicPartition],
+    admin: client.Admin,
+    partitions: Collection[client.TopicPartition],
     *,
     now_ms: int,
     older_than_ms: int,
@@ -80,7 +73,7 @@ async def find_hanging(
         KafkaError: the coordinators could not be asked: then nothing can be said.
     """
     asked = await admin.describe_partition_producers(partitions, broker_id=broker_id)
-    errors = tuple(each for each in asked.values() if isinstance(each, KafkaError))
+    errors = tuple(each for each in asked.values() if isinstance(each, client.KafkaError))
     candidates = [
         each
         for each in _open_transactions(asked)
@@ -104,32 +97,32 @@ async def find_hanging(
 
 
 def _open_transactions(
-    asked: Mapping[TopicPartition, list[ProducerState] | KafkaError],
+    asked: Mapping[client.TopicPartition, list[client.ProducerState] | client.KafkaError],
 ) -> list[OpenTransaction]:
     return [
         OpenTransaction(partition, producer)
         for partition, producers in asked.items()
-        if not isinstance(producers, KafkaError)
+        if not isinstance(producers, client.KafkaError)
         for producer in producers
         if producer.current_transaction_start_offset is not None
     ]
 
 
-def _identity(transaction: OpenTransaction) -> tuple[TopicPartition, int, int | None]:
+def _identity(transaction: OpenTransaction) -> tuple[client.TopicPartition, int, int | None]:
     producer = transaction.producer
     return (transaction.partition, producer.producer_id, producer.current_transaction_start_offset)
 
 
 async def _expected(
-    admin: Admin, producer_ids: Collection[int]
-) -> dict[int, frozenset[TopicPartition]]:
+    admin: client.Admin, producer_ids: Collection[int]
+) -> dict[int, frozenset[client.TopicPartition]]:
     """For each producer the partitions that its coordinator is going to write a marker to."""
     listed = await admin.list_transactions(producer_ids=sorted(producer_ids))
     described = await admin.describe_transactions([each.transactional_id for each in listed])
-    expected: dict[int, frozenset[TopicPartition]] = {}
+    expected: dict[int, frozenset[client.TopicPartition]] = {}
     for each in listed:
         description = described[each.transactional_id]
-        if isinstance(description, TransactionDescription):
+        if isinstance(description, client.TransactionDescription):
             expected[each.producer_id] = description.partitions
         elif description.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise description
@@ -145,10 +138,11 @@ def list_transactions(
         typer.Option("--state", help="Only those in this state (Ongoing, …); may be repeated."),
     ] = None,
     producer_ids: Annotated[
-        list[int] | None, typer.Option("--producer-id", min=0, help="Only of this producer.")
+        list[int] | None,
+        typer.Option("--producer-id", min=0, help="Only those of this producer; may be repeated."),
     ] = None,
     longer_than_ms: Annotated[
-        int, typer.Option(min=-1, help="Only those open for longer; -1 for all.")
+        int, typer.Option(min=-1, help="Only those open for more milliseconds than this; -1: all.")
     ] = -1,
     pattern: Annotated[
         str | None, typer.Option(help="Only ids that match this regular expression (RE2).")
@@ -181,13 +175,13 @@ def list_transactions(
 def describe(
     access: ClusterAccess, transactional_ids: TransactionalIds, as_json: AsJson = False
 ) -> None:
-    """Show producer, state and open partitions of transactional ids."""
+    """Show producer, state and partitions of transactions."""
     outcome = access.run(lambda admin: admin.describe_transactions(transactional_ids))
     now_ms = time.time_ns() // 1_000_000
     rows = [
         _described(each, now_ms)
         for each in outcome.values()
-        if isinstance(each, TransactionDescription)
+        if isinstance(each, client.TransactionDescription)
     ]
     if as_json:
         print_json(rows)
@@ -199,7 +193,7 @@ def describe(
             ("figure", *(str(row["transactional_id"]) for row in rows)),
             ((name.replace("_", " "), *(_cell(row[name]) for row in rows)) for name in names),
         )
-    complain(each for each in outcome.values() if isinstance(each, KafkaError))
+    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
 
 
 @app.command("describe-producers")
@@ -207,7 +201,7 @@ def describe(
 def describe_producers(
     access: ClusterAccess, partition: Partition, broker_id: BrokerId = None, as_json: AsJson = False
 ) -> None:
-    """Show what a partition remembers of its producers, with their open transactions."""
+    """Show a partition's producers and their transactions."""
     wanted = _parsed(partition)
     producers = access.run(lambda admin: _producers(admin, wanted, broker_id))
     rows = [
@@ -234,19 +228,22 @@ def abort(
     access: ClusterAccess,
     partition: Partition,
     start_offset: Annotated[
-        int | None, typer.Option(min=0, help="Of the transaction, as find-hanging shows it.")
+        int | None,
+        typer.Option(min=0, help="The transaction's start offset, as find-hanging shows it."),
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option(min=0, help="Instead of --start-offset, with both epochs.")
+        int | None,
+        typer.Option(min=0, help="The producer's id and both epochs, instead of --start-offset."),
     ] = None,
     producer_epoch: Annotated[
-        int | None, typer.Option(min=0, max=MAX_PRODUCER_EPOCH, help="Of that producer.")
+        int | None, typer.Option(min=0, max=MAX_PRODUCER_EPOCH, help="The epoch of that producer.")
     ] = None,
     coordinator_epoch: Annotated[
-        int | None, typer.Option(min=0, help="Of the coordinator that began the transaction.")
+        int | None,
+        typer.Option(min=0, help="The epoch of the coordinator that began the transaction."),
     ] = None,
 ) -> None:
-    """Abort one transaction on one partition that its coordinator does not know any more."""
+    """Abort a transaction that its coordinator has lost."""
     wanted = _parsed(partition)
     by_producer = (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (None in by_producer) or (
@@ -257,7 +254,7 @@ def abort(
             status=2,
         )
 
-    async def work(admin: Admin) -> AbortTransaction:
+    async def work(admin: client.Admin) -> client.AbortTransaction:
         if start_offset is not None:
             producers = await _producers(admin, wanted, None)
             found = [
@@ -265,12 +262,14 @@ def abort(
             ]
             if not found:
                 fail(f"no open transaction of {wanted} begins at offset {start_offset}")
-            transaction = AbortTransaction.of(wanted, found[0])
+            transaction = client.AbortTransaction.of(wanted, found[0])
         else:
             assert producer_id is not None
             assert producer_epoch is not None
             assert coordinator_epoch is not None
-            transaction = AbortTransaction(wanted, producer_id, producer_epoch, coordinator_epoch)
+            transaction = client.AbortTransaction(
+                wanted, producer_id, producer_epoch, coordinator_epoch
+            )
         await admin.abort_transaction(transaction)
         return transaction
 
@@ -284,7 +283,7 @@ def find_hanging_transactions(
     access: ClusterAccess,
     topics: Topics = None,
     broker_id: Annotated[
-        int | None, typer.Option(min=0, help="Only partitions with a replica there.")
+        int | None, typer.Option(min=0, help="Only partitions with a replica on this broker.")
     ] = None,
     max_transaction_timeout_minutes: Annotated[
         int,
@@ -296,11 +295,11 @@ def find_hanging_transactions(
     ] = 15,
     as_json: AsJson = False,
 ) -> None:
-    """Find open transactions that no coordinator is going to end."""
+    """Find open transactions that no coordinator will end."""
     wanted = parse_topics(topics)
     now_ms = time.time_ns() // 1_000_000
 
-    async def work(admin: Admin) -> Search:
+    async def work(admin: client.Admin) -> Search:
         partitions = await _searched(admin, wanted, broker_id)
         return await find_hanging(
             admin,
@@ -326,29 +325,29 @@ def find_hanging_transactions(
 @app.command("force-terminate")
 @asks_cluster()
 def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) -> None:
-    """Abort what transactional ids have open, prepared or not, and fence their producers."""
+    """Abort open transactions and fence their producers."""
     outcome = access.run(lambda admin: admin.fence_producers(transactional_ids))
     for transactional_id, answer in outcome.items():
-        if not isinstance(answer, KafkaError):
+        if not isinstance(answer, client.KafkaError):
             typer.echo(
                 f"terminated {transactional_id}: its producer is now {answer.producer_id} "
                 f"in epoch {answer.producer_epoch}"
             )
-    complain(each for each in outcome.values() if isinstance(each, KafkaError))
+    complain(each for each in outcome.values() if isinstance(each, client.KafkaError))
 
 
 async def _producers(
-    admin: Admin, partition: TopicPartition, broker_id: int | None
-) -> list[ProducerState]:
+    admin: client.Admin, partition: client.TopicPartition, broker_id: int | None
+) -> list[client.ProducerState]:
     answer = (await admin.describe_partition_producers([partition], broker_id=broker_id))[partition]
-    if isinstance(answer, KafkaError):
+    if isinstance(answer, client.KafkaError):
         raise answer
     return sorted(answer, key=lambda each: each.producer_id)
 
 
 async def _searched(
-    admin: Admin, wanted: dict[str, set[int] | None], broker_id: int | None
-) -> list[TopicPartition]:
+    admin: client.Admin, wanted: dict[str, set[int] | None], broker_id: int | None
+) -> list[client.TopicPartition]:
     """The partitions to search: those named, or all, with a replica on the broker if one is."""
     if not wanted:
         wanted = dict.fromkeys(await admin.list_topics(include_internal=True))
@@ -361,14 +360,14 @@ async def _searched(
     ]
 
 
-def _parsed(text: str) -> TopicPartition:
+def _parsed(text: str) -> client.TopicPartition:
     topic, _, index = text.rpartition(":")
     if not topic or not (index.isascii() and index.isdigit()):
         fail(f"{text!r} is not TOPIC:PARTITION", status=2)
-    return TopicPartition(topic, int(index))
+    return client.TopicPartition(topic, int(index))
 
 
-def _described(transaction: TransactionDescription, now_ms: int) -> dict[str, object]:
+def _described(transaction: client.TransactionDescription, now_ms: int) -> dict[str, object]:
     started_ms = transaction.start_time_ms
     return {
         "transactional_id": transaction.transactional_id,

@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import resource
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -21,6 +22,7 @@ from moldau.config import ConfigError, NodeConfig
 from moldau.node import Node, NodeStartError
 from moldau.runtime.stop_signals import StopSignals
 from moldau.runtime.telemetry.logs import configure_logging
+from moldau.storage.meta_properties import META_PROPERTIES
 
 logger = logging.getLogger("moldau.node")
 
@@ -45,7 +47,7 @@ def run_node(arguments: Sequence[str] | None, signals: StopSignals) -> int:
             logger.info("stopped")
         return status
     except NodeStartError as error:
-        return _refuse(str(error), status=1)
+        return _refuse(f"{error}{_how_to_format(config, options.config)}", status=1)
     finally:
         if options.remove_on_exit:
             shutil.rmtree(options.remove_on_exit, ignore_errors=True)
@@ -107,6 +109,24 @@ def _run(serving: Coroutine[object, None, int]) -> int:
         new_event_loop = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serving)
+
+
+def _how_to_format(config: NodeConfig, path: str) -> str:
+    """What an operator does about directories that have no identity; nothing where all have one."""
+    directories = {config.metadata_log_directory, *config.log_directories}
+    formatted = [os.path.exists(os.path.join(each, META_PROPERTIES)) for each in directories]
+    if all(formatted):
+        return ""
+    command = f"moldau storage format --config {shlex.quote(path)}"
+    says_who_votes = config.is_controller and not config.has_static_voters
+    if any(formatted):
+        command += " --ignore-formatted" + " --no-initial-controllers" * says_who_votes
+        return f"; `{command}` formats a new directory of this node"
+    command += " --standalone" * says_who_votes
+    return (
+        f"; a new node is formatted by `{command}`, all nodes of a cluster with the same "
+        "--cluster-id (`moldau storage random-uuid` prints a new one)"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

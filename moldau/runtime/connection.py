@@ -29,7 +29,7 @@ from moldau.protocol.framing import (
 from moldau.protocol.headers import decode_response, encode_request
 from moldau.protocol.schema import Message, Request, Response
 from moldau.protocol.types import Buffer
-from moldau.runtime.authentication import AuthenticationError, TlsError
+from moldau.runtime.authentication import TLS_ADVICE, AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock, TimerHandle
 from moldau.runtime.files import source_bytes
 from moldau.runtime.network import (
@@ -406,8 +406,6 @@ class Connection(asyncio.BufferedProtocol):
             if self.answer_count or error.length >> 16 != TLS_ALERT:
                 self._fail(error)
                 return
-            from moldau.runtime.authentication.tls import TLS_ADVICE
-
             self._fail(TlsError(f"{self._peer} speaks TLS; {TLS_ADVICE}"))
         except RemoteProtocolError as error:
             self._fail(error)

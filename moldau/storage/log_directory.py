@@ -197,8 +197,7 @@ def _lock_and_read(
     if meta is None:
         lock.release()
         raise LogDirectoryError(
-            f"log directory {path} is not formatted (it has no {META_PROPERTIES}): "
-            "run `moldau storage format` first"
+            f"log directory {path} is not formatted (it has no {META_PROPERTIES})"
         )
     return lock, meta
 

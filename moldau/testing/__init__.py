@@ -11,25 +11,22 @@ run of pytest loads the plugin, and with it this package.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from moldau.first_use import at_first_use
 
 if TYPE_CHECKING:
-    from moldau.testing.cluster import Cluster, NodeFailed
+    from moldau.testing.cluster import Cluster
+    from moldau.testing.node_process import NodeFailed
     from moldau.testing.waiting import wait_until, wait_until_async
 
 __all__ = ["Cluster", "NodeFailed", "wait_until", "wait_until_async"]
 
-_MODULES: Final = {
-    "Cluster": "moldau.testing.cluster",
-    "NodeFailed": "moldau.testing.node_process",
-    "wait_until": "moldau.testing.waiting",
-    "wait_until_async": "moldau.testing.waiting",
-}
-
-
-def __getattr__(name: str) -> object:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+at_first_use(
+    globals(),
+    """
+    testing.cluster: Cluster
+    testing.node_process: NodeFailed
+    testing.waiting: wait_until wait_until_async
+    """,
+)

@@ -249,7 +249,7 @@ def test_directory_named_twice_unformatted_or_missing() -> None:
     filesystem.put("/empty/file", b"")
     with pytest.raises(LogDirectoryError, match="configured twice"):
         open_directories(filesystem, "/d", "/d/")
-    with pytest.raises(LogDirectoryError, match="run `moldau storage format` first"):
+    with pytest.raises(LogDirectoryError, match="is not formatted"):
         open_directories(filesystem, "/d", "/empty")
     with pytest.raises(LogDirectoryError, match="there is no such directory"):
         open_directories(filesystem, "/absent")

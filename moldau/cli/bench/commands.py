@@ -26,16 +26,14 @@ if TYPE_CHECKING:
 
 PROGRESS_INTERVAL_S: Final = 0.2
 
-app = typer.Typer(
-    help="Measure a running cluster, or (metadata) one of its own.", no_args_is_help=True
-)
+app = typer.Typer()
 Topic = Annotated[str, typer.Argument(help="An existing topic.")]
-RecordBytes = Annotated[int, typer.Option(min=1, max=100_000_000, help="Size of each value.")]
+RecordBytes = Annotated[int, typer.Option(min=1, max=100_000_000, help="Bytes of each value.")]
 Result = TypeVar("Result")
 COORDINATORS_TIMEOUT_MS = 60_000
 """Creating the topics of a load, and the coordinators' own, takes longer than most calls."""
 ReplicationFactor = Annotated[
-    int, typer.Option(help="Of the topic that is made; -1 is the brokers' default.")
+    int, typer.Option(help="Replicas of the topic that is created; -1: the brokers' default.")
 ]
 
 
@@ -60,7 +58,7 @@ class Acks(StrEnum):
         return -1 if self is Acks.ALL else 1
 
 
-AcksOption = Annotated[Acks, typer.Option(help="1 or all.")]
+AcksOption = Annotated[Acks, typer.Option(help="Acknowledgements to wait for: 1 or all.")]
 
 
 class GroupProtocol(StrEnum):
@@ -77,19 +75,19 @@ def transactions(
     partitions: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, max=10_000, help="Of each transaction; may be repeated.  [default: 1, 10, 100]"
+            min=1, max=10_000, help="Per transaction; may be repeated.  [default: 1, 10, 100]"
         ),
     ] = None,
     producers: Annotated[
         int, typer.Option(min=1, max=1_000, help="How many commit at the same time.")
     ] = 8,
-    seconds: Annotated[float, typer.Option(min=0.1, help="For each number of partitions.")] = 10.0,
-    warm_up_seconds: Annotated[float, typer.Option(min=0, help="Before each of them.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Per number of partitions.")] = 10.0,
+    warm_up_seconds: Annotated[float, typer.Option(min=0, help="Before each measurement.")] = 3.0,
     record_bytes: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Of the record on each partition.")
+        int, typer.Option(min=1, max=1_000_000, help="Bytes of each record's value.")
     ] = 100,
     topic: Annotated[
-        str | None, typer.Option(help="An existing topic; else one is made and deleted.")
+        str | None, typer.Option(help="An existing topic; by default a new one.")
     ] = None,
     replication_factor: ReplicationFactor = -1,
     transaction_version: Annotated[
@@ -98,9 +96,10 @@ def transactions(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Commits per second and their latency: a record on each partition, then the commit.
+    """Measure commits per second and their latency.
 
-    "latency" is a whole transaction, "commit" its last request alone.
+    Each transaction writes a record to each partition, then commits. "latency" is a whole
+    transaction, "commit" its last request alone.
     """
     from moldau.cli.bench.transactions import TransactionsPlan, measure_transactions
 
@@ -133,27 +132,27 @@ def groups(
     protocol: Annotated[
         GroupProtocol, typer.Option(help="classic, or consumer (KIP-848).")
     ] = GroupProtocol.CONSUMER,
-    members: Annotated[int, typer.Option(min=1, max=50_000, help="How many.")] = 1_000,
+    members: Annotated[int, typer.Option(min=1, max=50_000, help="How many members.")] = 1_000,
     partitions: Annotated[
-        int, typer.Option(min=1, max=50_000, help="Of the topic they read.")
+        int, typer.Option(min=1, max=50_000, help="Partitions of their topic.")
     ] = 1_000,
     idle_seconds: Annotated[
-        float, typer.Option(min=0, help="How long they stay, only heartbeating.")
+        float, typer.Option(min=0, help="How long they only send heartbeats.")
     ] = 10.0,
     heartbeat_ms: Annotated[
-        int,
-        typer.Option(min=1, help="Between a classic member's heartbeats; else the broker says."),
+        int, typer.Option(min=1, help="Between heartbeats of a classic member.")
     ] = 3_000,
     pid: Annotated[
         int | None,
-        typer.Option(min=1, help="The coordinator's process, to read its CPU time (Linux)."),
+        typer.Option(min=1, help="The coordinator's process id, to read its CPU time (Linux)."),
     ] = None,
     replication_factor: ReplicationFactor = -1,
     as_json: AsJson = False,
 ) -> None:
-    """Very many members in one group: all join, all stay, one joins, one leaves.
+    """Measure a group of very many members.
 
-    A rebalance is over when all members know of it and every partition has one owner.
+    All join, all stay, one joins, one leaves. A rebalance is over when all members know of it and
+    every partition has one owner.
     """
     from moldau.cli.bench.groups import GroupLoad, GroupsPlan
 
@@ -185,16 +184,16 @@ def produce(
     topic: Topic,
     records: Annotated[int, typer.Option(min=1, help="How many records.")] = 1_000_000,
     record_bytes: RecordBytes = 1_000,
-    batch_bytes: Annotated[int, typer.Option(min=1, help="About how large a batch is.")] = 262_144,
+    batch_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a batch, about.")] = 262_144,
     in_flight: Annotated[
-        int, typer.Option(min=1, max=64, help="Requests under way per partition.")
+        int, typer.Option(min=1, max=64, help="How many requests are in flight per partition.")
     ] = 5,
     acks: AcksOption = Acks.ALL,
-    codec: Annotated[CodecName, typer.Option(help="Compression.")] = CodecName.NONE,
-    idempotent: Annotated[bool, typer.Option(help="With producer id and sequence.")] = True,
+    codec: Annotated[CodecName, typer.Option(help="How batches are compressed.")] = CodecName.NONE,
+    idempotent: Annotated[bool, typer.Option(help="Number the batches.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Throughput of producing."""
+    """Measure the throughput of producing."""
     from moldau.cli.bench.records import ProduceLoad, run_produce
     from moldau.protocol.records import Codec
 
@@ -222,7 +221,7 @@ def consume(
     records: Annotated[int | None, typer.Option(min=1, help="Stop after about so many.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Throughput of fetching a topic from its start to its end."""
+    """Measure the throughput of fetching a whole topic."""
     from moldau.cli.bench.records import run_consume
 
     work = partial(run_consume, topic_name=topic, fetch_bytes=fetch_bytes, record_limit=records)
@@ -235,12 +234,12 @@ def latency(
     access: ClusterAccess,
     topic: Topic,
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="Records per second.")] = 1_000,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10.0,
     record_bytes: RecordBytes = 1_000,
     acks: AcksOption = Acks.ALL,
     as_json: AsJson = False,
 ) -> None:
-    """Latency of producing single records at a fixed rate."""
+    """Measure the latency of single records at a fixed rate."""
     from moldau.cli.bench.records import run_latency
 
     work = partial(
@@ -271,10 +270,11 @@ def metadata(
     ] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """A private cluster with very many partitions: loading, changes, failover, creation.
+    """Measure a private cluster with very many partitions.
 
-    Starts three controllers and three brokers on this machine and removes them afterwards. The
-    partitions are held by a phantom broker that only the controllers know.
+    The figures are of loading, changes, failover and creation. Starts three controllers and three
+    brokers on this machine and removes them afterwards. The partitions are held by a phantom broker
+    that only the controllers know.
     """
     from moldau.cli.bench.metadata import COLUMNS, NOTE, BenchFailed, MetadataPlan, measure
     from moldau.testing import NodeFailed

@@ -39,8 +39,7 @@ from moldau.client import Admin
 from moldau.client.admin.cluster import CLIENT_SOFTWARE
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
-from moldau.client.config import AdminConfig, ClientConfig
-from moldau.client.config.client import parse_address
+from moldau.client.config.client import AdminConfig, ClientConfig, parse_address
 from moldau.client.errors import KafkaError, raise_for
 from moldau.metadata.features import SUPPORTED_FEATURES
 from moldau.protocol.errors import ErrorCode

@@ -9,18 +9,12 @@ their partitions return an error beside the values instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Self, Unpack
-
 from moldau.client.admin.cluster import ClusterCalls
 from moldau.client.admin.groups import GroupCalls
 from moldau.client.admin.partitions import PartitionCalls
 from moldau.client.admin.security import SecurityCalls
 from moldau.client.admin.topics import TopicCalls
 from moldau.client.admin.transactions import TransactionCalls
-from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.cluster.coordinators import Coordinators
-from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
 
 
 class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCalls, SecurityCalls):
@@ -39,25 +33,3 @@ class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCal
     Raises:
         ConfigurationError: a setting that is unknown or cannot have that value.
     """
-
-    def __init__(
-        self,
-        bootstrap_servers: str | Sequence[str] = (),
-        *,
-        config: ClientConfig | Mapping[str, object] | None = None,
-        **settings: Unpack[AdminSettings],
-    ) -> None:
-        resolved = AdminConfig.resolve(bootstrap_servers, config, settings)
-        self._client = ClusterClient(resolved)
-        self._client.gives_up_early = "retries" not in resolved.given
-        self._coordinators = Coordinators(self._client)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._client.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self.close()

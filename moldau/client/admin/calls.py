@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
 from moldau.client.errors import (
     BrokerError,
     KafkaError,
@@ -50,10 +51,33 @@ MOVED: Final = frozenset(
 
 
 class AdminCalls:
-    """The client behind all calls of `Admin`, and the ways to ask."""
+    """The client behind all calls of `Admin`, and the ways to ask.
 
-    _client: ClusterClient
-    _coordinators: Coordinators
+    Each of its classes is a client by itself: a command that only asks about topics imports
+    `TopicCalls` alone.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = (),
+        *,
+        config: ClientConfig | Mapping[str, object] | None = None,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
+        resolved = AdminConfig.resolve(bootstrap_servers, config, settings)
+        self._client = ClusterClient(resolved)
+        self._client.gives_up_early = "retries" not in resolved.given
+        self._coordinators = Coordinators(self._client)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close()
 
     async def _ask_any(
         self,

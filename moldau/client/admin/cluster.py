@@ -5,23 +5,11 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, TypeVar
 
 from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_several, gathered
-from moldau.client.admin.types import (
-    ClusterDescription,
-    ConfigChange,
-    ConfigEntry,
-    ConfigResource,
-    ConfigResourceType,
-    Features,
-    FeatureUpdate,
-    LogDirectory,
-    QuorumDescription,
-    QuorumEndpoint,
-    QuorumReplica,
-    RegisteredBroker,
-)
 from moldau.client.cluster.cluster_client import EndpointType
 from moldau.client.errors import InvalidRequest, error_for, raise_for
 from moldau.config.definition import ConfigSource
@@ -38,6 +26,7 @@ from moldau.protocol.messages.p35_describe_log_dirs import DescribeLogDirsReques
 from moldau.protocol.messages.p44_incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
+    ConfigOperation,
     IncrementalAlterConfigsRequest,
 )
 from moldau.protocol.messages.p57_update_features import (
@@ -63,6 +52,143 @@ from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.schema import Request, Response
 from moldau.protocol.types import METADATA_TOPIC_NAME, TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
+
+
+class ConfigResourceType(IntEnum):
+    """What a configuration belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredBroker:
+    """A broker as the controller knows it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster's id, its brokers and which of them answers for the controller."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[RegisteredBroker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """A topic, broker, … that has a configuration; broker "" is the default of all brokers."""
+
+    resource_type: ConfigResourceType
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One key's effective value; None for a sensitive or absent one."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[tuple[str, str | None, ConfigSource], ...] = ()
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One change of one key; DELETE needs no value."""
+
+    name: str
+    value: str | None
+    operation: ConfigOperation = ConfigOperation.SET
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One directory of one broker; `error` is set when it is offline."""
+
+    directory: str
+    error: str | None
+    total_bytes: int
+    usable_bytes: int
+    partition_bytes: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Feature levels: what brokers support and what the cluster has finalized (KIP-584)."""
+
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    finalized_epoch: int
+
+
+class UpgradeType(IntEnum):
+    """Which way a feature level may go (KIP-778)."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """A level to finalize; 0 switches the feature off."""
+
+    level: int
+    upgrade_type: UpgradeType = UpgradeType.UPGRADE
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumEndpoint:
+    """Where a controller listens."""
+
+    listener_name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener_name}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A voter or an observer as the leader sees it; a time is None where the leader has none."""
+
+    replica_id: int
+    directory_id: uuid.UUID
+    log_end_offset: int
+    last_fetch_timestamp_ms: int | None
+    last_caught_up_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """The controller quorum (KIP-595, KIP-836, KIP-853); `endpoints` by node id."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    endpoints: Mapping[int, tuple[QuorumEndpoint, ...]]
+
+    def voter(self, replica_id: int) -> QuorumReplica | None:
+        """The voter with this id, or None."""
+        return next((voter for voter in self.voters if voter.replica_id == replica_id), None)
+
 
 BROKER_RESOURCES: Final = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
 """Resources that only the broker they name can answer for."""

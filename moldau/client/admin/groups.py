@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from moldau.client.admin.calls import AdminCalls, check_several, partition_entries
-from moldau.client.admin.types import (
-    CLASSIC,
-    CONSUMER,
-    CommittedOffset,
-    GroupDescription,
-    GroupListing,
-    GroupMember,
-)
 from moldau.client.cluster.coordinators import PASSING, CoordinatorCall, KeyType, Refusal
 from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import KafkaError, UnsupportedByBroker, raise_for
@@ -43,6 +36,79 @@ from moldau.protocol.messages.p16_list_groups import ListGroupsRequest, ListGrou
 from moldau.protocol.messages.p42_delete_groups import DeleteGroupsRequest
 from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import Buffer, TopicPartition, by_topic
+
+CLASSIC = "classic"
+CONSUMER = "consumer"
+EMPTY_STATES = ("Empty", "Dead")
+"""States of a group without members, whose offsets can be changed from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """One group of a list. `group_type` is "classic", "consumer", "share" or "streams"; `state` is
+    Kafka's word ("Stable", "Empty", …).
+    """
+
+    group_id: str
+    group_type: str
+    protocol_type: str
+    state: str
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One member.
+
+    `assignment` is what it owns, `target` what it is to own. `target` and `member_epoch` are None
+    in classic groups, `member_type` is None where the broker does not tell.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: frozenset[TopicPartition]
+    target: frozenset[TopicPartition] | None = None
+    member_epoch: int | None = None
+    member_type: str | None = None
+    rack_id: str | None = None
+    subscribed_topics: tuple[str, ...] = ()
+    subscribed_regex: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """One group and its members; the epochs are None in classic groups.
+
+    `assignor` is the assignment strategy in use, "" while there is none. Partitions of classic
+    members are known only where `protocol_type` is "consumer".
+    """
+
+    group_id: str
+    group_type: str
+    protocol_type: str
+    state: str
+    assignor: str
+    coordinator: Broker
+    members: tuple[GroupMember, ...]
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the group has no members."""
+        return self.state in EMPTY_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed position in a partition; the leader epoch is -1 where not known."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
 
 OFFSET_FETCH_VERSIONS: Final = (8, 9)
 """They have names, not ids: committed offsets outlive their topics, whose ids become unknown."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
 
 from moldau.client.admin.calls import (
     OPERATION_TIMEOUT_MS,
@@ -19,14 +21,6 @@ from moldau.client.admin.calls import (
     partition_entries,
     problem_of,
     problem_told_by_controller,
-)
-from moldau.client.admin.types import (
-    OffsetSpec,
-    PartitionOffset,
-    ProducerState,
-    Reassignment,
-    ReplicaLog,
-    TopicPartitionReplica,
 )
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import (
@@ -59,6 +53,81 @@ from moldau.protocol.messages.p43_elect_leaders import (
 from moldau.protocol.schema import AnyRequest
 from moldau.protocol.types import TopicPartition, by_topic
 from moldau.runtime.connection import UnsupportedByPeer
+
+
+class OffsetSpec(IntEnum):
+    """The special timestamps of ListOffsets; any other number is a time in ms since 1970."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+
+
+class TopicPartitionReplica(NamedTuple):
+    """One copy of one partition."""
+
+    topic: str
+    partition: int
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """One replica's log on its broker (KIP-113).
+
+    `offset_lag` is how far the log ends below the high watermark that its own broker knows: 0 for a
+    follower, however far the leader is ahead. The future directory is where the log is being moved
+    to on the same broker, None when it is not moved.
+    """
+
+    directory: str
+    size_bytes: int
+    offset_lag: int
+    future_directory: str | None = None
+    future_offset_lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """An offset with the timestamp (ms) and leader epoch of its record, -1 where not known."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition remembers of one idempotent or transactional producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    current_transaction_start_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition on its way to other brokers (KIP-455)."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+    @property
+    def target_replicas(self) -> tuple[int, ...]:
+        """The replicas after the reassignment."""
+        return tuple(each for each in self.replicas if each not in self.removing_replicas)
+
+    @property
+    def original_replicas(self) -> tuple[int, ...]:
+        """The replicas before the reassignment, which a cancellation restores."""
+        return tuple(each for each in self.replicas if each not in self.adding_replicas)
+
 
 CONSUMER_REPLICA_ID: Final = -1
 DEBUGGING_REPLICA_ID: Final = -2

@@ -9,28 +9,15 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from moldau.client.admin.calls import (
     AdminCalls,
     check_several,
     problem_of,
     problem_told_by_controller,
-)
-from moldau.client.admin.types import (
-    AclBinding,
-    AclFilter,
-    AclOperation,
-    AclPatternType,
-    AclPermission,
-    AclResourceType,
-    DelegationToken,
-    QuotaEntity,
-    ScramCredentialInfo,
-    ScramDeletion,
-    ScramMechanism,
-    ScramUpsertion,
 )
 from moldau.client.errors import BrokerError, InvalidRequest, KafkaError, raise_for
 from moldau.protocol.errors import ErrorCode
@@ -73,6 +60,148 @@ from moldau.protocol.messages.p41_describe_delegation_token import (
     DescribeDelegationTokenResponse,
 )
 from moldau.protocol.schema import Request
+
+QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
+"""What a quota is for: pairs of "user", "client-id" or "ip" and a name, None for the default."""
+
+
+class AclResourceType(IntEnum):
+    """The kind of resource that an ACL protects."""
+
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class AclPatternType(IntEnum):
+    """How an ACL's resource name matches (KIP-290). ANY and MATCH are for filters only."""
+
+    ANY = 1
+    MATCH = 2
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class AclOperation(IntEnum):
+    """What is allowed or denied. ANY is for filters only."""
+
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class AclPermission(IntEnum):
+    """Allowed or denied. ANY is for filters only."""
+
+    ANY = 1
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AclBinding:
+    """One ACL.
+
+    Attributes:
+        resource_name: the topic, group, …; "kafka-cluster" for the cluster, "*" for all.
+        principal: "User:alice"; "User:*" for every user.
+        host: an address of the client, "*" for all.
+    """
+
+    resource_type: AclResourceType | int
+    resource_name: str
+    principal: str
+    operation: AclOperation | int
+    permission: AclPermission | int = AclPermission.ALLOW
+    host: str = "*"
+    pattern_type: AclPatternType | int = AclPatternType.LITERAL
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """Which ACLs to find; None and ANY match everything.
+
+    Attributes:
+        pattern_type: MATCH finds all that apply to `resource_name`, also by prefix or "*".
+    """
+
+    resource_type: AclResourceType | int = AclResourceType.ANY
+    resource_name: str | None = None
+    principal: str | None = None
+    operation: AclOperation | int = AclOperation.ANY
+    permission: AclPermission | int = AclPermission.ANY
+    host: str | None = None
+    pattern_type: AclPatternType | int = AclPatternType.ANY
+
+
+class ScramMechanism(IntEnum):
+    """A kind of SCRAM credential."""
+
+    SCRAM_SHA_256 = 1
+    SCRAM_SHA_512 = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """A credential as brokers describe it."""
+
+    mechanism: ScramMechanism | int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUpsertion:
+    """A user's credential to be set; the salt is random unless given."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+    iterations: int = 4_096
+    salt: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScramDeletion:
+    """A user's credential to be deleted."""
+
+    user: str
+    mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationToken:
+    """A token (KIP-48); log in by SCRAM with `token_id` and the base64 of `hmac`, tokenauth=true.
+
+    Attributes:
+        owner, requester, renewers: principals, "User:alice".
+        issued_at_ms, expires_at_ms, max_lifetime_end_ms: in ms since 1970.
+    """
+
+    token_id: str
+    hmac: bytes = field(repr=False)
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_at_ms: int
+    expires_at_ms: int
+    max_lifetime_end_ms: int
+
 
 LEAST_ITERATIONS: Final = 4_096
 MOST_ITERATIONS: Final = 16_384

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_several
-from moldau.client.admin.types import (
-    NewPartitions,
-    NewTopic,
-    PartitionDescription,
-    TopicDescription,
-    TopicPage,
-)
 from moldau.client.cluster.metadata_updates import metadata_request
 from moldau.client.errors import error_for, raise_for
 from moldau.protocol.errors import ErrorCode
@@ -41,6 +34,58 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; counts of -1 (and no assignment) mean the brokers' defaults."""
+
+    name: str
+    partition_count: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    replica_assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """The total number of partitions that a topic is to have, and the replicas of the new ones."""
+
+    total_count: int
+    new_assignments: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition as the brokers see it; `leader` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    eligible_leader_replicas: tuple[int, ...]
+    last_known_eligible_leader_replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic."""
+
+    name: str
+    topic_id: uuid.UUID
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPage:
+    """Some topics' partitions, and where the next page begins; None after the last one."""
+
+    topics: tuple[TopicDescription, ...]
+    next_cursor: TopicPartition | None
+
 
 PAGE_PARTITION_COUNT: Final = 2_000
 

@@ -6,15 +6,10 @@ A call about several ids returns for each its value or its error; only lists of 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from moldau.client.admin.calls import AdminCalls, check_several
-from moldau.client.admin.types import (
-    AbortTransaction,
-    ProducerIdAndEpoch,
-    TransactionDescription,
-    TransactionListing,
-)
 from moldau.client.cluster.coordinators import CoordinatorCall, KeyType, Refusal
 from moldau.client.cluster.metadata_cache import Broker
 from moldau.client.errors import (
@@ -56,6 +51,70 @@ from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsResponse,
 )
 from moldau.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from moldau.client.admin.partitions import ProducerState
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """One transactional id of a list."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """One transactional id as its coordinator knows it.
+
+    `partitions` are those of the open transaction, or those still without a marker while it ends.
+    `start_time_ms` is None when no transaction is open.
+    """
+
+    transactional_id: str
+    coordinator: Broker
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int | None
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTransaction:
+    """An open transaction on one partition, to be aborted there without its coordinator."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+    @classmethod
+    def of(cls, partition: TopicPartition, producer: ProducerState) -> AbortTransaction:
+        """Describe the transaction by the partition's state of the producer.
+
+        A partition without any marker of the producer knows no coordinator epoch (-1), and accepts
+        any from 0 on.
+        """
+        return cls(
+            partition,
+            producer.producer_id,
+            producer.producer_epoch,
+            max(0, producer.coordinator_epoch),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdAndEpoch:
+    """The newest producer of a transactional id, after fencing."""
+
+    producer_id: int
+    producer_epoch: int
+
 
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _UNKNOWN: Final = frozenset(

@@ -32,8 +32,12 @@ from moldau.config.backoff import backoff_ms
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
-from moldau.runtime.authentication import AuthenticationError, TlsError
-from moldau.runtime.authentication.tls import PLAINTEXT_ADVICE, TLS_ADVICE
+from moldau.runtime.authentication import (
+    PLAINTEXT_ADVICE,
+    TLS_ADVICE,
+    AuthenticationError,
+    TlsError,
+)
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
 from moldau.runtime.network import AsyncioNetwork, Network

@@ -1,110 +1,23 @@
-"""From a client's settings to a TLS context and SASL credentials.
+"""How a client's connections are secured; what the settings mean is in `credentials`.
 
-Owns what the keys mean and that they fit together, and the grammar of `sasl.jaas.config`. Must not
-do the handshakes. Invariant: settings that cannot work are a `ConfigurationError` when the client
-is made, not a failed connection later.
+Invariant: settings that cannot work are a `ConfigurationError` when the client is made, not a
+failed connection later.
 """
 
 from __future__ import annotations
 
 import random
-import re
 import ssl
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import ConfigurationError
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.sasl import (
-    MECHANISMS,
-    PlainExchange,
-    SaslCredentials,
-    Send,
-    authenticate,
-)
-from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
-from moldau.runtime.authentication.tokens import (
-    DEFAULT_HTTP_TIMEOUT_MS,
-    CachedTokens,
-    RefreshRules,
-    TokenEndpoint,
-    from_function,
-)
 from moldau.runtime.clock import Clock
 
-FLAGS: Final = ("required", "requisite", "sufficient", "optional")
-
-_PIECE: Final = re.compile(
-    r"""\s*(?:
-        "(?P<double>(?:[^"\\]|\\.)*)"
-      | '(?P<single>(?:[^'\\]|\\.)*)'
-      | (?P<sign>[=;])
-      | (?P<word>[^\s"'=;]+)
-    )""",
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
-
-_MODULES: Final = {
-    "PLAIN": "PlainLoginModule",
-    "SCRAM-SHA-256": "ScramLoginModule",
-    "SCRAM-SHA-512": "ScramLoginModule",
-    "OAUTHBEARER": "OAuthBearerLoginModule",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class JaasEntry:
-    """The one login module of a `sasl.jaas.config`, as the last part of its class name."""
-
-    module: str
-    options: dict[str, str] = field(repr=False)
-
-
-def parse_jaas(text: str) -> JaasEntry:
-    """Parse `sasl.jaas.config` as Java users write it: a login module, its flag and its options.
-
-        org.apache.kafka.common.security.scram.ScramLoginModule required username="a" password="b";
-
-    Raises:
-        SecuritySettingError: it is something else. The error shows none of the text, since it holds
-            secrets.
-    """
-    pieces = _pieces(text)
-    wrong = 'sasl.jaas.config: it is LoginModule required name="value" …; and nothing else'
-    if len(pieces) < 3 or pieces[0][0] != "word" or pieces[-1] != ("sign", ";"):
-        raise SecuritySettingError(wrong)
-    if pieces[1][0] != "word" or pieces[1][1].lower() not in FLAGS:
-        raise SecuritySettingError(f"{wrong}; the second word is one of {', '.join(FLAGS)}")
-    options: dict[str, str] = {}
-    rest = pieces[2:-1]
-    if len(rest) % 3:
-        raise SecuritySettingError(wrong)
-    for at in range(0, len(rest), 3):
-        (name_kind, name), sign, (value_kind, value) = rest[at : at + 3]
-        if name_kind != "word" or sign != ("sign", "=") or value_kind == "sign":
-            raise SecuritySettingError(wrong)
-        options[name] = value
-    return JaasEntry(pieces[0][1].rpartition(".")[2], options)
-
-
-def _pieces(text: str) -> list[tuple[str, str]]:
-    text = text.strip()
-    pieces: list[tuple[str, str]] = []
-    at = 0
-    while at < len(text):
-        found = _PIECE.match(text, at)
-        if found is None:
-            raise SecuritySettingError("sasl.jaas.config: a quote is opened and not closed")
-        at = found.end()
-        kind = found.lastgroup or ""
-        value = found.group(kind)
-        if kind in ("double", "single"):
-            pieces.append(("quoted", _ESCAPE.sub(r"\1", value)))
-        else:
-            pieces.append((kind, value))
-    return pieces
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.sasl import SaslCredentials, Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +26,12 @@ class Security:
     credentials.
     """
 
-    context: ssl.SSLContext | None
-    credentials: SaslCredentials | None
+    context: ssl.SSLContext | None = None
+    credentials: SaslCredentials | None = None
 
     async def authenticate(self, send: Send, peer: str) -> int:
+        from moldau.runtime.authentication.sasl import authenticate
+
         assert self.credentials is not None
         return await authenticate(send, self.credentials, peer)
 
@@ -126,120 +41,13 @@ def security_of(config: ClientConfig, clock: Clock, source: random.Random) -> Se
     when settings contradict each other, one is missing, or a file cannot be used.
     """
     protocol = config.security_protocol
+    if protocol == "PLAINTEXT":
+        return Security()
+    from moldau.client.cluster.credentials import sasl_credentials, tls_context
+
     try:
-        context = _context(config) if protocol.endswith("SSL") else None
-        credentials = _credentials(config, clock, source) if "SASL" in protocol else None
+        context = tls_context(config) if protocol.endswith("SSL") else None
+        credentials = sasl_credentials(config, clock, source) if "SASL" in protocol else None
     except SecuritySettingError as error:
         raise ConfigurationError(str(error)) from None
     return Security(context, credentials)
-
-
-def _context(config: ClientConfig) -> ssl.SSLContext:
-    if config.ssl_context is not None:
-        return config.ssl_context
-    algorithm = config.ssl_endpoint_identification_algorithm or ""
-    if algorithm.lower() not in ("https", ""):
-        raise ConfigurationError(
-            f"ssl.endpoint.identification.algorithm={algorithm}: https, or nothing to switch it off"
-        )
-    return client_context(
-        TlsSettings(
-            trust=Store(
-                "ssl.truststore",
-                config.ssl_truststore_location,
-                config.ssl_truststore_type,
-                config.ssl_truststore_password,
-                config.ssl_truststore_certificates,
-            ),
-            own=Store(
-                "ssl.keystore",
-                config.ssl_keystore_location,
-                config.ssl_keystore_type,
-                config.ssl_keystore_password,
-                config.ssl_keystore_certificate_chain,
-                config.ssl_keystore_key,
-            ),
-            key_password=config.ssl_key_password,
-            checks_hostname=bool(algorithm),
-            enabled_protocols=config.ssl_enabled_protocols,
-            cipher_suites=config.ssl_cipher_suites,
-        )
-    )
-
-
-def _credentials(config: ClientConfig, clock: Clock, source: random.Random) -> SaslCredentials:
-    mechanism = config.sasl_mechanism
-    if mechanism not in MECHANISMS:
-        default = ", Kafka's default," if mechanism == "GSSAPI" else ""
-        raise ConfigurationError(
-            f"sasl.mechanism={mechanism}{default} is not served; set it to one of: "
-            f"{', '.join(MECHANISMS)}"
-        )
-    entry = None
-    if config.sasl_jaas_config is not None:
-        entry = parse_jaas(config.sasl_jaas_config)
-        if entry.module != _MODULES[mechanism]:
-            raise ConfigurationError(
-                f"sasl.jaas.config names {entry.module}; sasl.mechanism={mechanism} needs "
-                f"{_MODULES[mechanism]}"
-            )
-    if mechanism == "OAUTHBEARER":
-        return SaslCredentials(mechanism, token_source=_tokens(config, entry, clock, source))
-    if entry is not None and (config.sasl_username is not None or config.sasl_password is not None):
-        raise ConfigurationError(
-            "sasl.jaas.config excludes sasl.username and sasl.password: give one or the other"
-        )
-    options = {} if entry is None else entry.options
-    username = config.sasl_username if entry is None else options.get("username")
-    password = config.sasl_password if entry is None else options.get("password")
-    if not username or not password:
-        raise ConfigurationError(
-            f"sasl.mechanism={mechanism} needs sasl.username and sasl.password, or a "
-            "sasl.jaas.config with username and password"
-        )
-    if mechanism == "PLAIN":
-        PlainExchange(username, password)
-        return SaslCredentials(mechanism, username, password)
-    has_token = options.get("tokenauth", "").lower() == "true"
-    extensions = {"tokenauth": "true"} if has_token else {}
-    return SaslCredentials(mechanism, username, password, scram_extensions=extensions)
-
-
-def _tokens(
-    config: ClientConfig, entry: JaasEntry | None, clock: Clock, source: random.Random
-) -> CachedTokens:
-    rules = RefreshRules(
-        config.sasl_login_refresh_window_factor,
-        config.sasl_login_refresh_window_jitter,
-        config.sasl_login_refresh_min_period_seconds,
-        config.sasl_login_refresh_buffer_seconds,
-    )
-    provider = config.sasl_oauthbearer_token_provider
-    url = config.sasl_oauthbearer_token_endpoint_url
-    if provider is not None and url is not None:
-        raise ConfigurationError(
-            "sasl.oauthbearer.token.provider and sasl.oauthbearer.token.endpoint.url exclude each "
-            "other"
-        )
-    if provider is not None:
-        return CachedTokens(from_function(provider), clock, source, rules)
-    if url is None:
-        raise ConfigurationError(
-            "sasl.mechanism=OAUTHBEARER needs sasl_oauthbearer_token_provider (a function) or "
-            "sasl.oauthbearer.token.endpoint.url"
-        )
-    # Java users of older releases have id, secret and scope in the JAAS options (KIP-768).
-    options = {} if entry is None else entry.options
-    timeouts_ms = (config.sasl_login_connect_timeout_ms, config.sasl_login_read_timeout_ms)
-    endpoint = TokenEndpoint(
-        url,
-        config.sasl_oauthbearer_client_credentials_client_id or options.get("clientId"),
-        config.sasl_oauthbearer_client_credentials_client_secret or options.get("clientSecret"),
-        config.sasl_oauthbearer_scope or options.get("scope"),
-        config.sasl_oauthbearer_header_urlencode,
-        max((each for each in timeouts_ms if each), default=DEFAULT_HTTP_TIMEOUT_MS),
-        config.sasl_login_retry_backoff_ms,
-        config.sasl_login_retry_backoff_max_ms,
-        _context(config) if url.lower().startswith("https:") else None,
-    )
-    return CachedTokens(endpoint, clock, source, rules)

@@ -1,7 +1,7 @@
 """Settings that every client has, those of the admin client, and addresses.
 
 Owns the common keys, those of TLS and SASL among them, with the ranges and defaults of Kafka's Java
-clients. Contexts and credentials are made from them in `client.cluster.security`. Invariants: an
+clients. Contexts and credentials are made from them in `client.cluster.credentials`. Invariants: an
 existing configuration is usable as it is; what cannot be used is one clear error that names the
 key; secrets are never shown.
 """
@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Final, Literal, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypedDict, Unpack
 
 from moldau.client.config import keys
 from moldau.client.config.settings import Settings
 from moldau.client.errors import ConfigurationError
-from moldau.runtime.authentication.tokens import OAuthBearerToken
+
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.tokens import OAuthBearerToken
 
 DEFAULT_PORT: Final = 9092
 
 SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-TokenProvider: TypeAlias = Callable[
-    [], OAuthBearerToken | str | Awaitable[OAuthBearerToken] | Awaitable[str]
-]
+TokenProvider: TypeAlias = (
+    "Callable[[], OAuthBearerToken | str | Awaitable[OAuthBearerToken] | Awaitable[str]]"
+)
 """Returns a token each time one is needed: a plain or an async function, run on the event loop."""
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.config import ProducerConfig, ProducerSettings
+from moldau.client.config.producer import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
     BufferFull,
     ClientClosed,

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.signal import Signal
-from moldau.client.config import ProducerConfig
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import KafkaError
 from moldau.client.producer.appender import Appender
 from moldau.client.producer.core.accumulator import NEVER, Accumulator

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.signal import Signal
-from moldau.client.config import ProducerConfig
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import (
     ClientClosed,
     ConfigurationError,

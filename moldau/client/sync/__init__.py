@@ -9,9 +9,26 @@ Owns nothing but its names. Everything else (errors, records, settings, listener
 `moldau.client`.
 """
 
-from moldau.client.sync.admin import Admin
-from moldau.client.sync.consumer import Consumer
-from moldau.client.sync.handover import Delivery
-from moldau.client.sync.producer import Producer, Transaction
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from moldau.first_use import at_first_use
+
+if TYPE_CHECKING:
+    from moldau.client.sync.admin import Admin
+    from moldau.client.sync.consumer import Consumer
+    from moldau.client.sync.handover import Delivery
+    from moldau.client.sync.producer import Producer, Transaction
 
 __all__ = ["Admin", "Consumer", "Delivery", "Producer", "Transaction"]
+
+at_first_use(
+    globals(),
+    """
+    client.sync.admin: Admin
+    client.sync.consumer: Consumer
+    client.sync.handover: Delivery
+    client.sync.producer: Producer Transaction
+    """,
+)

@@ -6,6 +6,15 @@ messages; connections are opened by their callers.
 
 from __future__ import annotations
 
+from typing import Final
+
+PLAINTEXT_ADVICE: Final = (
+    "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or use the port of a TLS listener"
+)
+TLS_ADVICE: Final = (
+    "set security.protocol to SSL or SASL_SSL, or use the port of a plaintext listener"
+)
+
 
 class AuthenticationError(Exception):
     """The peer refuses our credentials or mechanism, or could not prove its own identity."""

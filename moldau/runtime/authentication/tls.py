@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.runtime.authentication import SecuritySettingError, TlsError
+from moldau.runtime.authentication import PLAINTEXT_ADVICE, SecuritySettingError, TlsError
 
 PEM_MARK: Final = b"-----BEGIN "
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
@@ -267,11 +267,3 @@ def tls_error(peer: str, error: ssl.SSLError) -> TlsError:
         f"{peer}: no TLS connection ({reason}); ssl.enabled.protocols and ssl.cipher.suites must "
         "have something in common with the broker's"
     )
-
-
-PLAINTEXT_ADVICE: Final = (
-    "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or use the port of a TLS listener"
-)
-TLS_ADVICE: Final = (
-    "set security.protocol to SSL or SASL_SSL, or use the port of a plaintext listener"
-)

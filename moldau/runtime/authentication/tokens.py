@@ -12,14 +12,11 @@ import inspect
 import json
 import random
 import ssl
-import urllib.parse
-import urllib.request
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-from urllib.parse import quote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import quote, urlencode, urlsplit
 
 from moldau.config.backoff import Backoff
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
@@ -186,6 +183,8 @@ class TokenEndpoint:
         raise AssertionError("the last try either returns or raises")
 
     def _read(self) -> str:
+        from urllib.request import url2pathname
+
         path = url2pathname(urlsplit(self.url).path)
         try:
             with open(path, encoding="ascii") as opened:
@@ -194,23 +193,23 @@ class TokenEndpoint:
             raise AuthenticationError(f"token file {path}: {error}") from error
 
     def _ask(self) -> OAuthBearerToken:
+        from urllib.request import Request, urlopen  # brings an HTTP client and MIME along
+
         client_id, secret = self.client_id or "", self.client_secret or ""
         if self.urlencodes_header:
             client_id, secret = quote(client_id, safe=""), quote(secret, safe="")
         form = {"grant_type": "client_credentials"}
         if self.scope:
             form["scope"] = self.scope
-        request = urllib.request.Request(
+        request = Request(
             self.url,
-            data=urllib.parse.urlencode(form).encode(),
+            data=urlencode(form).encode(),
             headers={
                 "Accept": "application/json",
                 "Authorization": "Basic " + b64encode(f"{client_id}:{secret}".encode()).decode(),
             },
         )
-        with urllib.request.urlopen(
-            request, timeout=self.timeout_ms / 1000, context=self.context
-        ) as response:
+        with urlopen(request, timeout=self.timeout_ms / 1000, context=self.context) as response:
             body = response.read(MAX_ANSWER_BYTES)
         try:
             value = json.loads(body)["access_token"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moldau.client.cluster.security import parse_jaas
+from moldau.client.cluster.credentials import parse_jaas
 from moldau.runtime.authentication import SecuritySettingError
 
 

@@ -9,13 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from moldau.client import AdminConfig, ConfigurationError, ConsumerConfig, ProducerConfig
-from moldau.client.config import (
-    AdminSettings,
-    ClientConfig,
-    ConsumerSettings,
-    ProducerSettings,
-    settings,
-)
+from moldau.client.config import settings
+from moldau.client.config.client import AdminSettings, ClientConfig
+from moldau.client.config.consumer import ConsumerSettings
+from moldau.client.config.producer import ProducerSettings
 from moldau.client.config.settings import java_keys
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from moldau.client.cluster.cluster_client import ClusterClient
-from moldau.client.config import ProducerConfig
+from moldau.client.config.producer import ProducerConfig
 from moldau.client.errors import (
     ClientClosed,
     ConfigurationError,

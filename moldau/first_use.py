@@ -1,0 +1,34 @@
+"""Packages whose names are imported when they are first used (PEP 562).
+
+`import moldau.client` costs next to nothing this way, and `moldau topics list` does not pay for the
+producer. Type checkers read the same names from the package's `if TYPE_CHECKING:` block.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+
+def at_first_use(package: dict[str, object], names: str) -> None:
+    """Let a package import its names when they are first asked for.
+
+    Args:
+        package: the package's `globals()`.
+        names: "module: name name … module: name …", with the modules as below `moldau`.
+    """
+    modules: dict[str, str] = {}
+    module = ""
+    for word in names.split():
+        if word.endswith(":"):
+            module = f"moldau.{word[:-1]}"
+        else:
+            modules[word] = module
+
+    def imported(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
+        value = package[name] = getattr(import_module(modules[name]), name)
+        return value
+
+    package["__getattr__"] = imported
+    package["__dir__"] = lambda: sorted({*package, *modules})
