@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from moldau.testing.cluster import Cluster, NodeFailed
+    from moldau.testing.container import MoldauContainer
     from moldau.testing.waiting import wait_until, wait_until_async
 
-__all__ = ["Cluster", "NodeFailed", "wait_until", "wait_until_async"]
+__all__ = ["Cluster", "MoldauContainer", "NodeFailed", "wait_until", "wait_until_async"]
 
 _MODULES: Final = {
     "Cluster": "moldau.testing.cluster",
+    "MoldauContainer": "moldau.testing.container",
     "NodeFailed": "moldau.testing.node_process",
     "wait_until": "moldau.testing.waiting",
     "wait_until_async": "moldau.testing.waiting",

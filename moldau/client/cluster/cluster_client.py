@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
@@ -51,6 +52,24 @@ class EndpointType(IntEnum):
     CONTROLLER = 2
 
 
+class ClusterUser:
+    """Base of the asyncio clients: its name, and the warning when it is collected unclosed."""
+
+    _client: ClusterClient
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        room = "moldau.client" if kind.__module__.startswith("moldau.client.") else kind.__module__
+        config = self._client.config
+        servers = ",".join(config.addresses)
+        return f"<{room}.{kind.__qualname__} client_id={config.client_id} bootstrap={servers}>"
+
+    def __del__(self) -> None:
+        client: ClusterClient | None = getattr(self, "_client", None)
+        if client is not None and client.abandon():
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+
 class ClusterClient:
     """One client's view of one cluster, on one event loop. States: open → closed.
 
@@ -69,6 +88,10 @@ class ClusterClient:
         self.updates: MetadataUpdates = MetadataUpdates(
             config, self.metadata, self.ask_any, self.clock, self.random, allow_auto_topic_creation
         )
+
+    def abandon(self) -> bool:
+        """See `Connections.abandon`."""
+        return self._connections.abandon()
 
     async def close(self) -> None:
         """Close every connection; calls under way fail with ClientClosed (idempotent)."""
