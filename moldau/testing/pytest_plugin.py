@@ -41,7 +41,9 @@ class Shape(NamedTuple):
             elif name not in COUNTS:
                 raise TypeError(f"{name}={value!r}: {ARGUMENTS} can be given")
             elif type(value) is not int or not 1 <= value <= MOST_NODES:
-                raise ValueError(f"{name}={value}: a number from 1 to {MOST_NODES} is needed")
+                raise ValueError(
+                    f"{name}={value!r}: a whole number from 1 to {MOST_NODES} is needed"
+                )
             else:
                 shape = shape._replace(**{name: value})
         return shape
@@ -81,7 +83,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     shape = metafunc.config.stash[_configured]
     try:
         for marker in reversed(markers):  # the nearest one wins
-            shape = shape.changed(**dict.fromkeys(map(str, marker.args), "") | marker.kwargs)
+            if marker.args:
+                raise TypeError(f"{marker.args[0]!r} has no name: {ARGUMENTS} can be given")
+            shape = shape.changed(**marker.kwargs)
     except (TypeError, ValueError) as error:
         pytest.fail(f"@pytest.mark.moldau: {error}", pytrace=False)
     name = getattr(pytest, "HIDDEN_PARAM", "moldau")  # the former from pytest 8.4 on
