@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Self
 
 from moldau.config.properties import PREFIX, properties_of_environment
-from moldau.testing.cluster import HOST, Cluster
+from moldau.testing.cluster import Cluster
 
 OWN_KEYS: Final = (
     *("advertised.", "broker.id", "controller.listener", "controller.quorum."),
@@ -19,12 +19,10 @@ class MoldauContainer:
 
     Args:
         image: what may be left of a container's constructor; it does not matter.
-        port: the number by which `get_exposed_port` is asked for the broker's port.
         brokers: how many; Testcontainers has one.
     """
 
-    def __init__(self, image: str = "", port: int = 9093, *, brokers: int = 1) -> None:
-        self._port = port
+    def __init__(self, image: str = "", *, brokers: int = 1) -> None:
         self._brokers = brokers
         self._config: dict[str, str] = {}
         self._cluster: Cluster | None = None
@@ -57,30 +55,11 @@ class MoldauContainer:
         if cluster is not None:
             cluster.close()
 
-    @property
-    def cluster(self) -> Cluster:
-        """The nodes, to be killed, paused or restarted. Raises: RuntimeError: not started"""
+    def get_bootstrap_server(self) -> str:
+        """`host:port`, of several brokers separated by commas. Raises: RuntimeError: not started"""
         if self._cluster is None:
             raise RuntimeError("not started: use start(), or `with`")
-        return self._cluster
-
-    def get_bootstrap_server(self) -> str:
-        """`host:port`, of several brokers separated by commas. Raises: RuntimeError"""
-        return self.cluster.bootstrap_server
-
-    def get_container_host_ip(self) -> str:
-        """This machine's address."""
-        return HOST
-
-    def get_exposed_port(self, port: int) -> int:
-        """The first broker's port. Raises: ValueError: `port` is not the constructor's"""
-        if port != self._port:
-            raise ValueError(f"port {port}: only {self._port} is exposed")
-        return int(self.get_bootstrap_server().partition(",")[0].rpartition(":")[2])
-
-    def get_logs(self) -> tuple[bytes, bytes]:
-        """Standard output (nothing) and standard error of the first node."""
-        return b"", self.cluster.node().log_path.read_bytes()
+        return self._cluster.bootstrap_server
 
     def __enter__(self) -> Self:
         return self.start()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from moldau.testing.cluster import Cluster
 
 COUNTS: Final = ("brokers", "controllers")
-MOST_NODES: Final = 100
 ARGUMENTS: Final = "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE})"
 
 
@@ -31,7 +30,7 @@ class Shape(NamedTuple):
 
     def changed(self, **given: object) -> Shape:
         """This shape, but for the counts that are given; `config` is laid over its configuration.
-        Raises: TypeError, ValueError: it cannot be; the text says what can
+        Raises: ValueError: it cannot be; the text says what can
         """
         shape = self
         for name, value in given.items():
@@ -39,11 +38,9 @@ class Shape(NamedTuple):
                 config = {**dict(shape.config), **_texts_of(value)}
                 shape = shape._replace(config=tuple(sorted(config.items())))
             elif name not in COUNTS:
-                raise TypeError(f"{name}={value!r}: {ARGUMENTS} can be given")
-            elif type(value) is not int or not 1 <= value <= MOST_NODES:
-                raise ValueError(
-                    f"{name}={value!r}: a whole number from 1 to {MOST_NODES} is needed"
-                )
+                raise ValueError(f"{name}={value!r}: {ARGUMENTS} can be given")
+            elif type(value) is not int or not 1 <= value <= 100:
+                raise ValueError(f"{name}={value!r}: a whole number from 1 to 100 is needed")
             else:
                 shape = shape._replace(**{name: value})
         return shape
@@ -64,29 +61,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"moldau{ARGUMENTS}: the cluster that moldau_cluster gives")
     texts = {name: config.getini(f"moldau_{name}").strip() for name in COUNTS}
     given = {name: int(text) if text.isdecimal() else text for name, text in texts.items()}
-    lines = {line: line.partition("=") for line in config.getini("moldau_config")}
+    lines = [line.partition("=") for line in config.getini("moldau_config")]
     try:
-        for line, (key, equals, _) in lines.items():
+        for key, equals, _ in lines:
             if not (key.strip() and equals):
-                raise ValueError(f"config: {line!r} is not KEY=VALUE")
-        pairs = {key.strip(): value.strip() for key, _, value in lines.values()}
+                raise ValueError(f"config: {key + equals!r} is not KEY=VALUE")
+        pairs = {key.strip(): value.strip() for key, _, value in lines}
         config.stash[_configured] = Shape().changed(**given, config=pairs)
     except ValueError as error:
         raise pytest.UsageError(f"moldau_{error}") from None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test with the marker the cluster that it asks for."""
+    """Give a test with the marker the cluster that it asks for; of several the nearest wins."""
+    shape = metafunc.config.stash[_configured]
     markers = list(metafunc.definition.iter_markers("moldau"))
     if not markers or "moldau_cluster" not in metafunc.fixturenames:
         return
-    shape = metafunc.config.stash[_configured]
     try:
-        for marker in reversed(markers):  # the nearest one wins
-            if marker.args:
-                raise TypeError(f"{marker.args[0]!r} has no name: {ARGUMENTS} can be given")
-            shape = shape.changed(**marker.kwargs)
-    except (TypeError, ValueError) as error:
+        for marker in reversed(markers):
+            unnamed = {"arguments": marker.args} if marker.args else {}
+            shape = shape.changed(**unnamed, **marker.kwargs)
+    except ValueError as error:
         pytest.fail(f"@pytest.mark.moldau: {error}", pytrace=False)
     name = getattr(pytest, "HIDDEN_PARAM", "moldau")  # the former from pytest 8.4 on
     metafunc.parametrize("moldau_cluster", [shape], ids=[name], indirect=True, scope="session")
@@ -132,13 +128,11 @@ def moldau_topics(moldau_cluster: Cluster) -> Callable[..., str]:
     from moldau.client.sync import Admin
 
     def made(
-        partitions: int = 1,
-        replication_factor: int = -1,
-        config: Mapping[str, object] | None = None,
+        partitions: int = 1, replication_factor: int = -1, config: Mapping[str, object] = {}
     ) -> str:
         name = f"test-{uuid.uuid4().hex}"
-        topic = NewTopic(name, partitions, replication_factor, _texts_of(config or {}))
         with Admin(moldau_cluster.bootstrap_server) as admin:
+            topic = NewTopic(name, partitions, replication_factor, _texts_of(config))
             admin.create_topics([topic])
         return name
 

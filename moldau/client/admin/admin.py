@@ -18,20 +18,12 @@ from moldau.client.admin.partitions import PartitionCalls
 from moldau.client.admin.security import SecurityCalls
 from moldau.client.admin.topics import TopicCalls
 from moldau.client.admin.transactions import TransactionCalls
-from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
+from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.coordinators import Coordinators
 from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
 
 
-class Admin(
-    TopicCalls,
-    PartitionCalls,
-    ClusterCalls,
-    GroupCalls,
-    TransactionCalls,
-    SecurityCalls,
-    ClusterUser,
-):
+class Admin(TopicCalls, PartitionCalls, ClusterCalls, GroupCalls, TransactionCalls, SecurityCalls):
     """An asyncio admin client; use as `async with Admin("localhost:9092") as admin`.
 
     Args:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from moldau.client.cluster.cluster_client import ClusterClient, Versions
+from moldau.client.cluster.cluster_client import ClusterUser, Versions
 from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.errors import (
@@ -49,10 +49,9 @@ MOVED: Final = frozenset(
 """Answers of a broker that does not lead a partition (yet, or any more)."""
 
 
-class AdminCalls:
+class AdminCalls(ClusterUser):
     """The client behind all calls of `Admin`, and the ways to ask."""
 
-    _client: ClusterClient
     _coordinators: Coordinators
 
     async def _ask_any(

@@ -60,13 +60,11 @@ class ClusterUser:
     def __repr__(self) -> str:
         kind = type(self)
         room = "moldau.client" if kind.__module__.startswith("moldau.client.") else kind.__module__
-        config = self._client.config
-        servers = ",".join(config.addresses)
-        return f"<{room}.{kind.__qualname__} client_id={config.client_id} bootstrap={servers}>"
+        client_id, servers = self._client.config.client_id, ",".join(self._client.config.addresses)
+        return f"<{room}.{kind.__qualname__} client_id={client_id} bootstrap={servers}>"
 
     def __del__(self) -> None:
-        client: ClusterClient | None = getattr(self, "_client", None)
-        if client is not None and client.abandon():
+        if hasattr(self, "_client") and self._client._connections.abandon():
             warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
 
@@ -88,10 +86,6 @@ class ClusterClient:
         self.updates: MetadataUpdates = MetadataUpdates(
             config, self.metadata, self.ask_any, self.clock, self.random, allow_auto_topic_creation
         )
-
-    def abandon(self) -> bool:
-        """See `Connections.abandon`."""
-        return self._connections.abandon()
 
     async def close(self) -> None:
         """Close every connection; calls under way fail with ClientClosed (idempotent)."""

@@ -10,7 +10,6 @@ nothing runs; a probe leaves nothing open, and one that fails says nothing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import ssl
@@ -89,19 +88,18 @@ class Connections:
             await self._guard.aclose()
 
     def abandon(self) -> bool:
-        """The client was collected: close what it has left open, as soon as its loop runs. Whether
-        it should have been closed. From any thread; in the child of a fork nothing is touched.
+        """The client is collected: close what it has left open. Returns whether it should have been
+        closed before. From any thread; in the child of a fork nothing is touched.
         """
         if not self._is_left_open or self._owner_process_id != os.getpid():
             return False
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop has been closed
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._drop)
         return True
 
     async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
-        """`asyncio.run` ends the generators of its loop last: then what is still open is closed, so
-        that only the client itself, not each of its sockets, is left to be warned of.
+        """Closes what is left open when `asyncio.run` ends the generators of its loop, so that no
+        socket is left to warn of.
         """
         try:
             yield

@@ -152,7 +152,7 @@ def test_a_marker_that_cannot_be_is_named(tmp_path: Path):
     (tmp_path / "test_marked.py").write_text(POSITIONAL)
     result = run_pytest(tmp_path)
     assert result.returncode == pytest.ExitCode.INTERRUPTED
-    assert "@pytest.mark.moldau: 3" in result.stdout
+    assert "@pytest.mark.moldau: arguments=(3,): " in result.stdout
     assert "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE})" in result.stdout
     assert "Traceback" not in result.stdout
 
