@@ -22,6 +22,7 @@ from benchmarks.machine import ROOT, describe
 #: Name on the command line → module with a `run`.
 BENCHMARKS: Final = {
     "start-up": "bench_start_up",
+    "fixture": "bench_fixture",
     "memory": "bench_memory",
     "produce-large": "bench_produce_large",
     "produce-small": "bench_produce_small",

@@ -17,15 +17,17 @@ from moldau.first_use import at_first_use
 
 if TYPE_CHECKING:
     from moldau.testing.cluster import Cluster
+    from moldau.testing.container import MoldauContainer
     from moldau.testing.node_process import NodeFailed
     from moldau.testing.waiting import wait_until, wait_until_async
 
-__all__ = ["Cluster", "NodeFailed", "wait_until", "wait_until_async"]
+__all__ = ["Cluster", "MoldauContainer", "NodeFailed", "wait_until", "wait_until_async"]
 
 at_first_use(
     globals(),
     """
     testing.cluster: Cluster
+    testing.container: MoldauContainer
     testing.node_process: NodeFailed
     testing.waiting: wait_until wait_until_async
     """,

@@ -1,42 +1,152 @@
-"""The pytest plugin: `moldau_cluster` for the session, `moldau_topic` fresh for every test.
+"""The pytest plugin: clusters for the session, topics fresh for every test.
 
 Must not import the rest of Moldau before a fixture asks for it: the plugin is loaded in every run
-of pytest in the environment it is installed in.
+of pytest in the environment it is installed in. Invariant: an option or marker that cannot be ends
+the run, or the file's collection, with one line that names it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
     from moldau.testing.cluster import Cluster
 
+COUNTS: Final = ("brokers", "controllers")
+ARGUMENTS: Final = "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE})"
+
+
+class Shape(NamedTuple):
+    """What a cluster is made of."""
+
+    brokers: int = 1
+    controllers: int = 1
+    config: tuple[tuple[str, str], ...] = ()
+
+    def changed(self, **given: object) -> Shape:
+        """This shape, but for the counts that are given; `config` is laid over its configuration.
+        Raises: ValueError: it cannot be; the text says what can
+        """
+        shape = self
+        for name, value in given.items():
+            if name == "config" and isinstance(value, Mapping):
+                config = {**dict(shape.config), **_texts_of(value)}
+                shape = shape._replace(config=tuple(sorted(config.items())))
+            elif name not in COUNTS:
+                raise ValueError(f"{name}={value!r}: {ARGUMENTS} can be given")
+            elif type(value) is not int or not 1 <= value <= 100:
+                raise ValueError(f"{name}={value!r}: a whole number from 1 to 100 is needed")
+            else:
+                shape = shape._replace(**{name: value})
+        return shape
+
+
+_configured: Final = pytest.StashKey[Shape]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare what a project's pytest configuration may say."""
+    for name in COUNTS:
+        parser.addini(f"moldau_{name}", f"{name} of moldau_cluster (1)", default="1")
+    parser.addini("moldau_config", "configuration of its nodes, KEY=VALUE per line", "linelist")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options. Raises: pytest.UsageError."""
+    config.addinivalue_line("markers", f"moldau{ARGUMENTS}: the cluster that moldau_cluster gives")
+    texts = {name: config.getini(f"moldau_{name}").strip() for name in COUNTS}
+    given = {name: int(text) if text.isdecimal() else text for name, text in texts.items()}
+    lines = [line.partition("=") for line in config.getini("moldau_config")]
+    try:
+        for key, equals, _ in lines:
+            if not (key.strip() and equals):
+                raise ValueError(f"config: {key + equals!r} is not KEY=VALUE")
+        pairs = {key.strip(): value.strip() for key, _, value in lines}
+        config.stash[_configured] = Shape().changed(**given, config=pairs)
+    except ValueError as error:
+        raise pytest.UsageError(f"moldau_{error}") from None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test with the marker the cluster that it asks for; of several the nearest wins."""
+    shape = metafunc.config.stash[_configured]
+    markers = list(metafunc.definition.iter_markers("moldau"))
+    if not markers or "moldau_cluster" not in metafunc.fixturenames:
+        return
+    try:
+        for marker in reversed(markers):
+            unnamed = {"arguments": marker.args} if marker.args else {}
+            shape = shape.changed(**unnamed, **marker.kwargs)
+    except ValueError as error:
+        pytest.fail(f"@pytest.mark.moldau: {error}", pytrace=False)
+    name = getattr(pytest, "HIDDEN_PARAM", "moldau")  # the former from pytest 8.4 on
+    metafunc.parametrize("moldau_cluster", [shape], ids=[name], indirect=True, scope="session")
+
 
 @pytest.fixture(scope="session")
-def moldau_cluster() -> Iterator[Cluster]:
-    """A running one-node cluster, shared by all tests of the session."""
+def moldau_clusters(pytestconfig: pytest.Config) -> Iterator[Callable[..., Cluster]]:
+    """Gives running clusters: `moldau_clusters(brokers=3, controllers=1, config={…})`. What is not
+    given is as configured; the same arguments give the same cluster, all session long.
+    """
     from moldau.testing.cluster import Cluster
 
-    with Cluster() as cluster:
-        yield cluster
+    clusters: dict[Shape, Cluster] = {}
+
+    def running(**given: object) -> Cluster:
+        shape = pytestconfig.stash[_configured].changed(**given)
+        if shape not in clusters:
+            cluster = Cluster(shape.brokers, shape.controllers, config=dict(shape.config))
+            clusters[shape] = stack.enter_context(cluster)
+        return clusters[shape]
+
+    with contextlib.ExitStack() as stack:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def moldau_cluster(
+    request: pytest.FixtureRequest, moldau_clusters: Callable[..., Cluster]
+) -> Cluster:
+    """A running cluster, shared by all tests of the session that ask for the same one: a node, or
+    what the options `moldau_…` and the test's `@pytest.mark.moldau` say.
+    """
+    shape: Shape = getattr(request, "param", request.config.stash[_configured])
+    return moldau_clusters(**{**shape._asdict(), "config": dict(shape.config)})
 
 
 @pytest.fixture
-def moldau_topic(moldau_cluster: Cluster) -> str:
+def moldau_topics(moldau_cluster: Cluster) -> Callable[..., str]:
+    """Makes topics that no other test uses: `moldau_topics(partitions=3, replication_factor=1,
+    config={…})` gives the name. Also inside of a running event loop.
+    """
+    from moldau.client import NewTopic
+    from moldau.client.sync import Admin
+
+    def made(
+        partitions: int = 1, replication_factor: int = -1, config: Mapping[str, object] = {}
+    ) -> str:
+        name = f"test-{uuid.uuid4().hex}"
+        with Admin(moldau_cluster.bootstrap_server) as admin:
+            topic = NewTopic(name, partitions, replication_factor, _texts_of(config))
+            admin.create_topics([topic])
+        return name
+
+    return made
+
+
+@pytest.fixture
+def moldau_topic(moldau_topics: Callable[..., str]) -> str:
     """The name of a topic with one partition that no other test uses."""
-    import asyncio
+    return moldau_topics()
 
-    from moldau.client import Admin, NewTopic
 
-    topic_name = f"test-{uuid.uuid4().hex}"
-
-    async def create() -> None:
-        async with Admin(moldau_cluster.bootstrap_server) as admin:
-            await admin.create_topics([NewTopic(topic_name, partition_count=1)])
-
-    asyncio.run(create())
-    return topic_name
+def _texts_of(config: Mapping[str, object]) -> dict[str, str]:
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in config.items()
+    }

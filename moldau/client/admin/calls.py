@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, Unpack
 
-from moldau.client.cluster.cluster_client import ClusterClient, Versions
+from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser, Versions
 from moldau.client.cluster.coordinators import CoordinatorCall, Coordinators
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.config.client import AdminConfig, AdminSettings, ClientConfig
@@ -50,7 +50,7 @@ MOVED: Final = frozenset(
 """Answers of a broker that does not lead a partition (yet, or any more)."""
 
 
-class AdminCalls:
+class AdminCalls(ClusterUser):
     """The client behind all calls of `Admin`, and the ways to ask.
 
     Each of its classes is a client by itself: a command that only asks about topics imports

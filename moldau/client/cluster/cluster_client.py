@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -57,6 +58,22 @@ class EndpointType(IntEnum):
 
     BROKER = 1
     CONTROLLER = 2
+
+
+class ClusterUser:
+    """Base of the asyncio clients: its name, and the warning when it is collected unclosed."""
+
+    _client: ClusterClient
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        room = "moldau.client" if kind.__module__.startswith("moldau.client.") else kind.__module__
+        client_id, servers = self._client.config.client_id, ",".join(self._client.config.addresses)
+        return f"<{room}.{kind.__qualname__} client_id={client_id} bootstrap={servers}>"
+
+    def __del__(self) -> None:
+        if hasattr(self, "_client") and self._client._connections.abandon():
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
 
 class ClusterClient:

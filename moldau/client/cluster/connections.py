@@ -3,16 +3,17 @@
 Owns connections, the attempts under way, the pauses after failures (KIP-144), throttling (KIP-219)
 and the probes that find out what a port speaks that does not understand us. Must not know which
 node leads what, or what requests mean. Invariants: cancelling a caller never closes or corrupts a
-connection that others use; after `close` nothing is left open and nothing runs; a probe leaves
-nothing open, and one that fails says nothing.
+connection that others use; after `close`, or the orderly end of the loop, nothing is left open and
+nothing runs; a probe leaves nothing open, and one that fails says nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -80,20 +81,49 @@ class Connections:
     _throttled_until_ms: dict[tuple[Address, Purpose], float] = field(default_factory=dict)
     _idle_timer: TimerHandle | None = None
     _loop: asyncio.AbstractEventLoop | None = None
+    _guard: AsyncGenerator[None, None] | None = None
+    _owner_process_id: int = field(default_factory=os.getpid)
     is_closed: bool = False
     was_reached: bool = False
     """Whether there ever was a connection."""
+    _is_left_open: bool = False  # it has tried to connect, and has not been closed
 
     async def close(self) -> None:
         """Close every connection and end every attempt (idempotent)."""
         self.is_closed = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        self._is_left_open = False
         attempts = list(self._attempts.values())
         for task in attempts:
             task.cancel()
         await asyncio.gather(*attempts, return_exceptions=True)
+        self._drop()
+        if self._guard is not None:
+            await self._guard.aclose()
+
+    def abandon(self) -> bool:
+        """The client is collected: close what it has left open. Returns whether it should have been
+        closed before. From any thread; in the child of a fork nothing is touched.
+        """
+        if not self._is_left_open or self._owner_process_id != os.getpid():
+            return False
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._drop)
+        return True
+
+    async def _until_loop_ends(self) -> AsyncGenerator[None, None]:
+        """Closes what is left open when `asyncio.run` ends the generators of its loop, so that no
+        socket is left to warn of.
+        """
+        try:
+            yield
+        finally:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.is_closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         for connection in list(self._open.values()):
             connection.close()
         self._open.clear()
@@ -184,6 +214,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
+            self._is_left_open = True
         elif self._loop is not loop:
             raise WrongEventLoop(
                 "this client belongs to another event loop; make one per loop, or use "
@@ -205,6 +236,9 @@ class Connections:
         return task
 
     async def _connected(self, address: Address, purpose: Purpose) -> Connection:
+        if self._guard is None:
+            self._guard = self._until_loop_ends()
+            await anext(self._guard)  # in one turn of the loop
         failure_count, not_before_ms, _ = self._failures.get(address, (0, 0.0, ""))
         pause_ms = not_before_ms - self._clock.monotonic_ms()
         if pause_ms > 0:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
 from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer import arguments
@@ -85,7 +85,7 @@ _UNLIMITED: Final = 2**31 - 1
 _EMPTY: Final[tuple[ConsumerRecord, ...]] = ()
 
 
-class Consumer:
+class Consumer(ClusterUser):
     """Reads topics: alone (`assign`), or as a member of a group (`subscribe`).
 
         async with Consumer("localhost:9092", group_id="g") as consumer:
@@ -766,10 +766,6 @@ class Consumer:
                 self._positions.settled.set()
         if failure is not None:
             raise failure
-
-    def __repr__(self) -> str:
-        state = "open" if self._closing is None else "closed"
-        return f"<Consumer {state} {self._config.client_id or ''}>"
 
 
 def _closed() -> ClientClosed:

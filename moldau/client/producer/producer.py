@@ -13,7 +13,7 @@ import random
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
-from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
 from moldau.client.config.producer import ProducerConfig, ProducerSettings
 from moldau.client.errors import (
     BufferFull,
@@ -62,7 +62,7 @@ _LOG: Final = logging.getLogger("moldau.client.producer")
 _running_loop = asyncio.get_running_loop
 
 
-class Producer:
+class Producer(ClusterUser):
     """Sends records to topics. `async with Producer("localhost:9092") as producer: …`
 
     Idempotent unless that is switched off: retries neither repeat nor reorder records (KIP-98).

@@ -9,6 +9,7 @@ exit.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Awaitable, Callable
 from functools import partial, update_wrapper
 from typing import Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar
@@ -30,6 +31,7 @@ class BlockingClient(Generic[Inner]):
     """
 
     _callers: Callers | None = None
+    _closed: bool = True  # until there is something to close
 
     def __init_subclass__(cls, **keywords: object) -> None:
         """Give the faces of the class its name and module, as those of methods written out. What an
@@ -44,7 +46,6 @@ class BlockingClient(Generic[Inner]):
                 face.__module__, face.__qualname__ = cls.__module__, f"{cls.__qualname__}.{name}"
 
     def __init__(self, make: Callable[[], Inner]) -> None:
-        self._closed = False
         self._portal = thread_portal()
 
         async def made() -> Inner:
@@ -54,6 +55,14 @@ class BlockingClient(Generic[Inner]):
 
         self._inner: Inner = self._portal.call(made)
         self._finalizer = self._portal.finalizer(self, self._inner)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return repr(self._inner).replace("moldau.client.", "moldau.client.sync.", 1)
+
+    def __del__(self) -> None:
+        if not self._closed and not self._portal.forked:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def _call(
         self,

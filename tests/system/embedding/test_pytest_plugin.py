@@ -5,6 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.testing.pytest_plugin import Shape
 
 THEIR_TESTS = """
 import asyncio, sys
@@ -16,48 +21,153 @@ def test_the_plugin_alone_loads_next_to_nothing():
 
 seen = []
 
+def described(cluster, topic):
+    from moldau.client.sync import Admin
+
+    with Admin(cluster.bootstrap_server) as admin:
+        return admin.describe_topics([topic])[topic].partitions
+
+def setting(cluster, kind, name, key):
+    from moldau.client import ConfigResource, ConfigResourceType
+    from moldau.client.sync import Admin
+
+    resource = ConfigResource(ConfigResourceType[kind], name)
+    with Admin(cluster.bootstrap_server) as admin:
+        [entries] = admin.describe_configs([resource]).values()
+    values = entries if isinstance(entries, dict) else {each.name: each for each in entries}
+    return values[key].value
+
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_topic_of_its_own(moldau_cluster, moldau_topic, turn):
-    from moldau.client import Admin
-
-    async def partitions():
-        async with Admin(moldau_cluster.bootstrap_server) as admin:
-            return (await admin.describe_topics([moldau_topic]))[moldau_topic].partitions
-
-    assert len(asyncio.run(partitions())) == 1
+    assert len(described(moldau_cluster, moldau_topic)) == 1
     seen.append((moldau_topic, moldau_cluster.node().pid))
 
-def test_one_cluster_for_all():
+def test_one_cluster_for_all(moldau_clusters):
     (first, first_pid), (second, second_pid) = seen
     assert first != second
-    assert first_pid == second_pid
+    assert first_pid == second_pid == moldau_clusters().node().pid
+
+def test_as_the_options_say(moldau_cluster, moldau_topics):
+    assert setting(moldau_cluster, "BROKER", "1", "log.retention.hours") == "5"
+    topic = moldau_topics(partitions=3, config={"retention.ms": 7_000, "preallocate": True})
+    assert len(described(moldau_cluster, topic)) == 3
+    assert setting(moldau_cluster, "TOPIC", topic, "retention.ms") == "7000"
+
+@pytest.fixture(scope="module")
+def servers(moldau_cluster):
+    return moldau_cluster.bootstrap_server
+
+@pytest.mark.moldau(brokers=50, config={"num.partitions": 4})
+class TestAnother:
+    @pytest.mark.moldau(brokers=2)  # the nearest one wins
+    def test_as_the_markers_say(self, moldau_cluster, moldau_topics, servers):
+        assert moldau_cluster.broker_ids == [1, 2]
+        assert servers == moldau_cluster.bootstrap_server
+        assert setting(moldau_cluster, "BROKER", "1", "log.retention.hours") == "5"
+        partitions = described(moldau_cluster, moldau_topics(-1, replication_factor=2))
+        assert [len(each.replicas) for each in partitions] == [2] * 4
+        seen.append(moldau_cluster)
+
+    @pytest.mark.moldau(brokers=2)
+    def test_the_same_one_again(self, moldau_cluster, moldau_clusters):
+        assert seen[-1] is moldau_cluster
+        assert moldau_clusters(brokers=2, config={"num.partitions": 4}) is moldau_cluster
+
+def test_the_first_cluster_still_runs(moldau_cluster, servers):
+    assert moldau_cluster.node().pid == seen[0][1]
+    assert servers == moldau_cluster.bootstrap_server
 """
 
+ASYNCHRONOUS = """
+import os
 
+async def test_topics_are_made_while_the_loop_runs(moldau_cluster, moldau_topics):
+    from moldau.client import Consumer, Producer
+
+    topic = moldau_topics(partitions=2)
+    async with Producer(moldau_cluster.bootstrap_server) as producer:
+        assert await producer.partitions_for(topic) == [0, 1]
+    assert os.environ["PYTEST_XDIST_WORKER"]
+"""
+
+POSITIONAL = """
+import pytest
+
+@pytest.mark.moldau(3)
+def test_it(moldau_cluster): ...
+"""
 #: Whatever else is installed here is not what is looked at.
 OTHER_PLUGINS = ("asyncio", "hypothesispytest", "timeout", "xdist", "cacheprovider")
 
 
-def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    options = [option for plugin in OTHER_PLUGINS for option in ("-p", f"no:{plugin}")]
+def run_pytest(
+    directory: Path, *arguments: str, without: tuple[str, ...] = OTHER_PLUGINS
+) -> subprocess.CompletedProcess[str]:
+    options = [option for plugin in without for option in ("-p", f"no:{plugin}")]
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "error", *options, *arguments],
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
 
 
 def test_fixtures_in_another_project(tmp_path: Path):
     (tmp_path / "test_theirs.py").write_text(THEIR_TESTS)
-    result = run_pytest(tmp_path, "test_theirs.py")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmoldau_config =\n    log.retention.hours=5\n")
+    result = run_pytest(tmp_path, "--strict-markers", "test_theirs.py")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "4 passed" in result.stdout
+    assert "8 passed" in result.stdout
+
+
+def test_fixtures_with_a_worker_and_asyncio(tmp_path: Path):
+    (tmp_path / "test_theirs.py").write_text(ASYNCHRONOUS)
+    options: tuple[str, ...] = ("-n", "1", "-o", "asyncio_mode=auto")
+    options += ("-o", "asyncio_default_fixture_loop_scope=function")
+    result = run_pytest(tmp_path, *options, without=("cacheprovider",))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "1 passed" in result.stdout
 
 
 def test_fixtures_explain_themselves(tmp_path: Path):
     listed = run_pytest(tmp_path, "--fixtures").stdout
-    assert "moldau_cluster [session scope]" in listed
-    assert "moldau_topic" in listed
+    for name in ("moldau_cluster [session scope]", "moldau_clusters [session scope]"):
+        assert name in listed
+    assert "moldau_topic --" in listed
+    assert "moldau_topics --" in listed
+
+
+def test_an_option_that_cannot_be_ends_the_run(tmp_path: Path):
+    (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
+    result = run_pytest(tmp_path, "-o", "moldau_brokers=many")
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.strip() == (
+        "ERROR: moldau_brokers='many': a whole number from 1 to 100 is needed"
+    )
+
+
+def test_a_marker_that_cannot_be_is_named(tmp_path: Path):
+    (tmp_path / "test_marked.py").write_text(POSITIONAL)
+    result = run_pytest(tmp_path)
+    assert result.returncode == pytest.ExitCode.INTERRUPTED
+    assert "@pytest.mark.moldau: arguments=(3,): " in result.stdout
+    assert "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE})" in result.stdout
+    assert "Traceback" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"brokers": 0}, "brokers=0: a whole number from 1 to 100"),
+        ({"brokers": True}, "brokers=True: a whole number"),
+        ({"controllers": 2.0}, r"controllers=2\.0: a whole number"),
+        ({"controllers": 101}, "controllers=101: a whole number from 1 to 100"),
+        ({"config": "num.partitions=3"}, "config='num.partitions=3': .*config={KEY: VALUE}"),
+        ({"broker": 3}, "broker=3: .*brokers=NUMBER"),
+    ],
+)
+def test_a_shape_that_cannot_be(given: dict[str, Any], said: str):
+    with pytest.raises((TypeError, ValueError), match=said):
+        Shape().changed(**given)
