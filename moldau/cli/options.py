@@ -34,6 +34,7 @@ from moldau.client import (
     PartitionDescription,
     TopicDescription,
     TopicPartition,
+    UnknownTopicOrPartition,
 )
 from moldau.config import ConfigError, parse_properties
 from moldau.protocol.types import is_legal_topic_name
@@ -328,6 +329,16 @@ async def resolve_names(
                 fail(f"no topic's name matches {text!r}")
             found.update(matching)
     return sorted(found)
+
+
+def unknown_topic(name: str, known: Iterable[str], hint: str = "") -> UnknownTopicOrPartition:
+    """The error of a topic that does not exist; it names the topics with the nearest names."""
+    from difflib import get_close_matches
+
+    nearest = " or ".join(get_close_matches(name, known))
+    return UnknownTopicOrPartition(
+        f"there is no topic {name!r}" + (f"; did you mean {nearest}?" if nearest else "") + hint
+    )
 
 
 def ids_text(broker_ids: Iterable[int]) -> str:
