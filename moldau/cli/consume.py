@@ -1,4 +1,4 @@
-"""`moldau consume`: records of a topic to the standard output or a file.
+"""`moldau consume`: records of topics to the standard output or a file.
 
 Invariant: a group's offsets are committed only behind records that have been written out, flushed,
 so that a broken pipe or a full disk loses none; no more than the consumer's buffers and one poll's
@@ -7,12 +7,13 @@ records are in memory.
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
@@ -25,34 +26,45 @@ from moldau.cli.options import (
     Properties,
     client_properties,
     parse_datetime,
+    unknown_topic,
     unused_settings_told,
 )
 from moldau.cli.output import RateLine, fail, file_errors, rate_line, reader_is_gone
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
+    PLACEHOLDERS,
     Formatter,
     InputProblem,
     json_formatter,
-    raw_value,
+    template_formatter,
     text_formatter,
     unescaped,
 )
 from moldau.client import (
     ConfigurationError,
+    ConsumerConfig,
     ConsumerRecord,
     KafkaError,
     OffsetAndMetadata,
+    RequestTimeout,
     TopicPartition,
     UnknownTopicOrPartition,
 )
+from moldau.protocol.types import is_legal_topic_name
 
 if TYPE_CHECKING:
     from moldau.client.sync import Consumer
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
+Topics = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TOPIC…",
+        help="Topics; what cannot be a name, such as '^a', is a regular expression.",
+    ),
+]
+Regex = Annotated[bool, typer.Option("--regex", "-r", help="Take every TOPIC for an expression.")]
 Group = Annotated[
-    str | None,
-    typer.Option(help="Share the partitions with the group's members; commit what is read."),
+    str | None, typer.Option(help="Share partitions with the group's members; commit what is read.")
 ]
 FromBeginning = Annotated[
     bool,
@@ -62,15 +74,20 @@ FromBeginning = Annotated[
     ),
 ]
 Timestamp = Annotated[
-    str | None,
-    typer.Option(help="From the first record of then or later: ISO 8601, or ms since 1970."),
+    str | None, typer.Option(help="From the first record of then: 10m (ago), ISO 8601, ms of 1970.")
+]
+EndTimestamp = Annotated[
+    str | None, typer.Option(help="Stop before the first record of then; as --timestamp.")
 ]
 Partitions = Annotated[
-    list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
+    list[int] | None, typer.Option(min=0, help="Only this one of each topic; may be repeated.")
 ]
 FromOffset = Annotated[
     str | None,
     typer.Option("--offset", help="From this offset; -N: N before the end; earliest; latest."),
+]
+EndOffset = Annotated[
+    str | None, typer.Option(help="Stop before this offset; -N: N before the end of now.")
 ]
 MaxMessages = Annotated[int | None, typer.Option(min=1, help="Stop after so many records.")]
 IdleTimeoutMs = Annotated[
@@ -90,8 +107,11 @@ Fields = Annotated[
 KeySeparator = Annotated[
     str | None, typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value.")
 ]
-NullValue = Annotated[str, typer.Option(help="Text: how a null key or value is shown.")]
-Delimiter = Annotated[str, typer.Option(help="Text: what ends a record.")]
+NullValue = Annotated[
+    str | None,
+    typer.Option(help="How a null is shown.  [default: null; nothing in a format string]"),
+]
+Delimiter = Annotated[str | None, typer.Option(help="Text: what ends a record.  [default: \\n]")]
 AlwaysBase64 = Annotated[
     bool, typer.Option("--base64", help="Json: keys, values, headers all as base64.")
 ]
@@ -102,16 +122,15 @@ POLL_MS: Final = 1_000
 END_POLL_MS: Final = 100
 DEFAULT_POLL_RECORDS: Final = 5_000
 COMMIT_INTERVAL_S: Final = 5.0
-DEFAULTS: Final = {"client.id": "moldau-consume", "default.api.timeout.ms": str(DEFAULT_TIMEOUT_MS)}
+DEFAULTS: Final = {
+    "client.id": "moldau-consume",
+    "default.api.timeout.ms": str(DEFAULT_TIMEOUT_MS),
+    "allow.auto.create.topics": "false",
+}
+TOPIC_LOOK_MS: Final = 1_000
+NO_END: Final = 2**63
+UNITS_MS: Final = dict(ms=1, s=1_000, m=60_000, h=3_600_000, d=86_400_000, w=604_800_000)
 TERMINATED: Final = 128 + signal.SIGTERM
-
-
-class OutputFormat(StrEnum):
-    """How records are written."""
-
-    TEXT = "text"
-    JSON = "json"
-    RAW = "raw"
 
 
 class Isolation(StrEnum):
@@ -136,8 +155,13 @@ IsolationLevel = Annotated[
     Isolation | None, typer.Option(help="Whether records of open and aborted transactions.")
 ]
 Format = Annotated[
-    OutputFormat,
-    typer.Option("--format", help="text: a line each; json: an object each; raw: bare values."),
+    str,
+    typer.Option(
+        "--format",
+        "-f",
+        help="text: a line each; json: an object each; raw: bare values; or a format string of "
+        f"{', '.join(f'%{sign} {what}' for sign, what in PLACEHOLDERS.items())}, %%, \\n, \\xHH.",
+    ),
 ]
 
 
@@ -149,47 +173,65 @@ def start_of(
 ) -> Start:
     """The options as a start. Raises: InputProblem: two places, or a value that is no place"""
     named = tuple(sorted(set(partitions or ())))
-    given = [
-        option
-        for option, is_given in (
-            ("--from-beginning", from_beginning),
-            ("--offset", from_offset is not None),
-            ("--timestamp", timestamp is not None),
-        )
-        if is_given
-    ]
+    places = {"--from-beginning": from_beginning or None, "--offset": from_offset}
+    places["--timestamp"] = timestamp
+    given = [option for option, place in places.items() if place is not None]
     if len(given) > 1:
         raise InputProblem(f"{' and '.join(given)} exclude each other")
     if timestamp is not None:
-        return Start(named, timestamp_ms=_milliseconds(timestamp))
+        return Start(named, timestamp_ms=_milliseconds(timestamp, "--timestamp"))
     if from_offset is None or from_offset == "latest":
         return Start(named, from_beginning)
     if from_offset == "earliest":
         return Start(named, from_beginning=True)
+    offset, back_count = _offset(from_offset, "--offset", ", earliest or latest")
+    return Start(named, offset=offset, back_count=back_count)
+
+
+def _offset(text: str, option: str, others: str = "") -> tuple[int | None, int | None]:
+    """An offset, or how many before the end."""
     try:
-        number = int(from_offset)
+        number = int(text)
     except ValueError:
         raise InputProblem(
-            f"--offset {from_offset!r}: a number, -N for N before the end, earliest or latest"
+            f"{option} {text!r}: a number, or -N for N before the end{others}"
         ) from None
-    return Start(named, offset=number) if number >= 0 else Start(named, back_count=-number)
+    return (number, None) if number >= 0 else (None, -number)
 
 
-def _milliseconds(text: str) -> int:
+def _milliseconds(text: str, option: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
+    if re.fullmatch(r"-?(\d+(ms|[smhdw]))+", text, re.ASCII):
+        parts = re.findall(r"(\d+)(ms|[smhdw])", text)
+        ago_ms = sum(int(number) * UNITS_MS[unit] for number, unit in parts)
+        return max(0, round(time.time() * 1_000) - ago_ms)
     try:
         return parse_datetime(text)
     except ValueError as error:
         raise InputProblem(
-            f"--timestamp {text!r}: ISO 8601 (2026-07-01T12:00:00Z) or milliseconds since 1970: "
-            f"{error}"
+            f"{option} {text!r}: 10m or 1h30m (ago; ms, s, m, h, d, w), ISO 8601 "
+            f"(2026-07-01T12:00:00Z) or milliseconds since 1970: {error}"
         ) from None
 
 
+def pattern_of(names: Sequence[str], regex: bool) -> str | None:
+    """What whole names have to match; None when all of them could be topics' names, and with
+    `regex` not even then. Raises: InputProblem: no regular expression
+    """
+    plain = [name for name in names if is_legal_topic_name(name) and not regex]
+    if len(plain) == len(names):
+        return None
+    parts = [f"^{re.escape(name)}$" if name in plain else f"(?:{name})" for name in names]
+    try:
+        return re.compile(f".*(?:{'|'.join(parts)}).*").pattern
+    except re.error as error:
+        raise InputProblem(f"{' '.join(names)}: no regular expression: {error}") from None
+
+
 def formatter_of(
-    output_format: OutputFormat,
-    text: tuple[str | None, str | None, str, str],
+    output_format: str,
+    text: tuple[str | None, ...],
     *,
     always_base64: bool,
     json_values: bool,
@@ -198,20 +240,78 @@ def formatter_of(
     Raises: InputProblem: an option of another format, or a field that there is not
     """
     fields, separator, null_value, delimiter = text
-    if output_format is not OutputFormat.TEXT and (fields or separator):
-        raise InputProblem("--fields and --key-separator are for --format text")
-    if output_format is not OutputFormat.JSON and (always_base64 or json_values):
+    is_template = "%" in output_format
+    if not is_template and output_format not in ("text", "json", "raw"):
+        raise InputProblem(
+            f"--format {output_format!r}: text, json, raw or a format string, as '%t %o %k %v\\n'"
+        )
+    if output_format != "text" and (fields or separator or delimiter):
+        raise InputProblem("--fields, --key-separator and --delimiter are for --format text")
+    if output_format != "json" and (always_base64 or json_values):
         raise InputProblem("--base64 and --json-values are for --format json")
-    if output_format is OutputFormat.JSON:
+    if output_format == "json":
         return json_formatter(always_base64=always_base64, json_values=json_values)
-    if output_format is OutputFormat.RAW:
-        return raw_value
+    if output_format == "raw":
+        return text_formatter(("value",), b"", b"", b"")
+    if is_template:
+        return template_formatter(output_format, (null_value or "").encode())
     names = (fields or ("key,value" if separator else "value")).split(",")
     for name in names:
         if name not in OUTPUT_FIELDS:
             raise InputProblem(f"--fields: {name!r} is none of {', '.join(OUTPUT_FIELDS)}")
     between = unescaped(separator, "--key-separator") if separator is not None else b"\t"
-    return text_formatter(names, between, unescaped(delimiter, "--delimiter"), null_value.encode())
+    end = b"\n" if delimiter is None else unescaped(delimiter, "--delimiter")
+    return text_formatter(names, between, end, (null_value or "null").encode())
+
+
+class _Ends:
+    """Where partitions end, at the first of several places; found when each is first assigned."""
+
+    def __init__(self, until_end: bool, end_offset: str | None, end_timestamp: str | None) -> None:
+        offset, back = _offset(end_offset, "--end-offset") if end_offset else (None, None)
+        self._offset = NO_END if offset is None else offset
+        self._back_count = back or 0 if until_end else back
+        self._time_ms = _milliseconds(end_timestamp, "--end-timestamp") if end_timestamp else None
+        self._ends: dict[TopicPartition, int] = {}
+        self._done: set[TopicPartition] = set()
+
+    def reached(self, consumer: Consumer) -> bool:
+        """Whether all partitions are at their ends; one that is, is not fetched any more."""
+        assignment = consumer.assignment()
+        self._find(consumer, assignment)
+        at = consumer.positions()
+        done = {each for each in assignment & at.keys() if at[each].offset >= self._ends[each]}
+        if done - self._done:
+            consumer.pause(*done)
+        self._done = done
+        return bool(assignment) and done == assignment
+
+    def cut(
+        self, consumer: Consumer, name: TopicPartition, records: list[ConsumerRecord]
+    ) -> list[ConsumerRecord]:
+        """The records before the partition's end."""
+        self._find(consumer, [name])
+        if self._time_ms is not None and self._ends[name] == NO_END:
+            late = (each.offset for each in records if each.timestamp_ms >= self._time_ms)
+            self._ends[name] = next(late, NO_END)
+        end = self._ends[name]
+        return records if records[-1].offset < end else [r for r in records if r.offset < end]
+
+    def _find(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
+        time_ms = self._time_ms
+        is_over = time_ms is not None and time_ms <= time.time() * 1_000
+        unknown = (None, NO_END) if is_over else (None,)
+        new = [each for each in partitions if self._ends.get(each) in unknown]
+        times = dict.fromkeys(new, time_ms) if time_ms is not None else {}
+        found = consumer.offsets_for_times(times) if times else {}
+        for name, log_end in consumer.end_offsets(new).items() if new else ():
+            first = found.get(name)
+            # Until the time is over, a record of before it may still come.
+            by_time = log_end if is_over else NO_END
+            by_count = NO_END if self._back_count is None else log_end - self._back_count
+            self._ends[name] = min(
+                self._offset, by_count, by_time if first is None else first.offset
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,38 +320,31 @@ class _Limits:
 
     max_messages: int | None
     timeout_ms: int | None
-    until_end: bool
+    ends: _Ends | None
 
 
+@dataclass
 class _Consuming:
     """The loop that polls, writes and commits."""
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        out: BinaryIO,
-        formatter: Formatter,
-        line: RateLine,
-        *,
-        commits: bool,
-    ) -> None:
-        self._consumer = consumer
-        self._out = out
-        self._formatter = formatter
-        self._line = line
-        self._commits = commits
-        self._committed_at = time.monotonic()
-        self._uncommitted: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._ends: dict[TopicPartition, int] = {}
-        self.record_count = 0
-        self.byte_count = 0
+    consumer: Consumer
+    out: BinaryIO
+    formatter: Formatter
+    line: RateLine
+    commits: bool
+    record_count: int = 0
+    byte_count: int = 0
+    _committed_at: float = field(default_factory=time.monotonic)
+    _uncommitted: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
 
     def run(self, limits: _Limits) -> bool:
         """Consume until a limit is reached; False when that came before `max_messages`."""
         idle_since = time.monotonic()
         while limits.max_messages is None or self.record_count < limits.max_messages:
+            if limits.ends is not None and limits.ends.reached(self.consumer):
+                return limits.max_messages is None
             now = time.monotonic()
-            wait_ms = END_POLL_MS if limits.until_end else POLL_MS
+            wait_ms = POLL_MS if limits.ends is None else END_POLL_MS
             if limits.timeout_ms is not None:
                 left_ms = limits.timeout_ms - (now - idle_since) * 1_000
                 if left_ms <= 0:
@@ -260,12 +353,10 @@ class _Consuming:
             count = DEFAULT_POLL_RECORDS
             if limits.max_messages is not None:
                 count = min(count, limits.max_messages - self.record_count)
-            polled = self._consumer.getmany(max_records=count, timeout_ms=wait_ms)
+            polled = self.consumer.getmany(max_records=count, timeout_ms=wait_ms)
             if polled:
-                self._write(polled)
+                self._write(polled, limits.ends)
                 idle_since = time.monotonic()
-            elif limits.until_end and self._is_at_end():
-                return limits.max_messages is None
             if self._uncommitted and time.monotonic() - self._committed_at >= COMMIT_INTERVAL_S:
                 self.commit()
         return True
@@ -273,58 +364,58 @@ class _Consuming:
     def commit(self) -> None:
         """Commit what has been written, if anything is new. Raises: KafkaError"""
         if self._uncommitted:
-            self._consumer.commit(self._uncommitted)
+            self.consumer.commit(self._uncommitted)
             self._uncommitted = {}
         self._committed_at = time.monotonic()
 
-    def _write(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
-        formatter = self._formatter
+    def _write(
+        self, polled: Mapping[TopicPartition, list[ConsumerRecord]], ends: _Ends | None
+    ) -> None:
+        formatter = self.formatter
         for partition, records in polled.items():
+            if ends is not None:
+                records = ends.cut(self.consumer, partition, records)
+                if not records:
+                    continue
             data = b"".join([formatter(record) for record in records])
-            self._out.write(data)
-            self._out.flush()
+            self.out.write(data)
+            self.out.flush()
             self.record_count += len(records)
             self.byte_count += len(data)
-            if self._commits:
+            if self.commits:
                 self._uncommitted[partition] = OffsetAndMetadata(records[-1].offset + 1)
-        self._line.update(self.record_count, self.byte_count)
-
-    def _is_at_end(self) -> bool:
-        assignment = self._consumer.assignment()
-        unknown = [each for each in assignment if each not in self._ends]
-        if unknown:
-            self._ends.update(self._consumer.end_offsets(unknown))
-        return bool(assignment) and all(
-            self._consumer.position(each) >= self._ends[each] for each in assignment
-        )
+        self.line.update(self.record_count, self.byte_count)
 
 
 def consume(
-    topic: Topic,
+    topics: Topics,
+    regex: Regex = False,
     group: Group = None,
     from_beginning: FromBeginning = False,
     timestamp: Timestamp = None,
     partition: Partitions = None,
     from_offset: FromOffset = None,
+    end_offset: EndOffset = None,
+    end_timestamp: EndTimestamp = None,
     isolation: IsolationLevel = None,
     max_messages: MaxMessages = None,
     timeout_ms: IdleTimeoutMs = None,
     until_end: UntilEnd = False,
     output: Output = None,
-    output_format: Format = OutputFormat.TEXT,
+    output_format: Format = "text",
     as_json: AsJsonLines = False,
     fields: Fields = None,
     key_separator: KeySeparator = None,
-    null_value: NullValue = "null",
-    delimiter: Delimiter = "\\n",
+    null_value: NullValue = None,
+    delimiter: Delimiter = None,
     always_base64: AlwaysBase64 = False,
     json_values: JsonValues = False,
     properties: Properties = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Print the records of a topic as they come."""
-    output_format = OutputFormat.JSON if as_json else output_format
+    """Print the records of topics as they come."""
+    output_format = "json" if as_json else output_format
     settings = client_properties(
         bootstrap_server,
         command_config,
@@ -339,7 +430,10 @@ def consume(
     )
     group = group or str(settings.get("group.id") or "") or None
     try:
+        pattern = pattern_of(topics, regex)
         start = start_of(partition, from_beginning, from_offset, timestamp)
+        has_ends = until_end or end_offset is not None or end_timestamp is not None
+        ends = _Ends(until_end, end_offset, end_timestamp) if has_ends else None
         formatter = formatter_of(
             output_format,
             (fields, key_separator, null_value, delimiter),
@@ -354,13 +448,14 @@ def consume(
             "what it has committed (`moldau groups reset-offsets` moves that)",
             status=2,
         )
-    limits = _Limits(max_messages, timeout_ms, until_end)
+    limits = _Limits(max_messages, timeout_ms, ends)
     with _ended_by_sigterm():
-        _run(topic, group, settings, start, limits, formatter, output)
+        _run(topics, pattern, group, settings, start, limits, formatter, output)
 
 
 def _run(
-    topic: str,
+    topics: list[str],
+    pattern: str | None,
     group: str | None,
     settings: dict[str, object],
     start: Start,
@@ -374,24 +469,25 @@ def _run(
     with ExitStack() as stack:
         out = _opened(stack, output)
         line = stack.enter_context(
-            rate_line(topic, beside_terminal=output is None and sys.stdout.isatty())
+            rate_line(", ".join(topics), beside_terminal=output is None and sys.stdout.isatty())
         )
         try:
             with unused_settings_told():
-                consumer = stack.enter_context(Consumer(config=settings))
+                config = ConsumerConfig.resolve((), settings, {})
+            consumer = stack.enter_context(Consumer(config=config))
+            existing = _existing(consumer, config, topics, pattern)
             if group is None:
-                _begin(consumer, topic, start)
+                _begin(consumer, existing, start)
+            elif pattern is None:
+                consumer.subscribe(topics)
             else:
-                consumer.subscribe([topic])
-            consuming = _Consuming(consumer, out, formatter, line, commits=group is not None)
+                consumer.subscribe(pattern=pattern)
+            consuming = _Consuming(consumer, out, formatter, line, group is not None)
             complete = consuming.run(limits)
             consuming.commit()
-        except ConfigurationError as error:
-            line.end()
-            fail(str(error), status=2)
         except KafkaError as error:
             line.end()
-            fail(str(error))
+            fail(str(error), status=2 if isinstance(error, ConfigurationError) else 1)
         except BrokenPipeError:
             reader_is_gone()  # nothing more is committed
         except OSError as error:
@@ -412,16 +508,38 @@ def _run(
         fail(f"{consuming.record_count} of {limits.max_messages} records were there")
 
 
-def _begin(consumer: Consumer, topic: str, start: Start) -> None:
+def _existing(
+    consumer: Consumer, config: ConsumerConfig, topics: list[str], pattern: str | None
+) -> dict[str, list[int]]:
+    """The partitions of each topic. Raises: KafkaError, for what does not exist"""
+    from moldau.client.sync import Admin
+
+    if pattern is None:
+        with suppress(UnknownTopicOrPartition, RequestTimeout):
+            look_ms = TOPIC_LOOK_MS
+            return {each: consumer.partitions_for(each, timeout_ms=look_ms) for each in topics}
+    with Admin(config=config) as admin:
+        known = admin.list_topics(include_internal=pattern is None)
+    if pattern is not None:
+        what, topics = " or ".join(topics), [each for each in known if re.fullmatch(pattern, each)]
+        if not topics:
+            raise UnknownTopicOrPartition(f"no topic's name matches {what}")
+    for missing in set(topics).difference(known):
+        raise unknown_topic(missing, known)
+    return {each: consumer.partitions_for(each) for each in topics}
+
+
+def _begin(consumer: Consumer, existing: Mapping[str, list[int]], start: Start) -> None:
     """Assign the partitions, each at its start. Raises: KafkaError, also for one that is missing"""
-    existing = consumer.partitions_for(topic)
-    wanted = start.partitions or tuple(existing)
-    missing = [each for each in wanted if each not in existing]
-    if missing:
-        raise UnknownTopicOrPartition(
-            f"{topic} has partitions {_ranges(existing)}, not {_ranges(missing)}"
-        )
-    partitions = [TopicPartition(topic, each) for each in wanted]
+    partitions = []
+    for topic, indexes in existing.items():
+        wanted = start.partitions or tuple(indexes)
+        missing = [each for each in wanted if each not in indexes]
+        if missing:
+            raise UnknownTopicOrPartition(
+                f"{topic} has partitions {_ranges(indexes)}, not {_ranges(missing)}"
+            )
+        partitions += [TopicPartition(topic, each) for each in wanted]
     consumer.assign(partitions)
     if start.from_beginning:
         consumer.seek_to_beginning(*partitions)

@@ -342,6 +342,18 @@ async def resolve_names(
     return sorted(found)
 
 
+def unknown_topic(
+    name: str, known: Iterable[str], hint: str = ""
+) -> client.UnknownTopicOrPartition:
+    """The error of a topic that does not exist; it names the topics with the nearest names."""
+    from difflib import get_close_matches
+
+    nearest = " or ".join(get_close_matches(name, known))
+    return client.UnknownTopicOrPartition(
+        f"there is no topic {name!r}" + (f"; did you mean {nearest}?" if nearest else "") + hint
+    )
+
+
 def ids_text(broker_ids: Iterable[int]) -> str:
     return ",".join(map(str, broker_ids)) or "-"
 

@@ -1,8 +1,9 @@
 """`moldau produce`: records from the standard input or files into a topic.
 
-Invariant: it ends with status 0 only when every record was acknowledged (with a transactional id:
-when every transaction was committed); no more than the producer's buffer and one read of input are
-in memory.
+Invariants: it ends with status 0 only when every record was acknowledged (with a transactional id:
+when every transaction was committed); otherwise it first waits until it is known what is written,
+then says that and where to go on; no more than the producer's buffer and one read of input are in
+memory.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from io import BufferedIOBase
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, cast
@@ -19,10 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from moldau.cli.options import (
+    DEFAULT_TIMEOUT_MS,
     BootstrapServer,
     CommandConfig,
     Properties,
     client_properties,
+    unknown_topic,
     unused_settings_told,
 )
 from moldau.cli.output import RateLine, fail, print_json, rate_line
@@ -35,7 +40,16 @@ from moldau.cli.record_formats import (
     unescaped,
     whole,
 )
-from moldau.client import ConfigurationError, KafkaError, RecordMetadata
+from moldau.client import (
+    ConfigurationError,
+    KafkaError,
+    NewTopic,
+    ProducerConfig,
+    RecordMetadata,
+    RequestTimeout,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 
 if TYPE_CHECKING:
     from moldau.client.sync import Producer
@@ -43,6 +57,8 @@ if TYPE_CHECKING:
 STANDARD_INPUT: Final = "-"
 DEFAULT_MAX_REQUEST_BYTES: Final = 1_048_576
 LOOK_EVERY_COUNT: Final = 1_024
+TOPIC_LOOK_S: Final = 0.5
+"""After so long a topic is looked for again: not every broker may know one that is just created."""
 DEFAULTS: Final = {"client.id": "moldau-produce"}
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Files = Annotated[
@@ -67,6 +83,12 @@ Partition = Annotated[
 ]
 IgnorePartition = Annotated[
     bool, typer.Option("--ignore-partition", help="Json: choose the partitions anew.")
+]
+SkipLines = Annotated[
+    int, typer.Option(min=0, help="Begin behind so many lines (raw: files) of the whole input.")
+]
+Create = Annotated[
+    bool, typer.Option("--create", help="Create a topic that is not there, as brokers default to.")
 ]
 TransactionalId = Annotated[str | None, typer.Option(help="Write in transactions: all or nothing.")]
 TransactionRecords = Annotated[
@@ -95,50 +117,115 @@ Format = Annotated[
 ]
 
 
+@dataclass
 class _Sending:
-    """Sends records, counts what became of them. Counters of outcomes belong to the callback."""
+    """Sends records, and knows what became of them. Outcomes belong to the callback.
 
-    def __init__(self, producer: Producer, topic: str, line: RateLine) -> None:
-        self._producer = producer
-        self._topic = topic
-        self._line = line
-        self.sent_count = 0
-        self.sent_bytes = 0
-        self.delivered_count = 0
-        self.failed_count = 0
-        self.first_error: Exception | None = None
+    A record's place is its number among those sent, from 1, and the number of its line.
+    """
 
-    def send(self, record: InputRecord) -> None:
-        """Hand one record over, when there is room. Raises: KafkaError, also of an earlier one"""
-        if self.first_error is not None:
-            raise self.first_error
-        self._producer.wait_for_room()
-        self._producer.send_nowait(
-            self._topic,
+    producer: Producer
+    topic: str
+    line: RateLine
+    reader: _Reader
+    sent_bytes: int = 0
+    _last: tuple[int, int] = (0, 0)
+    _committed: tuple[int, int] = (0, 0)
+    _is_committing: bool = False
+    _delivered_count: int = 0
+    _failed_count: int = 0
+    _first_failed: tuple[int, int] | None = None
+    _first_error: Exception | None = None
+
+    @property
+    def sent_count(self) -> int:
+        return self._last[0]
+
+    def send_all(self, records: Iterator[InputRecord]) -> None:
+        """Return when all are acknowledged, raise when the outcome of each is known. After Ctrl-C
+        while that is waited for, those without an acknowledgement count as not written.
+        """
+        try:
+            for record in records:
+                self._send(record)
+        finally:
+            try:
+                self.producer.flush()
+            except BaseException:  # Ctrl-C, or the producer can send nothing any more
+                self.producer.close(timeout_ms=0)
+                raise
+        if self._first_error is not None:
+            raise self._first_error
+
+    def send_in_transactions(self, records: Iterator[InputRecord], rest: int | None) -> None:
+        """As `send_all`, with `rest` records behind the first of each transaction, or all."""
+        for first in records:
+            with self.producer.transaction():
+                self._send(first)
+                for record in islice(records, rest):
+                    self._send(record)
+                self.producer.flush()
+                if self._first_error is not None:
+                    raise self._first_error
+                self._is_committing = True
+            self._is_committing = False
+            self._committed = self._last
+
+    def _send(self, record: InputRecord) -> None:
+        if self._first_error is not None:
+            raise self._first_error
+        self.producer.wait_for_room()
+        # Before it is handed over: a record that Ctrl-C keeps from that has no outcome.
+        self._last = place = (self._last[0] + 1, self.reader.line)
+        self.producer.send_nowait(
+            self.topic,
             record.value,
             key=record.key,
             headers=record.headers,
             partition=record.partition,
             timestamp_ms=record.timestamp_ms,
-            on_delivery=self._delivered,
+            on_delivery=partial(self._delivered, place),
         )
-        self.sent_count += 1
         self.sent_bytes += len(record.value or b"") + len(record.key or b"")
-        if self.sent_count % LOOK_EVERY_COUNT == 0:
-            self._line.update(self.sent_count, self.sent_bytes)
+        if place[0] % LOOK_EVERY_COUNT == 0:
+            self.line.update(place[0], self.sent_bytes)
 
-    def finish(self) -> None:
-        self._producer.flush()
-        if self.first_error is not None:
-            raise self.first_error
-
-    def _delivered(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+    def _delivered(
+        self, place: tuple[int, int], metadata: RecordMetadata | None, error: Exception | None
+    ) -> None:
         if error is None:
-            self.delivered_count += 1
+            self._delivered_count += 1
             return
-        self.failed_count += 1
-        if self.first_error is None:
-            self.first_error = error
+        self._failed_count += 1
+        self._first_failed = min(place, self._first_failed or place)
+        self._first_error = self._first_error or error
+
+    def outcome(self, error: BaseException, transactional_id: str | None) -> str:
+        """What is written when `error` has ended it, and where to go on."""
+        count, line = self._committed
+        if self._is_committing and isinstance(error, RequestTimeout | KeyboardInterrupt):
+            return (
+                f"{count} records are committed; whether the last transaction is, lines "
+                f"{line + 1} to {self._last[1]} of the input, is not known"
+            )
+        if transactional_id is not None and count:
+            return f"{count} records are committed, the transaction was aborted{_go_on(line + 1)}"
+        if transactional_id is not None:
+            return "nothing is written, the transaction was aborted"
+        count, first = self._delivered_count, self._first_failed
+        if not count:
+            return "nothing is written"
+        if count + self._failed_count < self.sent_count:
+            first = min(self._last, first or self._last)
+        if first is None:
+            return f"{count} records are written{_go_on(self._last[1] + 1)}"
+        again_count = count - first[0] + 1
+        again = f", which writes {again_count} of them again" if again_count else ""
+        return f"{count} of {self.sent_count} records are written{_go_on(first[1])}{again}"
+
+
+def _go_on(line: int) -> str:
+    return f"; go on at line {line} of the input: --skip-lines {line - 1}"
 
 
 def produce(
@@ -151,6 +238,8 @@ def produce(
     header: ExtraHeaders = None,
     partition: Partition = None,
     ignore_partition: IgnorePartition = False,
+    skip_lines: SkipLines = 0,
+    create: Create = False,
     transactional_id: TransactionalId = None,
     transaction_records: TransactionRecords = None,
     properties: Properties = None,
@@ -171,7 +260,15 @@ def produce(
     if input_format is not InputFormat.TEXT and (key_separator or null_value is not None):
         fail("--key-separator and --null-value are for --format text", status=2)
     try:
-        reader = _reader(input_format, key_separator, null_value, delimiter, settings)
+        separator = None if key_separator is None else unescaped(key_separator, "--key-separator")
+        null_marker = None if null_value is None else null_value.encode()
+        is_json = input_format is InputFormat.JSON
+        reader = _Reader(
+            JsonFormat() if is_json else TextFormat(separator, null_marker),
+            None if input_format is InputFormat.RAW else unescaped(delimiter, "--delimiter"),
+            _limit_bytes(input_format, settings),
+            skip_lines,
+        )
         extra = [_header(each) for each in header or []]
     except InputProblem as problem:
         fail(str(problem), status=2)
@@ -187,57 +284,11 @@ def produce(
                 )
             yield record
 
-    _run(topic, settings, records(), transaction_records, STANDARD_INPUT in named, as_json)
-
-
-def _run(
-    topic: str,
-    settings: dict[str, object],
-    records: Iterator[InputRecord],
-    transaction_records: int | None,
-    from_standard_input: bool,
-    as_json: bool,
-) -> None:
-    from moldau.client.sync import Producer
-
-    transactional = bool(settings.get("transactional.id"))
-    rest = None if transaction_records is None else transaction_records - 1
-    begin = time.perf_counter()
-    sending: _Sending | None = None
-    committed_count = 0
-    with ExitStack() as stack:
-        line = stack.enter_context(
-            rate_line(topic, beside_terminal=from_standard_input and sys.stdin.isatty())
-        )
-        try:
-            with unused_settings_told():
-                producer = stack.enter_context(Producer(config=settings))
-            sending = _Sending(producer, topic, line)
-            if transactional:
-                for first in records:
-                    with producer.transaction():
-                        sending.send(first)
-                        for record in islice(records, rest):
-                            sending.send(record)
-                        sending.finish()
-                    committed_count = sending.sent_count
-            else:
-                for record in records:
-                    sending.send(record)
-                sending.finish()
-        except ConfigurationError as error:
-            line.end()
-            fail(str(error), status=2)
-        except (InputProblem, KafkaError) as error:
-            line.end()
-            if sending is None or sending.sent_count == 0:
-                fail(str(error))
-            fail(_told(str(error), sending, committed_count, transactional))
-        except KeyboardInterrupt:
-            line.end()
-            if sending is None:
-                raise
-            fail(_told("interrupted", sending, committed_count, transactional), status=130)
+    typed = STANDARD_INPUT in named and sys.stdin.isatty()
+    with rate_line(topic, beside_terminal=typed) as line:
+        begin = time.perf_counter()
+        rest = None if transaction_records is None else transaction_records - 1
+        sending = _run(topic, settings, create, line, reader, records(), rest)
         line.finish(sending.sent_count, sending.sent_bytes)
     if as_json:
         print_json(
@@ -250,21 +301,70 @@ def _run(
         )
 
 
-def _told(what: str, sending: _Sending, committed_count: int, transactional: bool) -> str:
-    if transactional:
-        return f"{what} ({committed_count} records are committed, the transaction was aborted)"
-    return f"{what} ({sending.delivered_count} of {sending.sent_count} records were acknowledged)"
+def _run(
+    topic: str,
+    settings: dict[str, object],
+    create: bool,
+    line: RateLine,
+    reader: _Reader,
+    records: Iterator[InputRecord],
+    rest: int | None,
+) -> _Sending:
+    from moldau.client.sync import Producer
+
+    sending: _Sending | None = None
+    with ExitStack() as stack:
+        try:
+            with unused_settings_told():
+                config = ProducerConfig.resolve((), settings, {})
+            _find_topic(config, topic, create)
+            sending = _Sending(stack.enter_context(Producer(config=config)), topic, line, reader)
+            if config.transactional_id is None:
+                sending.send_all(records)
+            else:
+                sending.send_in_transactions(records, rest)
+        except (InputProblem, KafkaError, KeyboardInterrupt) as error:
+            line.end()
+            what, status = str(error), 2 if isinstance(error, ConfigurationError) else 1
+            if isinstance(error, KeyboardInterrupt):
+                what, status = "interrupted", 130
+            if sending is not None:
+                what += f" ({sending.outcome(error, config.transactional_id)})"
+            fail(what, status=status)
+    return sending
 
 
+def _find_topic(config: ProducerConfig, topic: str, create: bool) -> None:
+    """Return when the topic exists. Raises: UnknownTopicOrPartition, KafkaError"""
+    from moldau.client.sync import Admin
+
+    timeout_ms = min(DEFAULT_TIMEOUT_MS, config.max_block_ms)
+    with Admin(config=config, default_api_timeout_ms=timeout_ms) as admin:
+        with suppress(UnknownTopicOrPartition):
+            admin.describe_topics([topic])
+            return
+        if create:
+            with suppress(TopicAlreadyExists):
+                admin.create_topics([NewTopic(topic)])
+            return
+        time.sleep(TOPIC_LOOK_S)
+        known = admin.list_topics(include_internal=True)
+    if topic not in known:
+        raise unknown_topic(topic, known, "; --create creates it")
+
+
+@dataclass
 class _Reader:
-    """Reads records of one format from inputs, and says where a bad one is."""
+    """Reads records of one format from inputs, and says where a bad one is.
 
-    def __init__(
-        self, parser: TextFormat | JsonFormat | None, delimiter: bytes, limit_bytes: int
-    ) -> None:
-        self._parser = parser
-        self._delimiter = delimiter
-        self._limit_bytes = limit_bytes
+    Without a delimiter each input is one value. `line` counts over all of them together.
+    """
+
+    parser: TextFormat | JsonFormat
+    delimiter: bytes | None
+    limit_bytes: int
+    skip_count: int
+    line: int = 0
 
     def records(self, names: list[str]) -> Iterator[InputRecord]:
         for name in names:
@@ -277,49 +377,40 @@ class _Reader:
                         yield from self._of(opened, shown)
             except OSError as error:
                 raise InputProblem(f"{shown}: {error.strerror}") from error
+        if self.line < self.skip_count:
+            raise InputProblem(f"--skip-lines {self.skip_count}: there are only {self.line}")
 
     def _of(self, source: BufferedIOBase, shown: str) -> Iterator[InputRecord]:
-        if self._parser is None:
-            try:
-                value = whole(source, self._limit_bytes)
-            except InputProblem as problem:
-                raise InputProblem(f"{shown}: {problem}") from None
-            yield InputRecord(value)
-            return
         number = 0
-        pieces = lines(source, self._delimiter, self._limit_bytes)
-        parse = self._parser.record
+        pieces = self._pieces(source)
         while True:
             number += 1
+            record = None
             try:
                 piece = next(pieces, None)
-                record = None if piece is None else parse(piece)
+                if piece is None:
+                    return
+                self.line += 1
+                if self.line > self.skip_count:
+                    record = self.parser.record(piece)
             except InputProblem as problem:
-                raise InputProblem(f"{shown}, line {number}: {problem}") from None
-            if piece is None:
-                return
+                where = "" if self.delimiter is None else f", line {number}"
+                raise InputProblem(f"{shown}{where}: {problem}") from None
             if record is not None:
                 yield record
 
+    def _pieces(self, source: BufferedIOBase) -> Iterator[bytes]:
+        if self.delimiter is None:
+            yield whole(source, self.limit_bytes)
+        else:
+            yield from lines(source, self.delimiter, self.limit_bytes)
 
-def _reader(
-    input_format: InputFormat,
-    key_separator: str | None,
-    null_value: str | None,
-    delimiter: str,
-    settings: dict[str, object],
-) -> _Reader:
-    parser: TextFormat | JsonFormat | None = None
-    if input_format is InputFormat.JSON:
-        parser = JsonFormat()
-    elif input_format is InputFormat.TEXT:
-        separator = None if key_separator is None else unescaped(key_separator, "--key-separator")
-        parser = TextFormat(separator, None if null_value is None else null_value.encode())
+
+def _limit_bytes(input_format: InputFormat, settings: dict[str, object]) -> int:
     largest = str(settings.get("max.request.size", ""))
     limit_bytes = int(largest) if largest.isdigit() else DEFAULT_MAX_REQUEST_BYTES
-    if input_format is InputFormat.JSON:
-        limit_bytes *= 2  # base64 and escapes; the client measures what comes out
-    return _Reader(parser, unescaped(delimiter, "--delimiter"), limit_bytes)
+    # Base64 and escapes take more in JSON; the client measures what comes out.
+    return limit_bytes * 2 if input_format is InputFormat.JSON else limit_bytes
 
 
 def _header(pair: str) -> tuple[str, bytes | None]:

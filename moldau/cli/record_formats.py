@@ -1,15 +1,19 @@
 """Records as text, JSON lines or whole values, for `moldau produce` and `moldau consume`.
 
-Owns the three formats, in both directions. Must not know a cluster, nor write. Invariants: no more
-than one piece of input (at most the limit given) and one read's worth of bytes are held at a time;
-what cannot be a record is one `InputProblem` that names the input and the line; a line that
-`json_formatter` makes is read by `JsonFormat` as the same record, whatever its bytes are.
+Owns the three formats, in both directions, and format strings. Must not know a cluster, nor write.
+Invariants: no more than one piece of input (at most the limit given) and one read's worth of bytes
+are held at a time; what cannot be a record is one `InputProblem` that names the input and the line;
+a line that `json_formatter` makes is read by `JsonFormat` as the same record, whatever its bytes
+are.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import os
+import re
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -41,6 +45,14 @@ Formatter = Callable[[ConsumerRecord], bytes]
 TIMESTAMP_TYPES: Final[Mapping[int, str]] = {-1: "none", 0: "create", 1: "append"}
 #: What `--fields` may name.
 OUTPUT_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "headers", "key", "value")
+#: What a format string may have behind a percent sign, as in kcat; %v is its %s.
+PLACEHOLDERS: Final[Mapping[str, str]] = {
+    **{"t": "topic", "p": "partition", "o": "offset", "T": "timestamp", "h": "headers"},
+    **{"k": "key", "v": "value", "s": "value"},
+    **{"K": "size of the key", "S": "size of the value", "R": "packed size of the value"},
+}
+_ESCAPE: Final = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([ntr0\\])|)")
+_ESCAPED: Final = bytes.maketrans(b"ntr0\\", b"\n\t\r\0\\")
 
 
 class InputProblem(ValueError):
@@ -179,17 +191,20 @@ def whole(source: BufferedIOBase, limit_bytes: int) -> bytes:
 
 
 def unescaped(text: str, option: str) -> bytes:
-    """A separator as typed: \\t, \\n, \\r, \\0, \\\\ and \\xNN stand for what they do elsewhere.
-    Raises: InputProblem: it is empty or ends in the middle of an escape
+    """The bytes of text with \\n, \\t, \\r, \\0, \\\\ and \\xNN, which is one byte. Raises:
+    InputProblem: it is empty or has another escape
     """
-    try:
-        # Through Latin-1, as the escape codec knows no other letters beyond ASCII.
-        value = text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode()
-    except UnicodeDecodeError:
-        value = b""
-    if not value:
+    if not text:
         raise InputProblem(f"{option} {text!r}: some characters, such as ':' or '\\t'")
-    return value
+
+    def meant(found: re.Match[bytes]) -> bytes:
+        if found[1]:
+            return bytes.fromhex(found[1].decode())
+        if not found[2]:
+            raise InputProblem(rf"{option} {text!r}: its escapes can be \n \t \r \0 \xHH \\")
+        return found[2].translate(_ESCAPED)
+
+    return _ESCAPE.sub(meant, os.fsencode(text))
 
 
 def _too_long(limit_bytes: int) -> InputProblem:
@@ -246,33 +261,59 @@ def text_formatter(
             return (null_marker if value is None else value) + delimiter
 
         return value_only
-    makers = [_field_maker(name, null_marker) for name in fields]
-
-    def line(record: ConsumerRecord) -> bytes:
-        return separator.join([maker(record) for maker in makers]) + delimiter
-
-    return line
+    makers = _makers(null_marker)
+    parts = [part for name in fields for part in (separator, makers[name])]
+    return _filled([*parts[1:], delimiter])
 
 
-def _field_maker(name: str, null_marker: bytes) -> Formatter:
-    makers: dict[str, Formatter] = {
+def template_formatter(text: str, null_marker: bytes) -> Formatter:
+    """What a format string such as `%t %k %v\\n` makes of a record; nothing is added to it.
+    Raises: InputProblem: an unknown placeholder or escape
+    """
+    makers = _makers(null_marker)
+    parts: list[bytes | Formatter] = []
+    for index, piece in enumerate(re.split(r"%(.?)", text, flags=re.DOTALL)):
+        if index % 2 == 0:
+            parts.append(unescaped(piece, "--format") if piece else b"")
+        elif piece in PLACEHOLDERS:
+            parts.append(makers[PLACEHOLDERS[piece]])
+        elif piece == "%":
+            parts.append(b"%")
+        else:
+            known = ", ".join(f"%{each} {what}" for each, what in PLACEHOLDERS.items())
+            raise InputProblem(f"--format: %{piece} is no placeholder: {known}, %% percent sign")
+    return _filled(parts)
+
+
+def _filled(parts: Sequence[bytes | Formatter]) -> Formatter:
+    template = b"".join(
+        part.replace(b"%", b"%%") if isinstance(part, bytes) else b"%b" for part in parts
+    )
+    makers = [part for part in parts if not isinstance(part, bytes)]
+    return lambda record: template % tuple([maker(record) for maker in makers])
+
+
+def _makers(null_marker: bytes) -> Mapping[str, Formatter]:
+    def shown(data: bytes | None) -> bytes:
+        return null_marker if data is None else data
+
+    def size(data: bytes | None) -> int:
+        return -1 if data is None else len(data)
+
+    return {
         "topic": lambda record: record.topic.encode(),
         "partition": lambda record: b"%d" % record.partition,
         "offset": lambda record: b"%d" % record.offset,
         "timestamp": lambda record: b"%d" % record.timestamp_ms,
         "headers": lambda record: b",".join(
-            b"%b:%b" % (name.encode(), null_marker if value is None else value)
-            for name, value in record.headers
+            b"%b:%b" % (name.encode(), shown(data)) for name, data in record.headers
         ),
-        "key": lambda record: null_marker if record.key is None else record.key,
-        "value": lambda record: null_marker if record.value is None else record.value,
+        "key": lambda record: shown(record.key),
+        "value": lambda record: shown(record.value),
+        "size of the key": lambda record: b"%d" % size(record.key),
+        "size of the value": lambda record: b"%d" % size(record.value),
+        "packed size of the value": lambda record: struct.pack(">i", size(record.value)),
     }
-    return makers[name]
-
-
-def raw_value(record: ConsumerRecord) -> bytes:
-    value: bytes | None = record.value
-    return value or b""
 
 
 def json_formatter(*, always_base64: bool = False, json_values: bool = False) -> Formatter:

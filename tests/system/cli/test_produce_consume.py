@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -155,6 +156,144 @@ def test_a_time_is_a_place_to_begin(piped: Piped, topic: str):
     assert piped.consume(topic, "--timestamp", "2500") == b"3\n4\n"
 
 
+def test_ends_at_an_offset_or_a_time(piped: Piped, topic: str, cluster: Cluster):
+    given = b"".join(
+        json.dumps(
+            {"value": f"{part}{second}", "partition": part, "timestamp": second * 1000}
+        ).encode()
+        + b"\n"
+        for part in (0, 1)
+        for second in range(4 + part)
+    )
+    piped.produce(topic, "--format", "json", given=given)
+
+    def read(*arguments: object) -> list[str]:
+        output, errors = piped.run("consume", topic, "--from-beginning", *arguments)
+        assert errors == []
+        return sorted(output.decode().split())
+
+    assert read("--end-offset", 2) == ["00", "01", "10", "11"]
+    assert read("--end-offset", -3) == ["00", "10", "11"]
+    assert read("--end-offset", -3, "--until-end", "--end-timestamp", 1000) == ["00", "10"]
+    assert read("--end-timestamp", "1970-01-01T00:00:02Z") == ["00", "01", "10", "11"]
+    # Partition 0 has nothing so late; its end is that of the log, as the time is over.
+    assert read("--end-timestamp", 4000, "--partition", 0) == ["00", "01", "02", "03"]
+    # The time is to come: a record of then ends it. Brokers take timestamps of the next hour.
+    later = round(time.time() * 1_000) + 1_800_000
+    process = piped.start(
+        *("consume", topic, "--partition", 0, "--offset", 3, "--end-timestamp", later)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"03\n"
+    last = [
+        {"value": value, "partition": 0, "timestamp": stamp}
+        for value, stamp in (("before", 4000), ("then", later), ("behind", 5000))
+    ]
+    piped.produce(topic, "--format", "json", given=b"\n".join(json.dumps(e).encode() for e in last))
+    assert process.communicate(timeout=END_DEADLINE_S) == (b"before\n", b"")
+    assert process.returncode == 0
+
+
+def test_several_topics_and_patterns(piped: Piped, topic: str, cluster: Cluster):
+    names = [f"{topic}.{letter}" for letter in "abc"]
+    with Admin(cluster.bootstrap_server) as admin:
+        admin.create_topics([NewTopic(name, partition_count=1) for name in names])
+    for name in names:
+        piped.produce(name, given=f"1 {name}\n2 {name}\n".encode())
+    shown = ("--from-beginning", "--format", r"%t=%s\n")
+
+    def read(*arguments: object) -> list[str]:
+        return sorted(piped.consume(*arguments, *shown).decode().splitlines())
+
+    def lines_for(*letters: str) -> list[str]:
+        return [f"{topic}.{each}={n} {topic}.{each}" for each in letters for n in (1, 2)]
+
+    assert read(names[0], names[2]) == lines_for("a", "c")
+    assert read(rf"^{topic}\.[ab]") == lines_for("a", "b")
+    assert read("-r", rf"{topic}\.[bc]$") == lines_for("b", "c")
+    assert read("-r", rf"{topic}\.[bc]$", "--group", topic) == lines_for("b", "c")
+    assert read(names[0], names[2], "--group", topic) == lines_for("a")  # c is read
+    assert read(names[0], names[1], "--end-offset", 1) == lines_for("a")[:1] + lines_for("b")[:1]
+
+
+def test_format_strings_write_bytes(piped: Piped, topic: str, tmp_path: Path):
+    path = tmp_path / "value"
+    path.write_bytes(b"\xff\0\n")
+    piped.produce(topic, path, "--format", "raw", "--partition", 1, "--header", "h=x", given=b"")
+    assert (
+        piped.consume(topic, "--from-beginning", "-f", r"%t %p %o %K %S %h|%k|%v\xFE\0")
+        == f"{topic} 1 0 -1 3 h:x||".encode() + b"\xff\0\n\xfe\0"
+    )
+
+
+def test_a_bad_line_says_what_is_written_and_where_to_go_on(
+    piped: Piped, topic: str, tmp_path: Path
+):
+    path = tmp_path / "input"
+    path.write_bytes(b"k:1\nk:2\nbad\nk:4\n")
+    arguments = ("produce", topic, "--key-separator", ":")
+    _, errors = piped.run(*arguments, path, status=1)
+    assert errors == [
+        f"moldau: {path}, line 3: no key separator ':' in it "
+        "(2 records are written; go on at line 3 of the input: --skip-lines 2)"
+    ]
+    path.write_bytes(b"k:1\nk:2\nk:3\nk:4\n")
+    assert piped.run(*arguments, path, "--skip-lines", 2) == (b"", [])
+    assert piped.consume(topic, "--from-beginning") == b"1\n2\n3\n4\n"
+    # Lines are those of all inputs together; what is skipped may be anything.
+    other = tmp_path / "other"
+    other.write_bytes(b"bad\nk:5\nbad\n")
+    _, errors = piped.run(*arguments, path, other, "--skip-lines", 5, status=1)
+    assert f"{other}, line 3" in errors[0]
+    assert "1 records are written; go on at line 7 of the input: --skip-lines 6)" in errors[0]
+    _, errors = piped.run(*arguments, path, "--skip-lines", 9, status=1)
+    assert "--skip-lines 9: there are only 4" in errors[0]
+    _, errors = piped.run(*arguments, given=b"bad\n", status=1)
+    assert "line 1: no key separator" in errors[0]
+    assert errors[0].endswith("(nothing is written)")
+
+
+def test_a_record_that_is_refused_says_what_else_is_written(piped: Piped, topic: str):
+    given = b'{"value": "1", "partition": 0}\n\n{"value": "2", "partition": 9}\n'
+    given += b'{"value": "3", "partition": 0}\n'
+    brief = ("--format", "json", "--property", "max.block.ms=500")
+    _, errors = piped.run("produce", topic, *brief, given=given, status=1)
+    assert "2 of 3 records are written; go on at line 3 of the input: --skip-lines 2" in errors[0]
+    assert errors[0].endswith("which writes 1 of them again)")
+    assert piped.consume(topic, "--from-beginning") == b"1\n3\n"
+
+
+def test_an_interrupted_producer_says_what_is_written(piped: Piped, topic: str):
+    process = piped.start("produce", topic, "--partition", 0)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n2\n")
+    process.stdin.flush()
+    two = ("--from-beginning", "--max-messages", 2, "--timeout-ms", END_DEADLINE_S * 1_000)
+    assert piped.run("consume", topic, *two) == (b"1\n2\n", [])
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=END_DEADLINE_S)
+    assert process.returncode == 130
+    assert errors.decode() == (
+        "moldau: interrupted (2 records are written; go on at line 3 of the input: "
+        "--skip-lines 2)\n"
+    )
+
+
+def test_a_topic_that_is_not_there(piped: Piped, topic: str):
+    typo = topic[:-1]
+    _, errors = piped.run("produce", typo, given=b"1\n", status=1)
+    assert errors == [
+        f"moldau: there is no topic {typo!r}; did you mean {topic}?; --create creates it"
+    ]
+    _, errors = piped.run("consume", typo, topic, status=1)
+    assert errors == [f"moldau: there is no topic {typo!r}; did you mean {topic}?"]
+    _, errors = piped.run("consume", "^no-such-", "--group", "g", status=1)
+    assert errors == ["moldau: no topic's name matches ^no-such-"]
+    piped.produce(typo, "--create", given=b"1\n")
+    piped.produce(typo, "--create", given=b"2\n")
+    assert sorted(piped.consume(typo, "--from-beginning").split()) == [b"1", b"2"]
+
+
 def test_a_transaction_is_everything_or_nothing(piped: Piped, topic: str):
     committed = ("--from-beginning", "--isolation", "read_committed")
     every_three = ("--transactional-id", topic, "--transaction-records", 3, "--format", "json")
@@ -164,8 +303,11 @@ def test_a_transaction_is_everything_or_nothing(piped: Piped, topic: str):
     assert len(errors) == 1
     assert "line 5: not JSON" in errors[0]
     assert "3 records are committed, the transaction was aborted" in errors[0]
+    assert errors[0].endswith("go on at line 4 of the input: --skip-lines 3)")
     assert piped.consume(topic, *committed) == b"0\n1\n2\n"
     whole = ("--transactional-id", topic, "--partition", 0)
+    _, errors = piped.run("produce", topic, *whole, "--format", "json", given=good + b"{", status=1)
+    assert errors[0].endswith("(nothing is written, the transaction was aborted)")
     output, _ = piped.run("produce", topic, *whole, "--json", given=b"8\n9\n")
     assert json.loads(output)["records"] == 2
     assert piped.consume(topic, *committed) == b"0\n1\n2\n8\n9\n"
@@ -229,6 +371,12 @@ def test_settings_come_from_files_and_options(piped: Piped, topic: str, tmp_path
         (("consume", "t", "--timestamp", "soon"), "ISO 8601"),
         (("consume", "t", "--fields", "kee"), "'kee' is none of"),
         (("consume", "t", "--base64"), "for --format json"),
+        (("consume", "t", "--format", "jsn"), "text, json, raw or a format string"),
+        (("consume", "t", "--format", "%q"), "%q is no placeholder: %t topic"),
+        (("consume", "t", "--format", "%v", "--delimiter", ";"), "for --format text"),
+        (("consume", "^(", "t"), "no regular expression"),
+        (("consume", "t", "--end-offset", "x"), "--end-offset 'x': a number, or -N"),
+        (("consume", "t", "--end-timestamp", "soon"), "--end-timestamp 'soon': 10m"),
     ],
 )
 def test_wrong_usage_is_one_line(cli: Cli, arguments: tuple[object, ...], complaint: str):
@@ -237,9 +385,8 @@ def test_wrong_usage_is_one_line(cli: Cli, arguments: tuple[object, ...], compla
 
 def test_what_is_not_there_is_one_line(cli: Cli, piped: Piped):
     brief = ("--property", "default.api.timeout.ms=500")
-    no_topic = ("--property", "allow.auto.create.topics=false")
-    assert "missing" in cli.refused("consume", "missing", "--partition", 0, *brief, *no_topic)
-    assert "no-such-file" in cli.refused("produce", "t", "no-such-file")
+    assert "missing" in cli.refused("consume", "missing", "--partition", 0, *brief)
+    assert "no-such-file" in cli.refused("produce", "t", "no-such-file", "--create")
     elsewhere = {"MOLDAU_BOOTSTRAP_SERVER": "127.0.0.1:1"}
     short = ("--property", "max.block.ms=300", "--property", "delivery.timeout.ms=30300")
     assert "127.0.0.1:1" in cli.refused("produce", "t", __file__, *short, environ=elsewhere)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.cli.consume import pattern_of, start_of
 from moldau.cli.record_formats import (
+    PLACEHOLDERS,
     Formatter,
     InputProblem,
     InputRecord,
@@ -18,7 +21,7 @@ from moldau.cli.record_formats import (
     TextFormat,
     json_formatter,
     lines,
-    raw_value,
+    template_formatter,
     text_formatter,
     unescaped,
     whole,
@@ -155,7 +158,11 @@ def test_json_that_is_no_record_says_why(line: bytes, complaint: str):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("\\t", b"\t"), (":", b":"), ("\\0", b"\0"), ("\\x1f", b"\x1f"), ("\\\\", b"\\"), (" ", b" ")],
+    [
+        *[("\\t", b"\t"), ("\\n", b"\n"), ("\\r", b"\r"), ("\\0", b"\0"), ("\\\\", b"\\")],
+        *[(":", b":"), (" ", b" "), ("\\x1f", b"\x1f"), ("\\xFF", b"\xff"), ("a\\x00b", b"a\0b")],
+        ("\\\\n", b"\\n"),
+    ],
 )
 def test_separators_may_be_escaped(text: str, expected: bytes):
     assert unescaped(text, "--delimiter") == expected
@@ -165,7 +172,7 @@ def test_separators_beyond_ascii():
     assert unescaped("→", "--delimiter") == "→".encode()
 
 
-@pytest.mark.parametrize("text", ["", "\\", "\\x1"])
+@pytest.mark.parametrize("text", ["", "\\", "\\x1", "\\xg1", "\\q", "a\\é"])
 def test_separators_that_are_none(text: str):
     with pytest.raises(InputProblem, match="--delimiter"):
         unescaped(text, "--delimiter")
@@ -184,9 +191,101 @@ def test_text_output_has_the_fields_asked_for():
     assert text("value")(consumed(None)) == b"NULL\n"
 
 
-def test_raw_output_is_the_bytes():
-    assert raw_value(consumed(b"a\n\0")) == b"a\n\0"
-    assert raw_value(consumed(None)) == b""
+def test_a_percent_sign_in_a_separator_is_itself():
+    assert text_formatter(["key", "value"], b"%s", b"%%", b"-")(consumed(b"v", b"k")) == b"k%sv%%"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("%t %p %o %T\\n", b"t 2 7 1234\n"),
+        ("%k=%v", b"\xfek=v\xff\0"),
+        ("%s%%%s", b"v\xff\0%v\xff\0"),
+        ("%K,%S,%h", b"2,3,a:1,b:"),
+        ("%R%v", b"\0\0\0\3v\xff\0"),
+        ("\\x25t\\xFF\\0%o", b"%t\xff\0007"),
+        ("→%o", "→7".encode()),
+        ("100%%", b"100%"),
+    ],
+)
+def test_format_strings(template: str, expected: bytes):
+    record = consumed(b"v\xff\0", b"\xfek", (("a", b"1"), ("b", None)))
+    assert template_formatter(template, b"")(record) == expected
+
+
+def test_format_strings_show_nulls_as_asked_and_their_size_as_in_kcat():
+    record = consumed(None)
+    assert template_formatter("%k|%v|%K|%S", b"")(record) == b"||-1|-1"
+    assert template_formatter("%k|%v", b"NULL")(record) == b"NULL|NULL"
+    assert template_formatter("%R", b"")(record) == b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("template", ["%x", "%v %", "%\\n", "%é", "%v\\q", "%v\\"])
+def test_format_strings_that_are_none_say_what_there_is(template: str):
+    with pytest.raises(InputProblem, match=r"--format") as refused:
+        template_formatter(template, b"")
+    text = str(refused.value)
+    assert all(f"%{sign} " in text for sign in PLACEHOLDERS) or r"\n \t \r \0 \xHH" in text
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "ago_ms"),
+    [
+        ("250ms", 250),
+        ("10m", HOUR_MS // 6),
+        ("-10m", HOUR_MS // 6),
+        ("1h30m", HOUR_MS * 3 // 2),
+        ("2d", 48 * HOUR_MS),
+        ("1w", 7 * 24 * HOUR_MS),
+    ],
+)
+def test_a_span_of_time_means_so_long_ago(text: str, ago_ms: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("time.time", lambda: 2_000_000_000.5)
+    start = start_of(None, False, None, text)
+    assert start.timestamp_ms == 2_000_000_000_500 - ago_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [("1500", 1_500), ("1970-01-01T00:00:02Z", 2_000), ("1970-01-01T01:00:00+01:00", 0)],
+)
+def test_a_time_is_a_date_or_milliseconds(text: str, expected_ms: int):
+    assert start_of(None, False, None, text).timestamp_ms == expected_ms
+
+
+@pytest.mark.parametrize("text", ["10 m", "m", "1y", "1h30", "yesterday", "٣m", ""])
+def test_what_is_no_time_says_what_is(text: str):
+    with pytest.raises(InputProblem, match=r"--timestamp.*10m.*ISO 8601.*milliseconds"):
+        start_of(None, False, None, text)
+
+
+@pytest.mark.parametrize(
+    ("names", "regex", "matching"),
+    [
+        (["^or"], False, {"orders", "or.1"}),
+        (["^or", "x"], False, {"orders", "or.1", "x"}),
+        (["^or$", "or.1"], False, {"or.1"}),
+        (["or.1"], True, {"or.1", "orx1", "for-1"}),
+        (["ders$", "^x$"], True, {"orders", "x"}),
+        (["(?i:ORD)"], False, {"orders"}),
+    ],
+)
+def test_patterns_are_found_anywhere_in_a_name(names: list[str], regex: bool, matching: set[str]):
+    pattern = pattern_of(names, regex)
+    assert pattern is not None
+    known = ["orders", "or.1", "orx1", "for-1", "x", "xy"]
+    if names[0] == "^or":
+        known.remove("orx1")
+    assert {name for name in known if re.fullmatch(pattern, name)} == matching
+
+
+def test_names_of_topics_are_no_patterns():
+    assert pattern_of(["orders", "or.1"], False) is None
+    with pytest.raises(InputProblem, match="no regular expression"):
+        pattern_of(["^(x"], False)
 
 
 def test_json_output_names_everything():
