@@ -30,6 +30,15 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _INT32: Final = struct.Struct(">i")
 
+_LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
+"""Magic number; version 1, independent blocks, no checksums; blocks of 64 KB; its own checksum."""
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+_LZ4_STORED: Final = 1 << 31
+_LZ4_FLAGS, _LZ4_INDEPENDENT = 0b11110101, 0b01100000
+"""Version, independence, checksums of blocks and content, dictionary; the content's size is not."""
+_LZ4_MAX_RATIO: Final = 255
+"""A byte of an lz4 block adds 255 bytes at most to a run."""
+
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _SKIPPABLE_MAGIC: Final = 0x184D2A50
 _SKIPPABLE_MASK: Final = 0xFFFFFFF0
@@ -96,7 +105,7 @@ def decompress(
         return _decompress_snappy(view, max_bytes)
     if codec is Codec.LZ4:
         return _decompress_lz4(view, max_bytes)
-    return _decompress_zstd(view, max_bytes)
+    return _decompress_within(view, codec, _zstd_size_bound(view, max_bytes), max_bytes)
 
 
 def _too_large(max_bytes: int) -> InvalidBatch:
@@ -199,67 +208,86 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> Buffer:
 
 def _compress_lz4(data: Buffer, level: int | None) -> Buffer:
     """An lz4 frame as Kafka's reader wants it: independent blocks, 64 KB, no content size."""
-    from lz4 import frame
+    from cramjam import lz4
 
-    # As Kafka reads its levels: the default means the fast compressor, every other one high
-    # compression. The library's scale ends at 12, so it would clamp 13-17 anyway.
     assert level is not None
-    compressed: bytes = frame.compress(
-        data,
-        compression_level=0 if level == DEFAULT_LEVELS[Codec.LZ4] else min(level, 12),
-        block_size=frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,
-        content_checksum=False,
-        store_size=False,
-    )
-    return compressed
+    if level != DEFAULT_LEVELS[Codec.LZ4]:
+        # As Kafka reads its levels: the default means the fast compressor, every other one high
+        # compression. The library's scale ends at 12, so it would clamp 13-17 anyway.
+        frame = lz4.Compressor(level=min(level, 12), content_checksum=False, block_linked=False)
+        frame.compress(bytes(data))
+        return memoryview(frame.finish())
+    out, view = bytearray(_LZ4_HEADER), memoryview(data)
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        block = view[start : start + _LZ4_BLOCK_BYTES]
+        packed = memoryview(lz4.compress_block(block, store_size=False))
+        is_smaller = len(packed) < len(block)
+        size = len(packed) if is_smaller else len(block) | _LZ4_STORED
+        out += size.to_bytes(4, "little") + (packed if is_smaller else block)
+    return out + bytes(4)
 
 
 def _decompress_lz4(view: memoryview, max_bytes: int) -> Buffer:
-    from lz4.frame import LZ4FrameDecompressor
+    """Block by block, which is faster; the frame's reader knows the rest, and what is wrong."""
+    from cramjam import DecompressionError, lz4
 
-    parts: list[bytes] = []
-    size = 0
-    rest: Buffer = view
-    decompressor = LZ4FrameDecompressor()
-    while not decompressor.eof:
-        room = min(max_bytes - size + 1, max(_GZIP_MIN_CHUNK_BYTES, 8 * len(view)))
-        try:
-            part = decompressor.decompress(rest, max_length=room)
-        except (RuntimeError, EOFError, ValueError) as error:
-            raise _corrupt(Codec.LZ4, error) from None
-        size += len(part)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        parts.append(part)
-        if not part and not decompressor.eof and decompressor.needs_input:
-            raise _corrupt(Codec.LZ4, "frame ends early")
-        rest = b""
-    if decompressor.unused_data:
-        raise _corrupt(Codec.LZ4, "bytes after the frame")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _decompress_zstd(view: memoryview, max_bytes: int) -> Buffer:
-    from cramjam import DecompressionError, zstd
-
-    bound = _zstd_size_bound(view, max_bytes)
-    # The decoder writes into exactly this much room and fails when it needs more. The bound comes
-    # from the frame's blocks, so with room for all of it running out can only mean corruption.
-    out = bytearray(min(bound, max_bytes))
+    blocks, bound = _lz4_blocks(view)
+    out, size = bytearray(min(bound, max_bytes)), 0
+    if view[4] & _LZ4_FLAGS != _LZ4_INDEPENDENT:
+        return _decompress_within(view, Codec.LZ4, bound, max_bytes)
     try:
-        size = zstd.decompress_into(view, out)
-    except DecompressionError as error:
-        if bound > max_bytes and "write whole buffer" in str(error):
-            raise _too_large(max_bytes) from None
-        raise _corrupt(Codec.ZSTD, error) from None
+        with memoryview(out) as target:
+            for block, is_stored in blocks:
+                if is_stored:
+                    target[size : size + len(block)] = block
+                    size += len(block)
+                else:
+                    size += lz4.decompress_block_into(block, target[size:])
+    except (DecompressionError, ValueError):
+        return _decompress_within(view, Codec.LZ4, bound, max_bytes)
     del out[size:]
     return out
 
 
-def _little_endian(view: memoryview, position: int, size: int) -> int:
+def _lz4_blocks(view: memoryview) -> tuple[list[tuple[memoryview, bool]], int]:
+    """The blocks of the one frame in `view`, each with whether it is stored as it is, and an upper
+    bound of their decompressed size. Raises InvalidBatch (BAD_COMPRESSION): it is not one frame.
+    """
+    if len(view) < len(_LZ4_HEADER) or view[:4] != _LZ4_HEADER[:4]:
+        raise _corrupt(Codec.LZ4, "not a frame")
+    flags, largest = view[4], 1 << (8 + 2 * (view[5] >> 4 & 7))
+    position = len(_LZ4_HEADER) + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    blocks, bound = [], 0
+    while number := _little_endian(view, position, 4, Codec.LZ4):
+        size, is_stored = number & ~_LZ4_STORED, bool(number & _LZ4_STORED)
+        blocks.append((view[position + 4 : position + 4 + size], is_stored))
+        bound += size if is_stored else min(largest, _LZ4_MAX_RATIO * size)
+        position += 4 + size + (4 if flags & 0x10 else 0)
+    if position + 4 + (4 if flags & 0x04 else 0) != len(view):
+        raise _corrupt(Codec.LZ4, "frame ends early, or bytes follow it")
+    return blocks, bound
+
+
+def _decompress_within(view: memoryview, codec: Codec, bound: int, max_bytes: int) -> Buffer:
+    """Frames of lz4 or zstd whose blocks cannot grow to more than `bound` bytes."""
+    from cramjam import DecompressionError, lz4, zstd
+
+    # The decoder writes into exactly this much room and fails when it needs more. The bound comes
+    # from the frame's blocks, so with room for all of it running out can only mean corruption.
+    out = bytearray(min(bound, max_bytes))
+    try:
+        size = (lz4 if codec is Codec.LZ4 else zstd).decompress_into(view, out)
+    except DecompressionError as error:
+        if bound > max_bytes and "write whole buffer" in str(error):
+            raise _too_large(max_bytes) from None
+        raise _corrupt(codec, error) from None
+    del out[size:]
+    return out
+
+
+def _little_endian(view: memoryview, position: int, size: int, codec: Codec = Codec.ZSTD) -> int:
     if position + size > len(view):
-        raise _corrupt(Codec.ZSTD, "ends early")
+        raise _corrupt(codec, "ends early")
     return int.from_bytes(view[position : position + size], "little")
 
 
