@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import subprocess
 import sys
@@ -101,6 +102,30 @@ def test_lz4_with_checksums_content_size_and_linked_blocks_is_read() -> None:
             TEXT, block_linked=linked, content_checksum=True, block_checksum=True, store_size=True
         )
         assert bytes(decompress(packed, Codec.LZ4)) == TEXT
+
+
+def test_lz4_frames_are_those_of_the_reference_library() -> None:
+    from lz4 import frame
+
+    noise = random.Random(5).randbytes(70_000)
+    for data in (b"", b"a", TEXT, noise, TEXT[:65_536], noise[:65_536] + TEXT):
+        expected = frame.compress(
+            data, block_size=frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+        )
+        packed = bytes(compress(data, Codec.LZ4))
+        assert packed == expected
+        assert bytes(decompress(packed, Codec.LZ4, len(data))) == data
+
+
+def test_lz4_checksums_are_checked() -> None:
+    from lz4 import frame
+
+    for flags in ({"content_checksum": True}, {"block_checksum": True}):
+        packed = bytearray(frame.compress(TEXT, block_linked=False, **flags))
+        packed[-5 if "block_checksum" in flags else -1] ^= 1
+        with pytest.raises(InvalidBatch) as caught:
+            decompress(packed, Codec.LZ4)
+        assert caught.value.reason is InvalidBatchReason.BAD_COMPRESSION
 
 
 def test_several_gzip_members_and_zstd_frames_are_one_stream() -> None:

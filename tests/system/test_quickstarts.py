@@ -17,7 +17,7 @@ from tests.tidy.sources import ROOT
 QUICKSTARTS = ROOT / "docs" / "quickstart"
 ADDRESS = "localhost:9092"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 #: What runs a cluster or installs: the test has both already.
 LEFT_OUT = ("pip install", "moldau dev")
 
@@ -63,6 +63,7 @@ def run(node: Cluster, home: Path, command: list[str]) -> str:
 
 
 @pytest.mark.system
+@pytest.mark.timeout(300)
 def test_a_cluster_on_your_machine(node: Cluster, tmp_path: Path):
     said = ""
     for language, text in blocks("local.md"):
@@ -78,10 +79,11 @@ def test_a_cluster_on_your_machine(node: Cluster, tmp_path: Path):
 
 
 @pytest.mark.system
+@pytest.mark.timeout(300)
 def test_kafka_in_your_tests(node: Cluster, tmp_path: Path):
     first, second = (text for language, text in blocks("tests.md") if language == "python")
     (tmp_path / "test_it.py").write_text(first)
     arguments = ["-q", "-p", "no:cacheprovider"]
     said = run(node, tmp_path, [sys.executable, "-m", "pytest", *arguments, "test_it.py"])
     assert "1 passed" in said
-    assert run(node, tmp_path, [sys.executable, "-c", second]).startswith("localhost:")
+    assert run(node, tmp_path, [sys.executable, "-c", second]).count(",") == 2
