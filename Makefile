@@ -11,7 +11,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test test-all slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,8 +76,17 @@ spark: setup ## Everything with Spark, the slow ones too: drivers and executors 
 spark-matrix: setup ## tests/spark with older PySparks too: VERSIONS="4.1 4.2"
 	$(BIN)/python .ci/spark_matrix.py $(VERSIONS)
 
-docs: setup ## Write the generated parts of docs/compatibility.md anew
+docs: setup ## Write the generated parts of the documents anew: docs/compatibility.md, docs/reference/commands.md
 	$(BIN)/python docs/generate.py
+
+site: setup ## Build the documents as a site into build/site; a warning or a dead link fails
+	$(BIN)/python tools/with_extra.py docs -m mkdocs build --strict
+
+dist: setup ## Build and check dist/: a source distribution, and a wheel for this Python (manylinux where auditwheel runs)
+	$(BIN)/python tools/with_extra.py release tools/distributions.py
+
+try-dist: setup ## Install dist/ into clean environments, with and without a compiler, and use each: PYTHONS="python3.12 python3.13"
+	$(BIN)/python tools/try_distributions.py $(PYTHONS)
 
 bench: setup ## Side by side with peers and limits (BENCH=name for one of them)
 	$(BIN)/python -m benchmarks.run $(BENCH) $(BENCH_ARGS)

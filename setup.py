@@ -1,11 +1,13 @@
 """Builds the optional native record codec; everything else is in pyproject.toml.
 
 Without Cython or a working compiler the installation goes on without it: Moldau then runs its
-plain Python record codec and says so in `moldau --version`.
+plain Python record codec and says so in `moldau --version`. With MOLDAU_PURE_PYTHON=1 in the
+environment it is not tried, and a wheel is for every platform.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from setuptools import Extension, setup
@@ -58,6 +60,8 @@ class OptionalBuildExt(build_ext):
 
 
 def _extensions() -> list[Extension]:
+    if os.environ.get("MOLDAU_PURE_PYTHON") == "1":
+        return []
     try:
         from Cython.Build import cythonize
         from Cython.Compiler.Errors import CompileError
@@ -67,8 +71,10 @@ def _extensions() -> list[Extension]:
     extension = Extension(_NATIVE, [_SOURCE], depends=_PARTS, optional=True)
     if sys.platform != "win32":
         extension.extra_compile_args = ["-O3"]
+    if sys.platform == "linux":
+        extension.extra_link_args = ["-s"]  # no debugging symbols: half the size
     try:
-        return list(cythonize([extension], quiet=True))
+        return list(cythonize([extension], quiet=True, build_dir="build/cython"))
     except (CompileError, OSError) as error:
         _warn(error)
         return []

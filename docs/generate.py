@@ -1,6 +1,7 @@
-"""Brings the generated parts of docs/compatibility.md up to date (`make docs`).
+"""Brings the generated parts of the documents up to date (`make docs`).
 
-Owns: the text between the markers: the APIs (Apache Kafka's from the golden list, the served ones
+Owns: docs/reference/commands.md (from the command line), and in docs/compatibility.md the text
+between the markers: the APIs (Apache Kafka's from the golden list, the served ones
 from the tables of both kinds of listeners and the handlers' docstrings), the differences of admin
 answers (from the differential test's list), the configuration keys (from `moldau.config`) and the
 clients'.
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import admin_differences  # noqa: E402 - beside this file, wherever it is run from
 import client_keys  # noqa: E402
+import command_reference  # noqa: E402
 import node_keys  # noqa: E402
 
 COMPATIBILITY = ROOT / "docs" / "compatibility.md"
@@ -94,7 +96,8 @@ def current_text(text: str) -> str:
 
 
 def main() -> int:
-    """Rewrites the file in place."""
+    """Rewrites the files in place."""
+    command_reference.PAGE.write_text(command_reference.render(), encoding="utf-8")
     text = COMPATIBILITY.read_text(encoding="utf-8")
     COMPATIBILITY.write_text(current_text(text), encoding="utf-8")
     return 0

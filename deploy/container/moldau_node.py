@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""What a container does around a node: `moldau-node format|run|health|wait-in-sync CONFIG`.
+"""What a container does around a node: `moldau-node format|run|health|zone|wait-in-sync CONFIG`.
 
     format         formats the storage that is not formatted yet
     run            the same, then becomes the node
     health         asks the node's own HTTP listener: /readyz, or another path given behind CONFIG
+    zone           asks Kubernetes for the zone of the machine, and writes it to MOLDAU_RACK_FILE
     wait-in-sync   before a broker stops: waits until no replica on a live broker lags behind, for
                    at most the number of seconds given behind CONFIG (240)
 
 Owns the decision how storage is formatted. Configuration is CONFIG with `KAFKA_…` variables over
 it, as for the node itself. MOLDAU_CLUSTER_ID is the cluster's id; MOLDAU_INITIAL_CONTROLLERS
 (ID@HOST:PORT:DIRECTORYID,…), for controllers, its first voters, empty once the cluster runs.
+`run` sets broker.rack by MOLDAU_RACK_FILE or MOLDAU_RACK, where there is one, and refuses to go on
+when that is empty: replicas would be spread over zones that are none.
 
 Invariant: a controller whose disk is new does not take the place of the voter it was, if the others
 say that there was one: it joins as an observer, with another directory id, whatever
@@ -21,9 +24,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -44,6 +49,10 @@ FOUNDING_RECORDS: Final = 100
 HEALTH_TIMEOUT_S: Final = 5.0
 IN_SYNC_LIMIT_S: Final = 240.0
 IN_SYNC_PAUSE_S: Final = 2.0
+
+SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+ZONE_VARIABLES: Final = ("NODE_NAME", "MOLDAU_ZONE_LABEL", "MOLDAU_RACK_FILE")
+API_TIMEOUT_S: Final = 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -118,12 +127,68 @@ def is_formatted(directory: str) -> bool:
 
 def run(path: str, config: NodeConfig) -> int:
     """Format, then become the node: same process, same signals."""
+    take_rack()
     status = format_storage(path, config)
     if status == 0:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(NODE[0], [*NODE, path])
     return status
+
+
+def take_rack() -> None:
+    """Make the rack that the chart has found the value of broker.rack."""
+    path, rack = os.environ.get("MOLDAU_RACK_FILE"), os.environ.get("MOLDAU_RACK")
+    if path is not None:
+        try:
+            with open(path, encoding="utf-8") as file:
+                rack = file.read().strip()
+        except OSError as error:
+            refuse(f"MOLDAU_RACK_FILE: {error}", status=1)
+    if rack == "":
+        refuse("broker.rack is to be the zone, and this pod has none", status=1)
+    if rack is not None:
+        os.environ["KAFKA_BROKER_RACK"] = rack
+
+
+def zone(_path: str, _config: NodeConfig) -> int:
+    """Write what the label MOLDAU_ZONE_LABEL of the machine NODE_NAME says."""
+    name, label, target = (os.environ.get(each, "") for each in ZONE_VARIABLES)
+    if not (name and label and target):
+        refuse(f"{', '.join(ZONE_VARIABLES)} must be set", status=2)
+    try:
+        rack = labels_of_machine(name).get(label, "")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        say(f"the labels of machine {name}: {error}")
+        return 1
+    if not rack:
+        say(f"machine {name} has no label {label}: without zones leave brokers.rack.from empty")
+        return 1
+    with open(target, "w", encoding="utf-8") as file:
+        file.write(rack + "\n")
+    return 0
+
+
+def labels_of_machine(name: str) -> Mapping[str, str]:
+    """As the API server knows them. Raises: OSError, ValueError, HTTPException."""
+    account = os.environ.get("MOLDAU_SERVICE_ACCOUNT", SERVICE_ACCOUNT)
+    with open(os.path.join(account, "token"), encoding="utf-8") as file:
+        token = file.read().strip()
+    trusted = ssl.create_default_context(cafile=os.path.join(account, "ca.crt"))
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+    port = int(os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
+    connection = http.client.HTTPSConnection(host, port, timeout=API_TIMEOUT_S, context=trusted)
+    try:
+        page = f"/api/v1/nodes/{urllib.parse.quote(name, safe='')}"
+        connection.request("GET", page, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        raise ValueError(f"{page} answered {answer.status}: {' '.join(text.split())[:200]}")
+    labels: Mapping[str, str] = json.loads(text)["metadata"].get("labels", {})
+    return labels
 
 
 def health(_path: str, config: NodeConfig, page: str = "/readyz") -> int:
@@ -216,6 +281,7 @@ VERBS: Final[Mapping[str, Any]] = {
     "format": format_storage,
     "run": run,
     "health": health,
+    "zone": zone,
     "wait-in-sync": wait_in_sync,
 }
 

@@ -16,10 +16,11 @@ import resource
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.node import Node, NodeStartError
+from moldau.runtime.event_loop import new_event_loop
 from moldau.runtime.stop_signals import StopSignals
 from moldau.runtime.telemetry.logs import configure_logging
 from moldau.storage.meta_properties import META_PROPERTIES
@@ -99,14 +100,6 @@ async def _serve_until(stop: asyncio.Event, config: NodeConfig, options: argpars
 
 
 def _run(serving: Coroutine[object, None, int]) -> int:
-    """Run on uvloop where it is installed, else on asyncio's own loop."""
-    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    try:
-        import uvloop
-    except ImportError:
-        logger.warning("uvloop is not installed: asyncio's own loop is slower")
-    else:
-        new_event_loop = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serving)
 

@@ -108,6 +108,7 @@ class Node:
         serving = asyncio.Event()
         http = asyncio.create_task(self._listen_http(serving))
         try:
+            http_address(self._config)  # refuses before anything is opened
             directories = self._open_directories(format_if_needed)
             channel = await self._start_quorum(directories)
             if self._config.is_broker:

@@ -6,11 +6,12 @@ import logging
 import secrets
 import uuid
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, Final
 
 from moldau.broker.coordinator.transaction.verification import TransactionVerifier
 from moldau.broker.replica.replication import Replication
-from moldau.config import NodeConfig, dynamic_config_warnings, effective_broker_config
+from moldau.config import ConfigError, NodeConfig, dynamic_config_warnings, effective_broker_config
 from moldau.config.listeners import parse_connection_overrides
 from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
 from moldau.protocol.messages.p62_broker_registration import Listener
@@ -25,6 +26,7 @@ from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
 UNLIMITED_REQUEST_BYTES: Final = -1
+HTTP_PACKAGES: Final = ("aiohttp", "prometheus_client")
 CONNECTION_OVERRIDES: Final = "max.connections.per.ip.overrides"
 
 
@@ -64,10 +66,12 @@ def _buffer_bytes(config: NodeConfig, key: str) -> int:
 
 
 def http_address(config: NodeConfig) -> tuple[str, int] | None:
-    """Where the HTTP listener binds, None when it is off; the key's validator knows the form."""
+    """Where the HTTP listener binds, None when it is off. Raises: ConfigError."""
     text = config.get_string("moldau.http.listener")
     if not text:
         return None
+    if not all(map(find_spec, HTTP_PACKAGES)):
+        raise ConfigError("moldau.http.listener", text, "needs pip install 'moldau[server]'")
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -32,10 +32,10 @@ def compose_variables() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def compose() -> Any:
-    """compose.yaml with its variables, as docker compose reads it; KeyError for an unknown one."""
+def compose(name: str = "compose.yaml") -> Any:
+    """A compose file with its variables filled in. Raises: KeyError: there is no such variable."""
     variables = compose_variables()
-    text = (DEPLOY / "compose" / "compose.yaml").read_text()
+    text = (DEPLOY / "compose" / name).read_text()
     return yaml.safe_load(_VARIABLE.sub(lambda match: variables[match[1]], text))
 
 

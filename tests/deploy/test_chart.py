@@ -22,6 +22,7 @@ from tests.deploy.helm_chart import (
     CHART,
     CLUSTER_ID,
     HELM,
+    NAMESPACE,
     ChartRefused,
     Document,
     helm_documents,
@@ -70,6 +71,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "everything": EVERYTHING,
     "one broker": ONE_BROKER,
     "load balancers": LOAD_BALANCERS,
+    "zones of pods": {"brokers": {"rack": {"from": "pod"}}},
+    "zones of machines": {"brokers": {"rack": {"from": "node", "label": "example/zone"}}},
+}
+MONITORED = {
+    "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "monitoring"}}
 }
 
 
@@ -426,3 +432,88 @@ def test_values_that_cannot_be(values: dict[str, Any], words: str):
     if HELM is not None:
         with pytest.raises(ChartRefused):
             helm_documents(values)
+
+
+# -- zones -----------------------------------------------------------------------------------------
+
+
+def variables(container: Any) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
+def test_without_zones_nothing_asks_for_them(defaults: list[Document]):
+    for role in ("broker", "controller"):
+        pod = pod_of(defaults, role)
+        for container in pod["initContainers"] + pod["containers"]:
+            assert not {"MOLDAU_RACK", "MOLDAU_RACK_FILE"} & set(variables(container))
+    assert "ClusterRole" not in {each["kind"] for each in defaults}
+
+
+def test_the_zone_of_the_pod_is_its_label():
+    documents = rendered(VARIANTS["zones of pods"])
+    [node] = pod_of(documents, "broker")["containers"]
+    label = variables(node)["MOLDAU_RACK"]["fieldRef"]["fieldPath"]
+    assert label == "metadata.labels['topology.kubernetes.io/zone']"
+    assert node["command"] == ["moldau-node", "run", "/etc/moldau/server.properties"]
+    assert "ClusterRole" not in {each["kind"] for each in documents}
+    assert "MOLDAU_RACK" not in variables(pod_of(documents, "controller")["containers"][0])
+
+
+def test_the_zone_of_the_machine_is_asked_for_before_the_broker_runs():
+    documents = rendered(VARIANTS["zones of machines"])
+    pod = pod_of(documents, "broker")
+    first, [node] = pod["initContainers"][0], pod["containers"]
+    assert first["command"] == ["moldau-node", "zone", "/etc/moldau/server.properties"]
+    assert variables(first)["MOLDAU_ZONE_LABEL"] == "example/zone"
+    assert variables(first)["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    target = variables(first)["MOLDAU_RACK_FILE"]
+    assert variables(node)["MOLDAU_RACK_FILE"] == target
+    for container in (first, node):
+        shared = [each for each in container["volumeMounts"] if each["name"] == "rack"]
+        assert [target.startswith(each["mountPath"] + "/") for each in shared] == [True]
+    assert len(pod_of(documents, "controller")["initContainers"]) == 1
+
+
+def test_only_the_container_that_asks_may_ask():
+    documents = rendered(VARIANTS["zones of machines"])
+    pod = pod_of(documents, "broker")
+    assert pod["automountServiceAccountToken"] is False
+    having = [
+        each["name"]
+        for each in pod["initContainers"] + pod["containers"]
+        if "api" in {mount["name"] for mount in each["volumeMounts"]}
+    ]
+    assert having == ["zone"]
+    name = f"{NAMESPACE}-demo-moldau-zones"
+    [rule] = named(documents, "ClusterRole", name)["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["nodes"], ["get"])
+    binding = named(documents, "ClusterRoleBinding", name)
+    assert binding["roleRef"]["name"] == name
+    [subject] = binding["subjects"]
+    assert subject["name"] == pod["serviceAccountName"]
+
+
+# -- the Prometheus operator -----------------------------------------------------------------------
+
+
+def test_a_pod_monitor_finds_the_pods_and_gives_the_labels_that_alerts_need():
+    assert "PodMonitor" not in {each["kind"] for each in rendered({})}
+    documents = rendered(MONITORED)
+    monitor = named(documents, "PodMonitor", "demo-moldau")
+    assert monitor["metadata"]["labels"]["release"] == "monitoring"
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    for role in ("broker", "controller"):
+        template = sets(documents)[role]["spec"]["template"]
+        assert wanted <= template["metadata"]["labels"].items()
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("http", "/metrics", "30s")
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yml").read_text())
+    [job] = scraped["scrape_configs"]
+    labels = {
+        each["target_label"]: tuple(each["source_labels"])
+        for each in job["relabel_configs"]
+        if "target_label" in each
+    }
+    given = {each["targetLabel"]: each for each in endpoint["relabelings"]}
+    assert given.pop("job")["replacement"] == job["job_name"]
+    assert {name: tuple(each["sourceLabels"]) for name, each in given.items()} == labels

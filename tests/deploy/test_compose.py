@@ -144,13 +144,62 @@ def test_dependencies_and_profiles(services: dict[str, Any]):
     for name, service in services.items():
         for needed in service.get("depends_on", []):
             assert needed in services, name
-            assert not services[needed].get("profiles")
+            if of_needed := set(services[needed].get("profiles", [])):
+                assert set(service["profiles"]) <= of_needed, name
     assert {name for name, each in services.items() if not each.get("profiles")} == {
         *CONTROLLERS,
         *BROKERS,
-        "spark-master",
-        "spark-worker",
     }
+
+
+def test_an_image_with_java_is_built_for_spark_alone(services: dict[str, Any]):
+    for name, service in services.items():
+        if service.get("build", {}).get("target") == "spark":
+            assert {"spark", "pipeline"} & set(service["profiles"]), name
+    stages = re.split(r"^(?=FROM )", containerfile(), flags=re.MULTILINE)
+    assert ["spark" in each.partition("\n")[0] for each in stages if "jre" in each] == [True]
+
+
+# -- one node --------------------------------------------------------------------------------------
+
+
+def test_one_node_is_a_whole_cluster_of_one_service():
+    document = compose("one-node.yaml")
+    assert problems_of(document, "compose.json") == []
+    [service] = document["services"].values()
+    assert service["build"]["target"] == "node"
+    config = config_of(document["services"], "moldau")
+    assert config.warnings == ()
+    assert config.is_broker
+    assert config.is_controller
+    [voter] = parse_initial_controllers(
+        service["environment"]["MOLDAU_INITIAL_CONTROLLERS"], "CONTROLLER"
+    )
+    [controller] = config.advertised_controller_listeners
+    [endpoint] = voter.endpoints
+    assert (voter.voter_id, endpoint.port) == (config.node_id, controller.port)
+    assert [str(each) for each in config.controller_addresses] == [f"localhost:{controller.port}"]
+    replicas = [key for key in config.explicit if key.endswith(("replication.factor", "min.isr"))]
+    assert {config[key] for key in replicas} == {1}
+    assert len(replicas) == 4
+
+
+def test_the_one_node_is_reached_where_it_says():
+    services = compose("one-node.yaml")["services"]
+    config = config_of(services, "moldau")
+    [published] = services["moldau"]["ports"]
+    _, outside, inside = published.split(":")
+    advertised = {each.listener_name: each for each in config.advertised_listeners}
+    listening = {each.listener_name: each.port for each in config.listeners}
+    assert (advertised["PLAINTEXT"].host, advertised["PLAINTEXT"].port) == (
+        "localhost",
+        int(outside),
+    )
+    assert listening["PLAINTEXT"] == int(inside)
+    assert advertised["INTERNAL"].host in services
+    assert advertised["INTERNAL"].port == listening["INTERNAL"]
+    [volume] = compose("one-node.yaml")["volumes"]
+    assert f"{volume}:/var/lib/moldau" in services["moldau"]["volumes"]
 
 
 # -- Spark -----------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import trustme
 
 from tests.deploy.command_lines import CommandLine, check
 from tests.deploy.files import DEPLOY
@@ -188,7 +191,7 @@ def test_run_becomes_the_node(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "usage: moldau-node format|run|health|wait-in-sync CONFIG"),
+        ([], "usage: moldau-node format|run|health|zone|wait-in-sync CONFIG"),
         (["format"], "usage"),
         (["start", "CONFIG"], "usage"),
         (["format", "/nowhere/server.properties"], "/nowhere/server.properties"),
@@ -323,3 +326,119 @@ def test_a_limit_is_a_number(
         script.main(["wait-in-sync", written(tmp_path, BROKER), "soon"])
     assert ended.value.code == 2
     assert "'soon'" in capsys.readouterr().err
+
+
+# -- the zone --------------------------------------------------------------------------------------
+
+
+class ApiServer(BaseHTTPRequestHandler):
+    """Kubernetes' API server, as far as machines' labels go."""
+
+    machines: Mapping[str, Any] = {
+        "m1": {"metadata": {"labels": {"topology.kubernetes.io/zone": "eu-1a"}}},
+        "bare": {"metadata": {}},
+    }
+
+    def do_GET(self) -> None:
+        machine = self.machines.get(self.path.removeprefix("/api/v1/nodes/"))
+        allowed = self.headers["Authorization"] == "Bearer the-token"
+        status = 403 if not allowed else 404 if machine is None else 200
+        body = json.dumps(machine if status == 200 else {"message": "no"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A pod's variables and service account; gives the file for the rack."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    (tmp_path / "token").write_text("the-token\n")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ApiServer)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    target = tmp_path / "rack"
+    for name, value in {
+        "MOLDAU_SERVICE_ACCOUNT": str(tmp_path),
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(server.server_port),
+        "NODE_NAME": "m1",
+        "MOLDAU_ZONE_LABEL": "topology.kubernetes.io/zone",
+        "MOLDAU_RACK_FILE": str(target),
+        "KAFKA_BROKER_RACK": "",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("KAFKA_BROKER_RACK")
+    yield target
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_zone_of_the_machine_becomes_the_rack(
+    script: ModuleType,
+    moldau: Moldau,
+    in_a_pod: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    started: list[str | None] = []
+    monkeypatch.setattr(
+        script.os, "execv", lambda *_: started.append(os.environ.get("KAFKA_BROKER_RACK"))
+    )
+    path = written(tmp_path, BROKER)
+    assert script.main(["zone", path]) == 0
+    assert in_a_pod.read_text() == "eu-1a\n"
+    assert script.main(["run", path]) == 0
+    assert started == ["eu-1a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "words"),
+    [
+        ("bare", "the-token", "has no label topology.kubernetes.io/zone"),
+        ("gone", "the-token", "answered 404"),
+        ("m1", "another", "answered 403"),
+    ],
+)
+def test_a_machine_whose_zone_is_not_known_is_said(
+    script: ModuleType,
+    in_a_pod: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    token: str,
+    words: str,
+):
+    monkeypatch.setenv("NODE_NAME", name)
+    (tmp_path / "token").write_text(token)
+    assert script.main(["zone", written(tmp_path, BROKER)]) == 1
+    assert words in capsys.readouterr().err
+    assert not in_a_pod.exists()
+
+
+@pytest.mark.parametrize("variable", ["MOLDAU_RACK", "MOLDAU_RACK_FILE"])
+def test_no_broker_runs_with_a_rack_that_is_none(
+    script: ModuleType,
+    moldau: Moldau,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+):
+    """Kubernetes gives a label that is not there as an empty text."""
+    (tmp_path / "rack").touch()
+    monkeypatch.setenv(variable, "" if variable == "MOLDAU_RACK" else str(tmp_path / "rack"))
+    with pytest.raises(SystemExit) as ended:
+        script.main(["run", written(tmp_path, BROKER)])
+    assert ended.value.code == 1
+    assert "this pod has none" in capsys.readouterr().err

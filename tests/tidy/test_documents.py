@@ -28,6 +28,11 @@ def test_compatibility_tables_are_current():
     assert text == _generator().current_text(text), "run `make docs`"
 
 
+def test_the_command_reference_is_current():
+    reference = _generator().command_reference
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.render(), "run `make docs`"
+
+
 def test_every_key_is_in_the_compatibility_tables():
     text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     assert [name for name in [*BROKER_KEYS, *TOPIC_KEYS] if f"| `{name}` |" not in text] == []

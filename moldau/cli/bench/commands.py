@@ -19,6 +19,7 @@ from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, progress_bar
 from moldau.client import ClientConfig, KafkaError
 from moldau.client.cluster.cluster_client import ClusterClient
+from moldau.runtime.event_loop import new_event_loop
 
 if TYPE_CHECKING:
     from moldau.cli.bench.groups import CpuSeconds
@@ -359,10 +360,9 @@ def _cpu_of(pid: int) -> CpuSeconds:
 
 
 def _run(work: Coroutine[None, None, Result]) -> Result:
-    """Run a load on uvloop; a `KafkaError` becomes one line and status 1."""
-    import uvloop
-
+    """Run a load; a `KafkaError` becomes one line and status 1."""
     try:
-        return uvloop.run(work)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(work)
     except (KafkaError, OSError) as error:
         fail(str(error))

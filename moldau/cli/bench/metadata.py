@@ -57,6 +57,7 @@ from moldau.protocol.messages.p62_broker_registration import (
 )
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.raft import METADATA_DIRECTORY
+from moldau.runtime.event_loop import new_event_loop
 from moldau.testing import Cluster
 from moldau.testing.layout import PortHolder
 from moldau.testing.watchdog import Watchdog
@@ -234,14 +235,13 @@ class _Measurement:
         self.figures = MetadataFigures()
 
     def run(self) -> MetadataFigures:
-        import uvloop
-
         self._look_at_machine()
         copies = Path(tempfile.mkdtemp(prefix="moldau-bench-"))
         watchdog = Watchdog(copies)
         try:
             with progress_bar("starting", 1), Cluster(BROKER_COUNT, CONTROLLER_COUNT) as cluster:
-                uvloop.run(self._measure_cluster(cluster))
+                with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                    runner.run(self._measure_cluster(cluster))
                 self._look_at_machine()
                 config = _copy_log(cluster, copies)
             self._measure_loads(copies, config)

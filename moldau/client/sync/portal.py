@@ -35,6 +35,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from moldau.client.errors import ClientClosed, InvalidState, KafkaError
+from moldau.runtime.event_loop import new_event_loop
 from moldau.runtime.loop_thread import LoopThread
 
 Result = TypeVar("Result")
@@ -65,7 +66,7 @@ class ThreadPortal:
         self.forked: bool = False
         self._ended = False
         self._clients: dict[Closable, asyncio.Future[None] | None] = {}  # and their closing
-        self._thread = LoopThread("moldau-client-sync", _new_event_loop)
+        self._thread = LoopThread("moldau-client-sync", new_event_loop)
         self._thread.start()
         self._loop = self._thread.loop
         self._thread_ident = self._thread.ident
@@ -424,12 +425,3 @@ def _forget_after_fork() -> None:
 atexit.register(_stop_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed, else asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

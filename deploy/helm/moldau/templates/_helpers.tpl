@@ -180,6 +180,22 @@ volumes:
       name: {{ include "moldau.fullname" $root }}-{{ $role }}
   - name: temporary
     emptyDir: {sizeLimit: 64Mi}
+{{- if include "moldau.asksForZone" (list $root $role) }}
+  - name: rack
+    emptyDir: {sizeLimit: 1Mi}
+  - name: api
+    projected:
+      sources:
+        - serviceAccountToken: {path: token, expirationSeconds: 600}
+        - configMap:
+            name: kube-root-ca.crt
+            items: [{key: ca.crt, path: ca.crt}]
+{{- end }}
+{{- end -}}
+
+{{/* Whether an init container looks for the zone of the machine: a list of the root and the role. */}}
+{{- define "moldau.asksForZone" -}}
+{{- if and (eq (index . 1) "broker") (eq (index . 0).Values.brokers.rack.from "node") -}}yes{{- end -}}
 {{- end -}}
 
 {{/* What the containers of a pod share: a list of the root, the role and the number of its volumes. */}}
@@ -205,6 +221,20 @@ env:
       configMapKeyRef:
         name: {{ include "moldau.fullname" $root }}-quorum
         key: initial-controllers
+{{- else if eq $root.Values.brokers.rack.from "pod" }}
+  - name: MOLDAU_RACK
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.labels['{{ $root.Values.brokers.rack.label }}']
+{{- else if eq $root.Values.brokers.rack.from "node" }}
+  - name: MOLDAU_RACK_FILE
+    value: /run/moldau/rack
+  - name: MOLDAU_ZONE_LABEL
+    value: {{ $root.Values.brokers.rack.label | quote }}
+  - name: NODE_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: spec.nodeName
 {{- end }}
 volumeMounts:
   - name: configuration
@@ -213,6 +243,10 @@ volumeMounts:
     readOnly: true
   - name: temporary
     mountPath: /tmp
+{{- if include "moldau.asksForZone" (list $root $role) }}
+  - name: rack
+    mountPath: /run/moldau
+{{- end }}
 {{- range $disk := until (int (index . 2)) }}
   - name: data-{{ $disk }}
     mountPath: /var/lib/moldau/data-{{ $disk }}

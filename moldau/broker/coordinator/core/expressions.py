@@ -12,7 +12,10 @@ import re
 from functools import lru_cache
 from typing import Final, Protocol
 
-import re2
+try:
+    import re2
+except ImportError:  # of `moldau[server]`: a broker without it refuses every expression
+    re2 = None
 
 MAX_EXPRESSION_BYTES: Final = 1024
 """How long an expression may be in UTF-8."""
@@ -33,11 +36,11 @@ grows faster than they do, to 4 ms for 1,000.
 MAX_REMEMBERED: Final = 256
 """Expressions that are remembered, compiled or refused ones."""
 
-_OPTIONS: Final = re2.Options()
-_OPTIONS.log_errors = False
-_OPTIONS.never_capture = True
-_OPTIONS.max_mem = MAX_EXPRESSION_MEMORY_BYTES
-
+if re2 is not None:
+    _OPTIONS: Final = re2.Options()
+    _OPTIONS.log_errors = False
+    _OPTIONS.never_capture = True
+    _OPTIONS.max_mem = MAX_EXPRESSION_MEMORY_BYTES
 
 _COSTLY: Final = re.compile(
     r"\\(?:x\{[^}]*\}|(?P<unicode>[pP])|.)|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}", re.DOTALL
@@ -60,6 +63,8 @@ class InvalidExpression(ValueError):
 
 def compile_expression(expression: str) -> Pattern:
     """The expression, ready to be matched. Raises: InvalidExpression."""
+    if re2 is None:
+        raise InvalidExpression("this broker has no google-re2: pip install 'moldau[server]'")
     if len(expression) > MAX_EXPRESSION_BYTES or len(expression.encode()) > MAX_EXPRESSION_BYTES:
         raise InvalidExpression(
             f"a regular expression may have {MAX_EXPRESSION_BYTES} bytes, this has more"
