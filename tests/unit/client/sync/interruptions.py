@@ -50,8 +50,9 @@ def interrupted_at(place: int, roots: tuple[str, ...]) -> Iterator[list[str]]:
                 raise KeyboardInterrupt
         return trace
 
+    before = sys.gettrace()
     sys.settrace(trace)
     try:
         yield passed
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
