@@ -13,7 +13,7 @@ import asyncio
 import logging
 import re
 import sys
-import time
+import threading
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,8 +62,7 @@ TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many mil
 
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 DEFAULT_TIMEOUT_MS = 15_000
-QUIET_S = 1.2
-"""A command that cannot reach its cluster has failed by then, or waits for what does not answer."""
+HELD_S = 1.2  # a command that has failed by then says in its error what the warning would say
 MAX_FILE_BYTES = 64 * 1024 * 1024
 Properties = Annotated[
     list[str] | None,
@@ -103,6 +102,7 @@ class ClusterAccess:
 
     def config(self) -> client.ClientConfig:
         """The client's configuration; exits with status 2 when it is wrong."""
+        _tell_warnings()
         settings = client_properties(
             self.bootstrap_server, self.command_config, None, defaults={}, options={}
         )
@@ -131,10 +131,6 @@ class ClusterAccess:
         `KafkaError` becomes one line and status 1, settings that cannot be used status 2.
         """
         config = self.config()
-        # The error that ends the command says all that a warning just before it would say.
-        quiet_until_s = time.monotonic() + QUIET_S
-        heard = logging.getLogger("moldau.client.cluster")
-        heard.addFilter(lambda _: time.monotonic() >= quiet_until_s)
 
         async def run() -> Result:
             async with kind(config=config) as admin:
@@ -146,6 +142,21 @@ class ClusterAccess:
             fail(str(error), status=2)
         except client.KafkaError as error:
             fail(str(error))
+
+
+class _Held(logging.Handler):
+    """Prints what the client warns of when the command still runs a little later."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"moldau: {record.getMessage()}"
+        timer = threading.Timer(HELD_S, print, (line,), {"file": sys.stderr})
+        timer.daemon = True
+        timer.start()
+
+
+def _tell_warnings() -> None:
+    if not (logger := logging.getLogger("moldau.client.cluster")).handlers:
+        logger.addHandler(_Held(logging.WARNING))
 
 
 def asks_cluster(
@@ -237,6 +248,7 @@ def client_properties(
         defaults: the command's own, for keys that are not given.
         options: what the command's options say; None where they say nothing.
     """
+    _tell_warnings()
     settings: dict[str, object] = dict(defaults)
     if command_config is not None:
         settings.update(_from_file(command_config))

@@ -340,9 +340,8 @@ class ClusterClient:
                 if not isinstance(error, TimeoutError) or isinstance(error, RequestTimedOut):
                     last = error
                 elif last is None:
-                    missing = self.missing_coordinator.text
-                    last = NoBrokerAvailable(missing) if missing else self._connections.why_slow()
-                    last = last or error
+                    trouble = self.trouble()
+                    last = NoBrokerAvailable(trouble) if trouble else error
             pause_ms = backoff.next_ms()
             again_ms = self.clock.monotonic_ms() + pause_ms
             if again_ms >= deadline_ms:

@@ -25,7 +25,6 @@ from moldau.client.errors import (
     AuthenticationFailed,
     ClientClosed,
     KafkaError,
-    NoBrokerAvailable,
     TlsFailed,
     WrongEventLoop,
 )
@@ -198,9 +197,6 @@ class Connections:
             await asyncio.sleep(pause_ms / 1000)
             if self.is_closed:
                 raise ClientClosed("the client was closed")
-
-    def why_slow(self) -> NoBrokerAvailable | None:
-        return NoBrokerAvailable(f"no connection: {self.trouble()}") if self._attempts else None
 
     def trouble(self) -> str:
         """The addresses that cannot be reached, and why; empty when there are none."""
