@@ -33,7 +33,7 @@ CONTROLLER_LISTENER: Final = "CONTROLLER"
 PROPERTIES: Final = "server.properties"
 LEAST_FOR_DEFAULTS: Final = 3
 """Brokers that the defaults of internal topics ask for."""
-#: The first records of a new group come at once, because nobody waits for more members.
+#: The first member of a group reads at once; the coordinator does not wait for more members.
 QUICK_GROUPS: Final[Mapping[str, str]] = {"group.initial.rebalance.delay.ms": "0"}
 
 NextPort = Callable[[], int]
