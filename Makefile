@@ -41,6 +41,7 @@ lint: setup type ## Style, types and import contracts
 
 type: setup ## Static types, strictly; and the client's public types are complete for pyright
 	$(BIN)/mypy
+	$(BIN)/mypy --strict tests/unit/client/typed_application.py
 	$(BIN)/python .ci/public_types.py
 
 sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators

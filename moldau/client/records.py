@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic
 from uuid import UUID
 
+from moldau.client.serialization import Key, Value
 from moldau.protocol.records import RecordHeaders as RecordHeaders
 from moldau.protocol.records import TimestampType as TimestampType
 from moldau.protocol.types import TopicPartition as TopicPartition
 
 
 @dataclass(slots=True)
-class ConsumerRecord:
+class ConsumerRecord(Generic[Key, Value]):
     """One record as it was read.
 
     Attributes:
@@ -30,8 +31,8 @@ class ConsumerRecord:
     offset: int
     timestamp_ms: int
     timestamp_type: TimestampType
-    key: Any
-    value: Any
+    key: Key | None
+    value: Value | None
     headers: RecordHeaders = ()
     leader_epoch: int = -1
 

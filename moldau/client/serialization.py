@@ -9,13 +9,21 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from moldau.client.errors import SerializationError
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 Number = TypeVar("Number", int, float)
+if TYPE_CHECKING:
+    # Type checkers take the default of Python 3.13's TypeVar from here.
+    import typing_extensions
+
+    Key = typing_extensions.TypeVar("Key", default=Any)
+    Value = typing_extensions.TypeVar("Value", default=Any)
+else:
+    Key, Value = TypeVar("Key"), TypeVar("Value")
 
 
 class Serializer(Protocol[In]):
@@ -38,9 +46,9 @@ class Deserializer(Protocol[Out]):
         ...
 
 
-SerializerLike: TypeAlias = Serializer[Any] | Callable[[Any], bytes]
+SerializerLike: TypeAlias = Serializer[Value] | Callable[[Value], bytes]
 """A serializer, or simply a function from a value to bytes."""
-DeserializerLike: TypeAlias = Deserializer[object] | Callable[[bytes], object]
+DeserializerLike: TypeAlias = Deserializer[Value] | Callable[[bytes], Value]
 """A deserializer, or simply a function from bytes to a value."""
 
 

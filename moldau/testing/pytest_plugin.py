@@ -41,8 +41,10 @@ class Shape(NamedTuple):
                 raise ValueError(f"{name}={value!r}: {ARGUMENTS} can be given")
             elif type(value) is not int or not 1 <= value <= 100:
                 raise ValueError(f"{name}={value!r}: a whole number from 1 to 100 is needed")
+            elif name == "brokers":
+                shape = shape._replace(brokers=value)
             else:
-                shape = shape._replace(**{name: value})
+                shape = shape._replace(controllers=value)
         return shape
 
 

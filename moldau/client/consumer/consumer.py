@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
 from moldau.client.cluster.signal import Signal
@@ -57,7 +57,7 @@ from moldau.client.records import (
     OffsetAndTimestamp,
     TopicPartition,
 )
-from moldau.client.serialization import DeserializerLike
+from moldau.client.serialization import DeserializerLike, Key, Value
 from moldau.protocol.reusable_memory import ReusableMemory
 from moldau.protocol.types import ZERO_UUID
 from moldau.runtime.clock import Clock
@@ -85,7 +85,7 @@ _UNLIMITED: Final = 2**31 - 1
 _EMPTY: Final[tuple[ConsumerRecord, ...]] = ()
 
 
-class Consumer(ClusterUser):
+class Consumer(ClusterUser, Generic[Key, Value]):
     """Reads topics: alone (`assign`), or as a member of a group (`subscribe`).
 
         async with Consumer("localhost:9092", group_id="g") as consumer:
@@ -101,7 +101,8 @@ class Consumer(ClusterUser):
         bootstrap_servers: "host:port,…": brokers to ask first.
         config: settings by Kafka's dotted names, or a `ConsumerConfig`; `settings` override it.
         key_deserializer, value_deserializer: an object with `deserialize(topic, data)`, or a
-            function of the bytes; None leaves bytes. Null stays None.
+            function of the bytes; None leaves bytes. Null stays None. What they return is the
+            type of the records' keys and values: `Consumer[str, dict]`.
         settings: the same keys with underscores.
 
     Raises:
@@ -113,8 +114,8 @@ class Consumer(ClusterUser):
         bootstrap_servers: str | Sequence[str] = "",
         *,
         config: ConsumerConfig | Mapping[str, object] | None = None,
-        key_deserializer: DeserializerLike | None = None,
-        value_deserializer: DeserializerLike | None = None,
+        key_deserializer: DeserializerLike[Key] | None = None,
+        value_deserializer: DeserializerLike[Value] | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         config = ConsumerConfig.resolve(bootstrap_servers, config, settings)
@@ -160,7 +161,7 @@ class Consumer(ClusterUser):
         self._client.updates.on_update(self._metadata_updated)
         self._subscription.on_change = self._assignment_changed
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._run: Iterator[ConsumerRecord] = iter(_EMPTY)
+        self._run: Iterator[ConsumerRecord[Key, Value]] = iter(_EMPTY)
         self._run_limit = 16
         self._run_started_ms = 0.0
         self._is_polling = False
@@ -184,7 +185,7 @@ class Consumer(ClusterUser):
     def __aiter__(self) -> Self:
         return self
 
-    async def getone(self) -> ConsumerRecord:
+    async def getone(self) -> ConsumerRecord[Key, Value]:
         """The next record, as in `async for`; waits as long as it takes. Asking for it means that
         the one before has been processed: an automatic commit may cover that one from now on.
 
@@ -200,7 +201,7 @@ class Consumer(ClusterUser):
 
     async def getmany(
         self, max_records: int | None = None, timeout_ms: float = 0
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[Key, Value]]]:
         """Records by partition, in order; {} when none came in time.
 
         Args:
@@ -250,7 +251,7 @@ class Consumer(ClusterUser):
         finally:
             self._is_polling = False
 
-    async def _next_record(self) -> ConsumerRecord:
+    async def _next_record(self) -> ConsumerRecord[Key, Value]:
         self._enter_poll()
         try:
             self._fit_run_limit()

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, cast
 
 from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
 from moldau.client.config.producer import ProducerConfig, ProducerSettings
@@ -31,7 +31,6 @@ from moldau.client.producer.delivery import Delivery, OnDelivery
 from moldau.client.producer.partitioners import Partitioner, partitioner_of
 from moldau.client.producer.record_checks import (
     HeadersLike,
-    Payload,
     check_bytes,
     check_partition,
     check_timestamp,
@@ -47,7 +46,7 @@ from moldau.client.producer.transactions import (
     Transactions,
 )
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
-from moldau.client.serialization import SerializerLike, serialize_function
+from moldau.client.serialization import Key, SerializerLike, Value, serialize_function
 from moldau.config.backoff import backoff_ms
 from moldau.protocol.records import Codec, RecordHeaders
 from moldau.protocol.types import TopicPartition
@@ -62,7 +61,7 @@ _LOG: Final = logging.getLogger("moldau.client.producer")
 _running_loop = asyncio.get_running_loop
 
 
-class Producer(ClusterUser):
+class Producer(ClusterUser, Generic[Key, Value]):
     """Sends records to topics. `async with Producer("localhost:9092") as producer: …`
 
     Idempotent unless that is switched off: retries neither repeat nor reorder records (KIP-98).
@@ -91,8 +90,8 @@ class Producer(ClusterUser):
         bootstrap_servers: str | Sequence[str] = "",
         *,
         config: ProducerConfig | Mapping[str, object] | None = None,
-        key_serializer: SerializerLike | None = None,
-        value_serializer: SerializerLike | None = None,
+        key_serializer: SerializerLike[Key] | None = None,
+        value_serializer: SerializerLike[Value] | None = None,
         partitioner: str | Partitioner | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
@@ -236,9 +235,9 @@ class Producer(ClusterUser):
     async def send(
         self,
         topic: str,
-        value: Payload = None,
+        value: Value | None = None,
         *,
-        key: Payload = None,
+        key: Key | None = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -305,9 +304,9 @@ class Producer(ClusterUser):
     def send_nowait(
         self,
         topic: str,
-        value: Payload = None,
+        value: Value | None = None,
         *,
-        key: Payload = None,
+        key: Key | None = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -331,15 +330,17 @@ class Producer(ClusterUser):
             timestamp_ms = self._now_ms()
         else:
             check_timestamp(timestamp_ms)
+        data: Any = value
+        key_data: Any = key
         pairs: RecordHeaders = ()
         if self._serializes or headers:
-            value, key, pairs = self._prepared(topic, value, key, headers)
+            data, key_data, pairs = self._prepared(topic, value, key, headers)
         if partition is not None:
             check_partition(partition)
         appender = self._appender
         delivery = None
         if not appender.is_waited_for:  # else it would overtake what waits
-            delivery = appender.append(topic, value, key, pairs, partition, timestamp_ms)
+            delivery = appender.append(topic, data, key_data, pairs, partition, timestamp_ms)
         if delivery is None:
             raise appender.buffer_full(None)
         if on_delivery is not None:

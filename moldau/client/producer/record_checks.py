@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from moldau.client.errors import InvalidTopic, SerializationError
 from moldau.protocol.errors import ErrorCode
@@ -12,9 +12,6 @@ from moldau.protocol.types import topic_name_problem
 
 HeadersLike: TypeAlias = Sequence[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 """Headers of a record, in their order."""
-
-Payload: TypeAlias = Any
-"""A key or a value: bytes, or what the producer's serializer takes; None for null."""
 
 
 def check_partition(partition: int) -> None:

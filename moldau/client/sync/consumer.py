@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer.commits import CommitCallback
@@ -19,7 +19,7 @@ from moldau.client.consumer.consumer import Consumer as AsyncConsumer
 from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import KafkaError
 from moldau.client.records import ConsumerRecord, OffsetAndMetadata, TopicPartition
-from moldau.client.serialization import DeserializerLike
+from moldau.client.serialization import DeserializerLike, Key, Value
 from moldau.client.sync.client import BlockingClient, face_of, quick_face_of
 from moldau.client.sync.portal import Callers, Kept
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Consumer(BlockingClient[AsyncConsumer]):
+class Consumer(BlockingClient[AsyncConsumer[Key, Value]], Generic[Key, Value]):
     """Reads topics: alone (`assign`), or as a member of a group (`subscribe`).
 
         with Consumer("localhost:9092", group_id="g") as consumer:
@@ -46,8 +46,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
         bootstrap_servers: str | Sequence[str] = "",
         *,
         config: ConsumerConfig | Mapping[str, object] | None = None,
-        key_deserializer: DeserializerLike | None = None,
-        value_deserializer: DeserializerLike | None = None,
+        key_deserializer: DeserializerLike[Key] | None = None,
+        value_deserializer: DeserializerLike[Value] | None = None,
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._callers: Callers = Callers()
@@ -65,13 +65,13 @@ class Consumer(BlockingClient[AsyncConsumer]):
     def __iter__(self) -> Self:
         return self
 
-    def getone(self) -> ConsumerRecord:
+    def getone(self) -> ConsumerRecord[Key, Value]:
         """The next record, as in a `for` loop, and as `moldau.client.Consumer.getone`."""
         # A run is a list iterator, which threads may share; the position is behind what it has
         # given to any thread. Only the next run needs a call to the portal's thread.
         for record in self._inner._run:
             return record
-        kept: Kept[ConsumerRecord] = Kept(
+        kept: Kept[ConsumerRecord[Key, Value]] = Kept(
             self._inner.getone, self._take_back_one, self._portal.call
         )
         try:
@@ -85,11 +85,11 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     def getmany(
         self, max_records: int | None = None, timeout_ms: float = 0
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+    ) -> dict[TopicPartition, list[ConsumerRecord[Key, Value]]]:
         """Records by partition, in order; {} when none came in time, as
         `moldau.client.Consumer.getmany`.
         """
-        kept: Kept[dict[TopicPartition, list[ConsumerRecord]]] = Kept(
+        kept: Kept[dict[TopicPartition, list[ConsumerRecord[Key, Value]]]] = Kept(
             self._inner.getmany, self._take_back_all, self._portal.call
         )
         try:

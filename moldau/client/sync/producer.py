@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 from moldau.client.config.producer import ProducerConfig, ProducerSettings
 from moldau.client.errors import BufferFull, ClientClosed, KafkaError, TransactionAborted
@@ -23,7 +23,6 @@ from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import Producer as AsyncProducer
 from moldau.client.producer.record_checks import (
     HeadersLike,
-    Payload,
     check_partition,
     check_timestamp,
 )
@@ -34,7 +33,7 @@ from moldau.client.records import (
     RecordMetadata,
     TopicPartition,
 )
-from moldau.client.serialization import SerializerLike
+from moldau.client.serialization import Key, SerializerLike, Value
 from moldau.client.sync.client import BlockingClient, face_of, quick_face_of
 from moldau.client.sync.handover import (
     RECORD_OVERHEAD_BYTES,
@@ -51,7 +50,7 @@ HANDOVER_SHARE: Final = 8
 MAX_HANDOVER_BYTES: Final = 1_048_576
 
 
-class Producer(BlockingClient[AsyncProducer]):
+class Producer(BlockingClient[AsyncProducer[Key, Value]], Generic[Key, Value]):
     """Writes records, from any number of threads; use as `with Producer("localhost:9092") as …`.
 
     Arguments, calls and errors are those of `moldau.client.Producer`; here they block. `send` waits
@@ -67,8 +66,8 @@ class Producer(BlockingClient[AsyncProducer]):
         bootstrap_servers: str | Sequence[str] = "",
         *,
         config: ProducerConfig | Mapping[str, object] | None = None,
-        key_serializer: SerializerLike | None = None,
-        value_serializer: SerializerLike | None = None,
+        key_serializer: SerializerLike[Key] | None = None,
+        value_serializer: SerializerLike[Value] | None = None,
         partitioner: str | Partitioner | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
@@ -129,9 +128,9 @@ class Producer(BlockingClient[AsyncProducer]):
     def send(
         self,
         topic: str,
-        value: Payload = None,
+        value: Value | None = None,
         *,
-        key: Payload = None,
+        key: Key | None = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -158,9 +157,9 @@ class Producer(BlockingClient[AsyncProducer]):
     def send_nowait(
         self,
         topic: str,
-        value: Payload = None,
+        value: Value | None = None,
         *,
-        key: Payload = None,
+        key: Key | None = None,
         headers: HeadersLike = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -179,19 +178,21 @@ class Producer(BlockingClient[AsyncProducer]):
             SerializationError: key, value or headers cannot be made bytes.
             ClientClosed: the producer has been closed.
         """
+        data: Any = value
+        key_data: Any = key
         if (
-            type(value) is bytes
-            and (key is None or type(key) is bytes)
+            type(data) is bytes
+            and (key_data is None or type(key_data) is bytes)
             and not (headers or self._is_special)
             and partition is None
             and timestamp_ms is None
         ):
-            size_bytes = RECORD_OVERHEAD_BYTES + len(value)
-            if key is not None:
-                size_bytes += len(key)
+            size_bytes = RECORD_OVERHEAD_BYTES + len(data)
+            if key_data is not None:
+                size_bytes += len(key_data)
             now_ms = time.time_ns() // 1_000_000
             return self._handover.put(
-                (topic, value, key, (), None, now_ms, on_delivery), size_bytes
+                (topic, data, key_data, (), None, now_ms, on_delivery), size_bytes
             )
         record = self._record(topic, value, key, headers, partition, timestamp_ms, on_delivery)
         return self._handover.put(record, size_of(record))
