@@ -119,8 +119,9 @@ def _how_to_format(config: NodeConfig, path: str) -> str:
     if any(formatted):
         command += " --ignore-formatted" + " --no-initial-controllers" * says_who_votes
         return f"; `{command}` formats a new directory of this node"
+    command += " --standalone" * says_who_votes
     return (
-        f"; a new node is formatted by `{command}{' --standalone' * says_who_votes}`, all nodes of a cluster with the same "
+        f"; a new node is formatted by `{command}`, all nodes of a cluster with the same "
         "--cluster-id (`moldau storage random-uuid` prints a new one)"
     )
 
