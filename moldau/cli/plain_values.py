@@ -17,8 +17,9 @@ import typer
 import typer.core
 
 if TYPE_CHECKING:
-    from typer._click.core import Context, Parameter
+    from typer._click.core import Context
     from typer._coercion import TypeDescriptor
+    from typer.core import _TyperParameter as Parameter
     from typer.models import ParameterInfo
 
 Convert = Callable[[str], object]

@@ -91,6 +91,7 @@ def _command_line() -> Any:
     root: Any = typer.main.get_command(app)
     for name in COMMANDS:
         root.load(name)
+    root.load = _nothing  # all are there
     for leaf in _leaves(root):
         leaf.callback = _nothing
     return root

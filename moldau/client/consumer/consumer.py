@@ -20,8 +20,6 @@ from moldau.client.cluster.cluster_client import ClusterClient, ClusterUser
 from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
 from moldau.client.consumer import arguments
-from moldau.client.consumer.commits import CommitCallback
-from moldau.client.consumer.coordinator import GroupCoordinator
 from moldau.client.consumer.core.fetch_buffer import FetchBuffer
 from moldau.client.consumer.core.partition_records import (
     PartitionRecords,
@@ -64,6 +62,9 @@ from moldau.runtime.clock import Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from moldau.client.consumer.commits import CommitCallback
+    from moldau.client.consumer.coordinator import GroupCoordinator
 
 GROUP_TURN_MS: Final = 100.0
 """While some partitions are assigned, joining a group waits at most this long before records are
@@ -140,6 +141,8 @@ class Consumer(ClusterUser, Generic[Key, Value]):
         self._lookup = OffsetLookup(self._client, read_committed=self._read_committed)
         self._group: GroupCoordinator | None = None
         if config.group_id is not None:
+            from moldau.client.consumer.coordinator import GroupCoordinator
+
             self._group = GroupCoordinator(
                 self._client,
                 config,

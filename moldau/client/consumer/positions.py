@@ -15,13 +15,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
-from moldau.client.consumer.commits import Commits
 from moldau.client.consumer.core.partition_state import (
     LATEST,
     UNKNOWN_EPOCH,
@@ -56,6 +55,9 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
 from moldau.protocol.schema import Request, Response
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
+
+if TYPE_CHECKING:
+    from moldau.client.consumer.commits import Commits
 
 logger: Final = logging.getLogger("moldau.client.consumer")
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Self, Unpack
 
 from moldau.client.config.consumer import ConsumerConfig, ConsumerSettings
-from moldau.client.consumer.commits import CommitCallback
 from moldau.client.consumer.consumer import Consumer as AsyncConsumer
 from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import KafkaError
@@ -25,6 +24,8 @@ from moldau.client.sync.portal import Callers, Kept
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from moldau.client.consumer.commits import CommitCallback
 
 
 class Consumer(BlockingClient[AsyncConsumer[Key, Value]], Generic[Key, Value]):
