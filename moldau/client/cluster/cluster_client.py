@@ -97,7 +97,9 @@ class ClusterClient:
         #: Whether `retry` ends soon while no broker has ever been reached.
         self.gives_up_early: bool = False
         self._unreachable = RecurringWarning(self.clock)
-        self.missing_coordinator = RecurringWarning(self.clock, after_ms=MISSING_MS)
+        self.missing_coordinator: RecurringWarning = RecurringWarning(
+            self.clock, after_ms=MISSING_MS
+        )
         self.updates: MetadataUpdates = MetadataUpdates(
             config, self.metadata, self.ask_any, self.clock, self.random, allow_auto_topic_creation
         )
