@@ -211,13 +211,13 @@ class Producer(ClusterUser, Generic[Key, Value]):
             await asyncio.wait([giving_up])
 
     async def _give_up_unless_reached(self) -> None:
+        what = "the producer was closed before the record was sent"
         try:
-            await self._client.reach("close", self.config.socket_connection_setup_timeout_ms)
+            await self._client.reach(what, self.config.socket_connection_setup_timeout_ms)
         except KafkaError as error:
-            text = f"the producer was closed before the record was sent: {error}"
             if self._accumulator.incomplete:
-                _LOG.warning("records are lost: %s", text)
-            self._sender.fail_waiting(ClientClosed(text))
+                _LOG.warning("records are lost: %s", error)
+            self._sender.fail_waiting(ClientClosed(str(error)))
 
     async def _shut_down(self) -> None:
         error = ClientClosed("the producer was closed before the record was acknowledged")
