@@ -28,7 +28,7 @@ import typer
 
 from moldau import client
 from moldau.cli.output import fail
-from moldau.config import ConfigError, parse_properties
+from moldau.config import ConfigError, read_properties_file
 from moldau.protocol.types import is_legal_topic_name
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class ClusterAccess:
                     "default_api_timeout_ms": self.timeout_ms,
                 },
             )
-        except (client.ConfigurationError, ConfigError) as error:
+        except client.ConfigurationError as error:
             fail(str(error), status=2)
 
     def run(self, work: Callable[[client.Admin], Awaitable[Result]]) -> Result:
@@ -251,7 +251,10 @@ def client_properties(
     _tell_warnings()
     settings: dict[str, object] = dict(defaults)
     if command_config is not None:
-        settings.update(_from_file(command_config))
+        try:
+            settings.update(read_properties_file(command_config))
+        except ConfigError as error:
+            fail(str(error), status=2)
     settings.update(key_values(properties or [], "--property"))
     settings.update({key: value for key, value in options.items() if value is not None})
     if bootstrap_server is not None:
@@ -270,18 +273,6 @@ def unused_settings_told() -> Iterator[None]:
         yield
     for each in caught:
         print(f"moldau: {each.message}", file=sys.stderr)
-
-
-def _from_file(path: str) -> dict[str, str]:
-    try:
-        with open(path, encoding="utf-8") as opened:
-            return dict(parse_properties(opened.read()))
-    except OSError as error:
-        fail(f"{path}: {error.strerror}", status=2)
-    except UnicodeDecodeError as error:
-        fail(f"{path}: byte {error.start} is not UTF-8 text", status=2)
-    except ConfigError as error:
-        fail(f"{path}: {error}", status=2)
 
 
 def parse_targets(texts: Iterable[str] | None) -> list[Target]:

@@ -1,8 +1,8 @@
 """The values of options and arguments, made of a command line's words without pydantic.
 
-typer has had pydantic make them since its release 0.29, and importing pydantic takes longer than
-most commands do. Owns the conversion to the types that commands declare; leaves any other type to
-typer, and everything to a release of typer that has no such step.
+Newer releases of typer have pydantic make them, and importing pydantic takes longer than most
+commands do. Owns the conversion to the types that commands declare; leaves any other type to typer,
+and everything to a release of typer that has no such step.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args, get_origin
 
@@ -77,6 +78,8 @@ def _number(
 ) -> object:
     try:
         number = kind(word)
+        if kind is float and not isfinite(number):
+            raise ValueError
     except ValueError:
         raise ValueError(f"{word!r} is not {NUMBERS[kind]}") from None
     if (lowest is not None and number < lowest) or (highest is not None and number > highest):

@@ -17,7 +17,7 @@ from typing import ClassVar, Final, Self
 
 from moldau.client.config.keys import REDACTED, Key
 from moldau.client.errors import ConfigurationError
-from moldau.config import parse_properties
+from moldau.config import ConfigError, read_properties_file
 
 _JAVA_KEYS: Final = os.path.join(os.path.dirname(__file__), "java_keys.tsv")
 
@@ -90,31 +90,19 @@ class Settings:
         return made
 
     @classmethod
-    def from_file(
-        cls,
-        path: str,
-        bootstrap_servers: str | None = None,
-        bootstrap_controllers: str | None = None,
-    ) -> Self:
+    def from_file(cls, path: str, bootstrap_servers: str | None = None) -> Self:
         """Read a `.properties` file; addresses, when given, win over the file's.
 
         Raises:
             ConfigurationError: the file cannot be read, or as `from_properties`.
         """
         try:
-            with open(path, encoding="utf-8") as opened:
-                properties: dict[str, object] = dict(parse_properties(opened.read()))
-        except OSError as error:
-            raise ConfigurationError(f"{path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8 text") from error
-        for key, others, given in (
-            ("bootstrap.servers", "bootstrap.controllers", bootstrap_servers),
-            ("bootstrap.controllers", "bootstrap.servers", bootstrap_controllers),
-        ):
-            if given is not None:
-                properties[key] = given
-                properties.pop(others, None)
+            properties: dict[str, object] = dict(read_properties_file(path))
+        except ConfigError as error:
+            raise ConfigurationError(str(error)) from error
+        if bootstrap_servers is not None:
+            properties["bootstrap.servers"] = bootstrap_servers
+            properties.pop("bootstrap.controllers", None)
         return cls.from_properties(properties)
 
     @classmethod

@@ -175,6 +175,7 @@ def test_a_name_that_is_none_is_refused_with_the_nearest():
             "200000 is not at least 1 and at most 100,000",
         ),
         (("bench", "latency", "t", "--seconds", "long"), "'long' is not a number"),
+        (("bench", "latency", "t", "--seconds", "nan"), "'nan' is not a number"),
         (
             ("topics", "elect-leaders", "t", "--election", "any"),
             "'any' is none of preferred, unclean",
