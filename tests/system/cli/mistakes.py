@@ -133,7 +133,7 @@ FILES: Final = (
     ),
     Mistake("no such log", "log dump {no_file}", FAILED, ("{no_file}",)),
     Mistake("the third line is bad", "produce taken --format json {records}", FAILED, ("line 3",)),
-    Mistake("no log at all", "log dump {records}", FAILED, ("{records}",)),
+    Mistake("no log at all", "log dump {records}", FAILED, ("error",)),
 )
 DIRECTORIES: Final = (
     Mistake("not formatted", "server start {unformatted}", FAILED, ("moldau storage format",)),
