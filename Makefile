@@ -81,7 +81,7 @@ docs: setup ## Write the generated parts of the documents anew: docs/compatibili
 	$(BIN)/python docs/generate.py
 
 site: setup ## Build the documents as a site into build/site; a warning or a dead link fails
-	$(BIN)/python tools/with_extra.py docs -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python tools/with_extra.py docs -m mkdocs build --strict
 
 dist: setup ## Build and check dist/: a source distribution, and a wheel for this Python (manylinux where auditwheel runs)
 	$(BIN)/python tools/with_extra.py release tools/distributions.py
