@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 
 from moldau.first_use import at_first_use
 
-# fmt: off
-# isort: off
 if TYPE_CHECKING:
     from moldau.config.definition import ConfigError, ConfigSource, ConfigType, Status
     from moldau.config.describe import (
-        DescribedConfig, describe_broker_config, describe_cluster_default_config,
-        describe_group_config, describe_topic_config,
+        DescribedConfig,
+        describe_broker_config,
+        describe_cluster_default_config,
+        describe_group_config,
+        describe_topic_config,
     )
     from moldau.config.dynamic_config import (
-        dynamic_config_warnings, effective_broker_config, validate_dynamic_broker_config,
+        dynamic_config_warnings,
+        effective_broker_config,
+        validate_dynamic_broker_config,
     )
     from moldau.config.group_config import validate_group_config
     from moldau.config.listeners import Endpoint
@@ -28,17 +31,31 @@ if TYPE_CHECKING:
     from moldau.config.properties import parse_properties, read_properties_file
     from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
     from moldau.config.topic_config import effective_topic_config, validate_topic_config
-# isort: on
 
 __all__ = [
-    "BROKER_KEYS", "GROUP_KEYS", "TOPIC_KEYS", "ConfigError", "ConfigSource", "ConfigType",
-    "DescribedConfig", "Endpoint", "NodeConfig", "Status", "describe_broker_config",
-    "describe_cluster_default_config", "describe_group_config", "describe_topic_config",
-    "dynamic_config_warnings", "effective_broker_config", "effective_topic_config",
-    "parse_properties", "read_properties_file", "validate_dynamic_broker_config",
-    "validate_group_config", "validate_topic_config",
+    "BROKER_KEYS",
+    "GROUP_KEYS",
+    "TOPIC_KEYS",
+    "ConfigError",
+    "ConfigSource",
+    "ConfigType",
+    "DescribedConfig",
+    "Endpoint",
+    "NodeConfig",
+    "Status",
+    "describe_broker_config",
+    "describe_cluster_default_config",
+    "describe_group_config",
+    "describe_topic_config",
+    "dynamic_config_warnings",
+    "effective_broker_config",
+    "effective_topic_config",
+    "parse_properties",
+    "read_properties_file",
+    "validate_dynamic_broker_config",
+    "validate_group_config",
+    "validate_topic_config",
 ]
-# fmt: on
 
 at_first_use(
     globals(),

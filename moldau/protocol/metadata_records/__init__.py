@@ -1,35 +1,67 @@
 """The records of `__cluster_metadata`, by family, and their frame in a log record's value."""
 
-# fmt: off
-# isort: off
 from moldau.protocol.metadata_records.cluster import (
-    AbortTransactionRecord, BeginTransactionRecord, ClientQuotaRecord, ConfigRecord,
-    EndTransactionRecord, FeatureLevelRecord, NoOpRecord, ProducerIdsRecord,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    ProducerIdsRecord,
     ZkMigrationStateRecord,
 )
 from moldau.protocol.metadata_records.frame import decode_record
 from moldau.protocol.metadata_records.nodes import (
-    BrokerRegistrationChangeRecord, FenceBrokerRecord, RegisterBrokerRecord,
-    RegisterControllerRecord, UnfenceBrokerRecord, UnregisterBrokerRecord,
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
 )
 from moldau.protocol.metadata_records.security import (
-    AccessControlEntryRecord, DelegationTokenRecord, RemoveAccessControlEntryRecord,
-    RemoveDelegationTokenRecord, RemoveUserScramCredentialRecord, UserScramCredentialRecord,
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
 )
 from moldau.protocol.metadata_records.topics import (
-    ClearElrRecord, PartitionChangeRecord, PartitionRecord, RemoveTopicRecord, TopicRecord,
+    ClearElrRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
 )
-# isort: on
 
 __all__ = [
-    "AbortTransactionRecord", "AccessControlEntryRecord", "BeginTransactionRecord",
-    "BrokerRegistrationChangeRecord", "ClearElrRecord", "ClientQuotaRecord", "ConfigRecord",
-    "DelegationTokenRecord", "EndTransactionRecord", "FeatureLevelRecord",
-    "FenceBrokerRecord", "NoOpRecord", "PartitionChangeRecord", "PartitionRecord",
-    "ProducerIdsRecord", "RegisterBrokerRecord", "RegisterControllerRecord",
-    "RemoveAccessControlEntryRecord", "RemoveDelegationTokenRecord", "RemoveTopicRecord",
-    "RemoveUserScramCredentialRecord", "TopicRecord", "UnfenceBrokerRecord",
-    "UnregisterBrokerRecord", "UserScramCredentialRecord", "ZkMigrationStateRecord",
+    "AbortTransactionRecord",
+    "AccessControlEntryRecord",
+    "BeginTransactionRecord",
+    "BrokerRegistrationChangeRecord",
+    "ClearElrRecord",
+    "ClientQuotaRecord",
+    "ConfigRecord",
+    "DelegationTokenRecord",
+    "EndTransactionRecord",
+    "FeatureLevelRecord",
+    "FenceBrokerRecord",
+    "NoOpRecord",
+    "PartitionChangeRecord",
+    "PartitionRecord",
+    "ProducerIdsRecord",
+    "RegisterBrokerRecord",
+    "RegisterControllerRecord",
+    "RemoveAccessControlEntryRecord",
+    "RemoveDelegationTokenRecord",
+    "RemoveTopicRecord",
+    "RemoveUserScramCredentialRecord",
+    "TopicRecord",
+    "UnfenceBrokerRecord",
+    "UnregisterBrokerRecord",
+    "UserScramCredentialRecord",
+    "ZkMigrationStateRecord",
     "decode_record",
 ]
-# fmt: on
