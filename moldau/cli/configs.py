@@ -27,11 +27,20 @@ class EntityType(StrEnum):
     BROKER_LOGGER = "broker-loggers"
 
     @classmethod
-    def _missing_(cls, value: object) -> EntityType | None:
-        return next((each for each in cls if each.value == f"{value}s"), None)  # the singular
+    def named(cls, word: str) -> EntityType:
+        """The type by its plural or its singular. Raises: typer.BadParameter"""
+        for each in cls:
+            if word in (each, each.removesuffix("s")):
+                return each
+        raise typer.BadParameter(f"{word!r} is not one of {', '.join(cls)}")
 
 
-Kind = Annotated[EntityType, typer.Argument(help="topics, brokers or broker-loggers.")]
+Kind = Annotated[
+    EntityType,
+    typer.Argument(
+        parser=EntityType.named, metavar="ENTITY_TYPE", help="topics, brokers or broker-loggers."
+    ),
+]
 
 
 @app.command("describe")

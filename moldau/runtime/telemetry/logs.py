@@ -12,9 +12,10 @@ import logging
 import os
 import sys
 import time
-from typing import Final, Literal, TextIO
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
-from moldau.runtime.clock import Clock
+if TYPE_CHECKING:
+    from moldau.runtime.clock import Clock
 
 ROOT: Final = "moldau"
 

@@ -301,8 +301,9 @@ async def test_with_retries_an_admin_does_not_give_up_early(
     monkeypatch.setattr(cluster_client, "GIVE_UP_MS", 0)
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         await cluster.stop_node(0)
-        with pytest.raises(NoBrokerAvailable):
-            await Admin(cluster.bootstrap_servers).list_topics()
+        async with Admin(cluster.bootstrap_servers) as admin:
+            with pytest.raises(NoBrokerAvailable):
+                await admin.list_topics()
         caplog.clear()
         await admin_outlasts(caplog, Admin(cluster.bootstrap_servers, retries=9), cluster)
 
