@@ -556,7 +556,12 @@ class FetcherManager:
             if not len(fetcher.partitions):
                 del self._fetchers[key]
                 fetcher.close()
-                self._forget_meters(fetcher)
+                for name in ("RequestsPerSec", "BytesPerSec"):
+                    self._registry.remove(
+                        FETCHER_METRIC_PREFIX + name,
+                        clientId=fetcher.name,
+                        brokerId=str(fetcher.leader_id),
+                    )
 
     def _start(self, leader_id: int, number: int, endpoint: Endpoint) -> ReplicaFetcher:
         name = f"broker-{self._share.replica_id}-fetcher-{number}"
@@ -583,14 +588,6 @@ class FetcherManager:
         return self._registry.meter(
             FETCHER_METRIC_PREFIX + name, clientId=client_id, brokerId=str(leader_id)
         )
-
-    def _forget_meters(self, fetcher: ReplicaFetcher) -> None:
-        for name in ("RequestsPerSec", "BytesPerSec"):
-            self._registry.remove(
-                FETCHER_METRIC_PREFIX + name,
-                clientId=fetcher.name,
-                brokerId=str(fetcher.leader_id),
-            )
 
     def _register_gauges(self) -> None:
         def gauge(name: str, value: Callable[[], float]) -> None:
