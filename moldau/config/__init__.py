@@ -5,8 +5,6 @@ Must not: import another room of this project; touch sockets or directories.
 Invariant: a sensitive value is never part of a `repr`, an error or a description.
 """
 
-from __future__ import annotations
-
 from moldau.config.definition import ConfigError, ConfigSource, ConfigType, Status
 from moldau.config.describe import (
     DescribedConfig,
@@ -26,28 +24,3 @@ from moldau.config.node_config import NodeConfig
 from moldau.config.properties import parse_properties, read_properties_file
 from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
 from moldau.config.topic_config import effective_topic_config, validate_topic_config
-
-__all__ = [
-    "BROKER_KEYS",
-    "GROUP_KEYS",
-    "TOPIC_KEYS",
-    "ConfigError",
-    "ConfigSource",
-    "ConfigType",
-    "DescribedConfig",
-    "Endpoint",
-    "NodeConfig",
-    "Status",
-    "describe_broker_config",
-    "describe_cluster_default_config",
-    "describe_group_config",
-    "describe_topic_config",
-    "dynamic_config_warnings",
-    "effective_broker_config",
-    "effective_topic_config",
-    "parse_properties",
-    "read_properties_file",
-    "validate_dynamic_broker_config",
-    "validate_group_config",
-    "validate_topic_config",
-]
