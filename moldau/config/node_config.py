@@ -82,20 +82,6 @@ class NodeConfig(Mapping[str, Any]):
         listener_security_protocols: protocol by listener name (upper case).
     """
 
-    __slots__ = (
-        "_values",
-        "advertised_listeners",
-        "controller_listener_names",
-        "explicit",
-        "inter_broker_listener_name",
-        "listener_security_protocols",
-        "listeners",
-        "max_connections_per_ip_overrides",
-        "quorum_bootstrap_servers",
-        "quorum_voters",
-        "warnings",
-    )
-
     def __init__(
         self, properties: Mapping[str, str], *, quiet_keys: frozenset[str] = frozenset()
     ) -> None:
