@@ -27,11 +27,7 @@ from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREF
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, ReceiveMemory
-from moldau.protocol.messages.p01_fetch import (
-    FetchRequest,
-    PartitionData,
-    ReplicaState,
-)
+from moldau.protocol.messages.p01_fetch import FetchRequest, PartitionData, ReplicaState
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
