@@ -39,8 +39,6 @@ class Backoff:
         first_ms, most_ms, source: as `backoff_ms`.
     """
 
-    __slots__ = ("_failure_count", "_first_ms", "_most_ms", "_source")
-
     def __init__(
         self, first_ms: float, most_ms: float, source: random.Random | None = None
     ) -> None:

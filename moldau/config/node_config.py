@@ -82,20 +82,6 @@ class NodeConfig(Mapping[str, Any]):
         listener_security_protocols: protocol by listener name (upper case).
     """
 
-    __slots__ = (
-        "_values",
-        "advertised_listeners",
-        "controller_listener_names",
-        "explicit",
-        "inter_broker_listener_name",
-        "listener_security_protocols",
-        "listeners",
-        "max_connections_per_ip_overrides",
-        "quorum_bootstrap_servers",
-        "quorum_voters",
-        "warnings",
-    )
-
     def __init__(
         self, properties: Mapping[str, str], *, quiet_keys: frozenset[str] = frozenset()
     ) -> None:
@@ -409,8 +395,7 @@ def _check_node(config: NodeConfig) -> Iterator[str]:
     _check_early_start_listeners(config)
     _check_log(config)
     _check_limits(config)
-    _check_replica_selector(config)
-    _check_assignors(config)
+    _check_classes(config)
     if not config.is_controller and len(config.controller_listener_names) > 1:
         yield (
             "controller.listener.names has several entries; a broker connects to "
@@ -479,34 +464,21 @@ def _check_controller_listeners(config: NodeConfig) -> None:
         raise ConfigError("controller.listener.names", "", "must name at least one listener")
     for name in names:
         if name not in config.listener_security_protocols:
-            raise ConfigError(
-                "controller.listener.names",
-                shown,
-                f"{name} is not in listener.security.protocol.map",
-            )
+            reason = f"{name} is not in listener.security.protocol.map"
+            raise ConfigError("controller.listener.names", shown, reason)
     here = [endpoint.listener_name for endpoint in config.listeners]
-    if not config.is_controller:
-        for name in here:
-            if name in names:
-                raise ConfigError(
-                    "listeners",
-                    name,
-                    "is a controller listener, but process.roles has no controller",
-                )
-        return
-    for name in names:
+    for name in names if config.is_controller else ():
         if name not in here:
             raise ConfigError(
                 "listeners", ",".join(here), f"must contain the controller listener {name}"
             )
-    if not config.is_broker:
-        for name in here:
-            if name not in names:
-                raise ConfigError(
-                    "listeners",
-                    name,
-                    "is not a controller listener, but process.roles has no broker",
-                )
+    for name in here:
+        if name in names and not config.is_controller:
+            reason = "is a controller listener, but process.roles has no controller"
+            raise ConfigError("listeners", name, reason)
+        if name not in names and not config.is_broker:
+            reason = "is not a controller listener, but process.roles has no broker"
+            raise ConfigError("listeners", name, reason)
 
 
 def _check_security_protocols(config: NodeConfig) -> None:
@@ -604,7 +576,7 @@ def _check_limits(config: NodeConfig) -> None:
         )
 
 
-def _check_replica_selector(config: NodeConfig) -> None:
+def _check_classes(config: NodeConfig) -> None:
     class_name = config["replica.selector.class"]
     if class_name and class_name != RACK_AWARE_REPLICA_SELECTOR:
         raise ConfigError(
@@ -612,9 +584,6 @@ def _check_replica_selector(config: NodeConfig) -> None:
             class_name,
             f"is not served; leave it out, or choose {RACK_AWARE_REPLICA_SELECTOR}",
         )
-
-
-def _check_assignors(config: NodeConfig) -> None:
     for name in config["group.consumer.assignors"]:
         if name not in CONSUMER_GROUP_ASSIGNORS:
             raise ConfigError(

@@ -61,10 +61,6 @@ def _is_bind_address(value: str) -> bool:
     return not value or (match is not None and int(match[1]) <= MAX_PORT)
 
 
-def _are_replicas(value: tuple[str, ...]) -> bool:
-    return "".join(value) == "*" or all(_REPLICA.fullmatch(element) for element in value)
-
-
 NOT_EMPTY: Final = Validator(bool, "a non-empty string")
 BIND_ADDRESS: Final = Validator(
     _is_bind_address, "HOST:PORT (port 0 for any, IPv6 addresses in brackets), or empty"
@@ -74,5 +70,8 @@ OFFSET_RESET: Final = Validator(
     lambda value: value in ("earliest", "latest") or value.startswith("by_duration:P"),
     "earliest, latest, or by_duration:PnDTnHnMnS",
 )
-THROTTLED_REPLICAS: Final = Validator(_are_replicas, "a list of PARTITION:BROKER pairs, or *")
+THROTTLED_REPLICAS: Final = Validator(
+    lambda value: "".join(value) == "*" or all(map(_REPLICA.fullmatch, value)),
+    "a list of PARTITION:BROKER pairs, or *",
+)
 """`partition:broker` pairs or `*` alone (KIP-73); empty elements may be there."""

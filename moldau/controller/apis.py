@@ -287,9 +287,7 @@ def _create_partitions(
 
 
 def _config_filter(
-    request_class: Callable[..., AnyRequest],
-    response_class: Callable[[], Message],
-    entry_class: Callable[..., object],
+    request_class: Callable[..., AnyRequest], response_class: Callable[[], Message]
 ) -> Filter:
     def restrict(request: Any, context: Sender, _image: MetadataImage) -> Filtered:
         allowed, refused = [], []
@@ -302,7 +300,7 @@ def _config_filter(
                 allowed.append(resource)
             else:
                 refused.append(
-                    entry_class(
+                    incremental.AlterConfigsResourceResponse(
                         error_code=error,
                         error_message="altering its configuration is not allowed",
                         resource_type=resource.resource_type,
@@ -322,15 +320,9 @@ FILTERS: Final[dict[ApiKey, Filter]] = {
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
-    ApiKey.ALTER_CONFIGS: _config_filter(
-        legacy.AlterConfigsRequest,
-        legacy.AlterConfigsResponse,
-        incremental.AlterConfigsResourceResponse,
-    ),
+    ApiKey.ALTER_CONFIGS: _config_filter(legacy.AlterConfigsRequest, legacy.AlterConfigsResponse),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _config_filter(
-        incremental.IncrementalAlterConfigsRequest,
-        incremental.IncrementalAlterConfigsResponse,
-        incremental.AlterConfigsResourceResponse,
+        incremental.IncrementalAlterConfigsRequest, incremental.IncrementalAlterConfigsResponse
     ),
 }
 
@@ -585,8 +577,6 @@ MANY_ELEMENTS: Final = 1_000
 
 class LongWork:
     """The two ways to do long work without holding up the loop."""
-
-    __slots__ = ("_clock", "_offload")
 
     def __init__(self, clock: Clock, offload: Offload) -> None:
         self._clock = clock

@@ -152,8 +152,6 @@ class Turns:
     if no other is under way.
     """
 
-    __slots__ = ("_clock", "_current", "_is_running", "_line", "_slice_ms", "_timer")
-
     def __init__(self, clock: Clock, slice_ms: float = SLICE_MS) -> None:
         self._clock = clock
         self._slice_ms = slice_ms

@@ -22,21 +22,13 @@ from moldau.broker.api.services import Background, BrokerServices
 from moldau.broker.coordinator.coordinators import Coordinators
 from moldau.broker.coordinator.internal_topics import InternalTopics
 from moldau.broker.coordinator.producer_ids import ProducerIds
-from moldau.broker.lifecycle.broker_lifecycle import (
-    BrokerLifecycle,
-    BrokerState,
-)
+from moldau.broker.lifecycle.broker_lifecycle import BrokerLifecycle, BrokerState
 from moldau.broker.lifecycle.controller_channel import ControllerChannel
 from moldau.broker.lifecycle.metadata_loader import ElectionMeters, MetadataLoader, catch_up
 from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.broker.replica.replication import ReplicationPorts
-from moldau.config import (
-    Endpoint,
-    NodeConfig,
-    effective_broker_config,
-    effective_topic_config,
-)
+from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.node.quorum_link import allocate_producer_ids
@@ -400,11 +392,10 @@ class BrokerPart:
             endpoint.listener_name: server.port(endpoint.listener_name)
             for endpoint in self._config.broker_listeners
         }
-        names = set(ports)
         return tuple(
             endpoint
             for endpoint in self._config.resolve_advertised(ports, socket.gethostname())
-            if endpoint.listener_name in names
+            if endpoint.listener_name in ports
         )
 
     def _broker_epoch(self) -> int:

@@ -28,12 +28,7 @@ from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.config import ConfigError, NodeConfig
 from moldau.node.broker_part import BrokerPart, format_address
 from moldau.node.faults import FaultHandler
-from moldau.node.formatting import (
-    FormatError,
-    FormatPlan,
-    format_storage,
-    random_cluster_id,
-)
+from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
 from moldau.node.settings import http_address, server_limits

@@ -18,11 +18,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ControllerChannel,
     ControllerUnavailable,
 )
-from moldau.broker.lifecycle.metadata_loader import (
-    MetadataLoader,
-    high_watermark_of,
-    wait_applied,
-)
+from moldau.broker.lifecycle.metadata_loader import MetadataLoader, high_watermark_of, wait_applied
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.quorum_node import QuorumNode
 from moldau.protocol.errors import ErrorCode

@@ -7,19 +7,3 @@ from moldau.raft.format import check_unformatted, read_bootstrap, write_bootstra
 from moldau.raft.quorum_log import QuorumLog
 from moldau.raft.request_handler import RaftRequestHandler
 from moldau.raft.values import METADATA_DIRECTORY, MetadataLogError, MetadataLogSettings
-
-__all__ = [
-    "METADATA_DIRECTORY",
-    "MetadataLogError",
-    "MetadataLogSettings",
-    "QuorumLog",
-    "RaftRequestHandler",
-    "SnapshotId",
-    "Subscription",
-    "VoterDescription",
-    "VoterEndpoint",
-    "VoterSet",
-    "check_unformatted",
-    "read_bootstrap",
-    "write_bootstrap",
-]

@@ -32,8 +32,6 @@ class RecentBatches:
     consecutive, and none of them has been cut off the log.
     """
 
-    __slots__ = ("_batches", "_size_bytes")
-
     def __init__(self) -> None:
         self._batches: deque[CommittedBatch] = deque()
         self._size_bytes = 0
@@ -87,16 +85,6 @@ class Subscription:
     the listener in order, each once, whatever the changes of state; at most one task reads for it,
     and it is LIVE only while none does.
     """
-
-    __slots__ = (
-        "_seen_epoch",
-        "_told",
-        "_wanted",
-        "is_read_for",
-        "listener",
-        "next_offset",
-        "state",
-    )
 
     def __init__(
         self, listener: MetadataLogListener, wanted: Callable[[Subscription], None]

@@ -151,27 +151,26 @@ class LogStore:
         records = [(ControlRecordType.LEADER_CHANGE, message.to_bytes(_LEADER_CHANGE_VERSION))]
         if effect.voters is not None:
             records += effect.voters.control_records()
-        return self._append_control(records, effect.leader_epoch, effect.voters)
+        return self._append_control(records, effect)
 
     def append_voters(self, effect: AppendVoters) -> list[VotersAt]:
         """Append a change of the voters. Raises MetadataLogError."""
         records = effect.voters.control_records()
         if not effect.kraft_version_changed:
             records = [each for each in records if each[0] is ControlRecordType.KRAFT_VOTERS]
-        return self._append_control(records, effect.leader_epoch, effect.voters)
+        return self._append_control(records, effect)
 
     def _append_control(
         self,
         records: list[tuple[ControlRecordType, bytes]],
-        leader_epoch: int,
-        voters: VoterSet | None,
+        effect: AppendEpochStart | AppendVoters,
     ) -> list[VotersAt]:
         timestamp_ms = self._clock.now_ms()
         batch = encode_control_batch(records, timestamp_ms=timestamp_ms)
-        result = self._append(batch, leader_epoch, timestamp_ms, ())
+        result = self._append(batch, effect.leader_epoch, timestamp_ms, ())
         if result.error is not ErrorCode.NONE:
             raise MetadataLogError(f"{self._files.directory}: {result.error_message}")
-        return [] if voters is None else [(result.last_offset, voters)]
+        return [] if effect.voters is None else [(result.last_offset, effect.voters)]
 
     def _append(
         self, batch: bytearray, leader_epoch: int, timestamp_ms: int, records: tuple[Message, ...]

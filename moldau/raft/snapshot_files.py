@@ -105,8 +105,6 @@ class SnapshotWriter:
     All calls block on the disk. Raises OSError.
     """
 
-    __slots__ = ("_file", "_filesystem", "_final_path", "partial_path")
-
     def __init__(self, filesystem: Filesystem, final_path: str) -> None:
         self._filesystem = filesystem
         self._final_path = final_path

@@ -629,7 +629,7 @@ def decode_response(
         RemoteProtocolError: an error of the whole request (another cluster, say), or an answer that
             does not fit the request.
     """
-    decode = _ASKED[type(request)][2]
+    _, _, decode = _ASKED[type(request)]
     return decode(message, listener_name)
 
 

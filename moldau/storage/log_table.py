@@ -58,8 +58,6 @@ class OfflinePartition:
 class LogTable:
     """Belongs to one loop."""
 
-    __slots__ = ("directory_of", "logs", "offline", "removed")
-
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, Log] = {}
         self.directory_of: dict[TopicPartition, LogDirectory] = {}

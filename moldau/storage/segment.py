@@ -110,8 +110,6 @@ class VerifiedRanges:
 class OpenSegments:
     """The closed segments with open files, bounded: the least recently used one is closed first."""
 
-    __slots__ = ("_entries", "limit")
-
     def __init__(self, limit: int = MAX_OPEN_CLOSED_SEGMENTS) -> None:
         self.limit = limit
         self._entries: OrderedDict[int, LogSegment] = OrderedDict()

@@ -14,11 +14,7 @@ from functools import partial
 
 from moldau.broker.api.config_resources import known_loggers, logger_level, refusal
 from moldau.broker.api.services import BrokerServices
-from moldau.config import (
-    ConfigSource,
-    ConfigType,
-    DescribedConfig,
-)
+from moldau.config import ConfigSource, ConfigType, DescribedConfig
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,

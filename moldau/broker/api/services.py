@@ -53,8 +53,6 @@ class Background:
         on_fault: told of an unexpected exception.
     """
 
-    __slots__ = ("_is_closed", "_on_fault", "_tasks")
-
     def __init__(self, on_fault: Callable[[BaseException], None]) -> None:
         self._on_fault = on_fault
         self._tasks: set[asyncio.Task[None]] = set()

@@ -95,8 +95,7 @@ class ReplicaPartition:
     def append(self, batch: bytearray, leader_epoch: int) -> Appended:
         if self.leader_epoch != leader_epoch:
             return Appended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        result = self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR)
-        return self._appended(result)
+        return self._appended(self._partition.append(batch, ACKS_ALL, AppendOrigin.COORDINATOR))
 
     def append_marker(self, end: TransactionEnd, leader_epoch: int) -> Appended:
         if self.leader_epoch != leader_epoch:

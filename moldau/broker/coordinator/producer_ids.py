@@ -33,8 +33,6 @@ class ProducerIds:
             ProducerIdsUnavailable.
     """
 
-    __slots__ = ("_allocate", "_end", "_fetching", "_next", "_next_block", "_prefetch_from")
-
     def __init__(self, allocate: Callable[[], Coroutine[object, None, range]]) -> None:
         self._allocate = allocate
         self._next = 0

@@ -94,8 +94,6 @@ class LogLoader(Generic[StateT]):
     wrote it), anything else that does not decode ends the loading.
     """
 
-    __slots__ = ("_known_types", "_log", "_next_offset", "_record_count", "_shard", "_skipped")
-
     def __init__(self, shard: Shard[StateT], log: CoordinatorLog) -> None:
         self._shard = shard
         self._log = log

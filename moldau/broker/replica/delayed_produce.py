@@ -105,7 +105,10 @@ class ProduceOperation(DelayedOperation):
         log = partition.log
         assert log is not None, "records were appended to a log"
         if log.config.flush_messages <= log.log_end_offset - log.recovery_point:
-            self._wait_for_flush(partition, slot)
+            if partition.deferred.wait_for_flush(partial(self._flushed, slot)):
+                self._outstanding_count += 1
+            else:
+                self.fail(slot, ErrorCode.REQUEST_TIMED_OUT, "too many appends wait for a flush")
         if self.required_acks == ACKS_ALL:
             self._wait_for_commit(partition, slot, result.last_offset + 1)
 
@@ -152,12 +155,6 @@ class ProduceOperation(DelayedOperation):
         self.appended(partition, slot, result)
         self.held_is_decided()
         self.manager.complete_ready()
-
-    def _wait_for_flush(self, partition: Partition, slot: PartitionProduceResponse) -> None:
-        if partition.deferred.wait_for_flush(partial(self._flushed, slot)):
-            self._outstanding_count += 1
-        else:
-            self.fail(slot, ErrorCode.REQUEST_TIMED_OUT, "too many appends wait for a flush")
 
     def _flushed(self, slot: PartitionProduceResponse, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE and not self.is_ended:

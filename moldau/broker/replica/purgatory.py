@@ -48,8 +48,6 @@ class DelayedOperation:
 class Purgatory:
     """Holds waiting operations of one kind; `name` is as in Kafka's DelayedOperationPurgatory."""
 
-    __slots__ = ("_is_closed", "_operations", "_timers", "expired_count", "name")
-
     def __init__(self, name: str, timers: TimerWheel) -> None:
         self.name = name
         self.expired_count = 0

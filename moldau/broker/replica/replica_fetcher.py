@@ -27,11 +27,7 @@ from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREF
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, ReceiveMemory
-from moldau.protocol.messages.p01_fetch import (
-    FetchRequest,
-    PartitionData,
-    ReplicaState,
-)
+from moldau.protocol.messages.p01_fetch import FetchRequest, PartitionData, ReplicaState
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -556,7 +552,12 @@ class FetcherManager:
             if not len(fetcher.partitions):
                 del self._fetchers[key]
                 fetcher.close()
-                self._forget_meters(fetcher)
+                for name in ("RequestsPerSec", "BytesPerSec"):
+                    self._registry.remove(
+                        FETCHER_METRIC_PREFIX + name,
+                        clientId=fetcher.name,
+                        brokerId=str(fetcher.leader_id),
+                    )
 
     def _start(self, leader_id: int, number: int, endpoint: Endpoint) -> ReplicaFetcher:
         name = f"broker-{self._share.replica_id}-fetcher-{number}"
@@ -583,14 +584,6 @@ class FetcherManager:
         return self._registry.meter(
             FETCHER_METRIC_PREFIX + name, clientId=client_id, brokerId=str(leader_id)
         )
-
-    def _forget_meters(self, fetcher: ReplicaFetcher) -> None:
-        for name in ("RequestsPerSec", "BytesPerSec"):
-            self._registry.remove(
-                FETCHER_METRIC_PREFIX + name,
-                clientId=fetcher.name,
-                brokerId=str(fetcher.leader_id),
-            )
 
     def _register_gauges(self) -> None:
         def gauge(name: str, value: Callable[[], float]) -> None:

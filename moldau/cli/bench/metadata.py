@@ -41,7 +41,7 @@ from moldau.client.cluster.cluster_client import ClusterClient
 from moldau.client.cluster.faults import PASSING_FAULTS
 from moldau.client.config.client import AdminConfig, ClientConfig, parse_address
 from moldau.client.errors import KafkaError, raise_for
-from moldau.metadata.features import SUPPORTED_FEATURES
+from moldau.metadata.features import SUPPORTED_FEATURES, range_entries
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
@@ -447,14 +447,7 @@ class PhantomBroker:
             cluster_id=self._controllers.metadata.cluster_id or "",
             incarnation_id=uuid.uuid4(),
             listeners=[Listener(name="PLAINTEXT", host="127.0.0.1", port=9)],  # discard
-            features=[
-                Feature(
-                    name=name,
-                    min_supported_version=levels.minimum_level,
-                    max_supported_version=levels.maximum_level,
-                )
-                for name, levels in SUPPORTED_FEATURES.items()
-            ],
+            features=range_entries(Feature, SUPPORTED_FEATURES.items()),
             rack=None,
             log_dirs=[uuid.uuid4()],
         )

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -88,8 +89,6 @@ class BrokerHeartbeats:
     has a session. No decision ends one, since the log may refuse it; that of a broker that is gone
     counts for nothing, and a new broker epoch begins another.
     """
-
-    __slots__ = ("_session_timeout_ms", "_sessions")
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms
@@ -249,23 +248,15 @@ def register_controller(
     state: ControllerState, request: p70.ControllerRegistrationRequest
 ) -> ControllerResult[p70.ControllerRegistrationResponse]:
     """ControllerRegistration: write down a controller's addresses and feature ranges (KIP-919)."""
+    refused = partial(p70.ControllerRegistrationResponse, error_code=ErrorCode.UNSUPPORTED_VERSION)
     if state.metadata_level < CONTROLLER_REGISTRATION_LEVEL:
-        return ControllerResult(
-            p70.ControllerRegistrationResponse(
-                error_code=ErrorCode.UNSUPPORTED_VERSION,
-                error_message=f"not at {metadata_release(state.metadata_level)}",
-            )
-        )
+        release = metadata_release(state.metadata_level)
+        return ControllerResult(refused(error_message=f"not at {release}"))
     ranges = {each.name: each for each in request.features}
     for name, level in state.image.features.finalized_levels.items():
         own = ranges.get(name)
         if own is None or not own.min_supported_version <= level <= own.max_supported_version:
-            return ControllerResult(
-                p70.ControllerRegistrationResponse(
-                    error_code=ErrorCode.UNSUPPORTED_VERSION,
-                    error_message=f"{name} is finalized at level {level}",
-                )
-            )
+            return ControllerResult(refused(error_message=f"{name} is finalized at level {level}"))
     record = kinds.RegisterControllerRecord(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,
@@ -319,8 +310,6 @@ def _feature_ranges(features: Iterable[p62.Feature]) -> list[nodes.Feature]:
 
 class ClusterControl:
     """The brokers' registrations and sessions. `must_sweep` asks for all missing leaders."""
-
-    __slots__ = ("_state", "heartbeats", "must_sweep")
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state

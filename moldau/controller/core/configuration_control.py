@@ -65,7 +65,6 @@ def incremental_alter_configs(
         request,
         incremental.IncrementalAlterConfigsResponse(),
         lambda resource: _after_operations(state, resource),
-        incremental.AlterConfigsResourceResponse,
     )
 
 
@@ -78,7 +77,6 @@ def legacy_alter_configs(
         request,
         legacy.AlterConfigsResponse(),
         lambda resource: {each.name: _text(each.name, each.value) for each in resource.configs},
-        incremental.AlterConfigsResourceResponse,
     )
 
 
@@ -87,7 +85,6 @@ def _alter(
     request: legacy.AlterConfigsRequest | incremental.IncrementalAlterConfigsRequest,
     response: ResponseT,
     wanted_config: Callable[[Any], Mapping[str, str]],
-    make_outcome: Callable[..., Any],
 ) -> Steps[ControllerResult[ResponseT]]:
     outcomes = response.responses
     records: list[VersionedRecord] = []
@@ -110,7 +107,7 @@ def _alter(
             if not request.validate_only:
                 records += own
         outcomes.append(
-            make_outcome(
+            incremental.AlterConfigsResourceResponse(
                 error_code=error,
                 error_message=message,
                 resource_type=resource.resource_type,

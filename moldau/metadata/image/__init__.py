@@ -19,25 +19,3 @@ from moldau.metadata.image.values import (
     PartitionRegistration,
     Provenance,
 )
-
-__all__ = [
-    "LOST_DIRECTORY",
-    "MIGRATING_DIRECTORY",
-    "NO_LEADER",
-    "UNASSIGNED_DIRECTORY",
-    "BrokerRegistration",
-    "ClusterImage",
-    "ConfigResource",
-    "ConfigResourceType",
-    "ConfigsImage",
-    "InvalidMetadataRecord",
-    "LevelRange",
-    "MetadataDelta",
-    "MetadataImage",
-    "PartitionRegistration",
-    "Provenance",
-    "TopicImage",
-    "TopicsDelta",
-    "TopicsImage",
-    "TransactionFilter",
-]

@@ -98,7 +98,7 @@ class ClientQuotasImage:
     quotas_by_entity: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        for entity in sorted(self.quotas_by_entity, key=_sort_key):
+        for entity in sorted(self.quotas_by_entity, key=lambda parts: [*map(_part_key, parts)]):
             for key, value in sorted(self.quotas_by_entity[entity].items()):
                 parts = [
                     EntityData(entity_type=entity_type, entity_name=name)
@@ -122,7 +122,3 @@ class ClientQuotasDelta(NestedMappingDelta[QuotaEntity, float, ClientQuotasImage
 
 def _part_key(part: tuple[str, str | None]) -> tuple[str, bool, str]:
     return part[0], part[1] is not None, part[1] or ""
-
-
-def _sort_key(entity: QuotaEntity) -> tuple[tuple[str, bool, str], ...]:
-    return tuple(_part_key(part) for part in entity)

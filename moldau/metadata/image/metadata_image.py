@@ -99,20 +99,6 @@ class MetadataDelta:
     are cheap while nothing has.
     """
 
-    __slots__ = (
-        "acls_delta",
-        "client_quotas_delta",
-        "cluster_delta",
-        "configs_delta",
-        "delegation_tokens_delta",
-        "features_delta",
-        "image",
-        "producer_ids_delta",
-        "scram_delta",
-        "topics_delta",
-        "touched",
-    )
-
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
         self.touched: set[str] = set()
@@ -249,8 +235,6 @@ MAX_TRANSACTION_RECORDS: Final = 1_000_000
 
 class TransactionFilter:
     """Takes committed records in order, gives those that may be applied."""
-
-    __slots__ = ("_held",)
 
     def __init__(self) -> None:
         self._held: list[Message] | None = None

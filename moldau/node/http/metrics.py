@@ -65,12 +65,7 @@ def snapshot(registry: Registry) -> list[Sample]:
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    from prometheus_client import (
-        CollectorRegistry,
-        GCCollector,
-        ProcessCollector,
-        generate_latest,
-    )
+    from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
     from prometheus_client.registry import Collector
 
     collected = list(samples)
@@ -88,11 +83,7 @@ def render(samples: Iterable[Sample]) -> bytes:
 
 
 def _families(samples: list[Sample]) -> Iterator[PrometheusMetric]:
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     by_name: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:

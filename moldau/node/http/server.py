@@ -198,8 +198,7 @@ class HttpListener:
         return _json(views.metadata(image))
 
     async def _topics(self, request: web.Request) -> web.Response:
-        after = request.query.get("after", "")
-        return _json(await self._show(views.topics, after))
+        return _json(await self._show(views.topics, request.query.get("after", "")))
 
     async def _topic(self, request: web.Request) -> web.Response:
         name = request.match_info["topic"]

@@ -1,9 +1,7 @@
 """AlterConfigs (33) v0-v2: replace the whole configuration of resources."""
 
 from moldau.protocol.api_keys import ApiKey
-from moldau.protocol.messages.p44_incremental_alter_configs import (
-    AlterConfigsResourceResponse,
-)
+from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
 from moldau.protocol.schema import Message, Request, Struct, field, request, response, struct
 from moldau.protocol.types import Bool, Int8, Int32, String
 

@@ -57,23 +57,3 @@ else:
     encode_records = native.encode_records
     scan_records = native.scan_records
     RecordBuffer = native.RecordBuffer
-
-__all__ = [
-    "IMPLEMENTATION",
-    "RecordBuffer",
-    "RecordCursor",
-    "RecordMaker",
-    "decode_column_sections",
-    "decode_cursors",
-    "decode_records",
-    "encode_record",
-    "encode_records",
-    "encode_rows",
-    "group_rows",
-    "murmur2",
-    "murmur2_partition",
-    "native",
-    "partition_rows",
-    "scaled_int64s",
-    "scan_records",
-]

@@ -62,22 +62,17 @@ class VoterChanges:
         if state.role is not Role.LEADER:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, "this controller is not the leader"
         if self._change is not None:
-            return (
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"the leader has not finished another voter change ({self._change.what})",
-            )
+            reason = f"the leader has not finished another voter change ({self._change.what})"
+            return ErrorCode.REQUEST_TIMED_OUT, reason
         if not self._replication.has_committed_in_epoch:
-            return (
-                ErrorCode.REQUEST_TIMED_OUT,
-                "the leader has not committed a record of its epoch yet",
-            )
+            reason = "the leader has not committed a record of its epoch yet"
+            return ErrorCode.REQUEST_TIMED_OUT, reason
         if needs_kraft_version and state.voters.latest.kraft_version < 1:
-            return (ErrorCode.UNSUPPORTED_VERSION, "voters cannot change while kraft.version is 0")
+            return ErrorCode.UNSUPPORTED_VERSION, "voters cannot change while kraft.version is 0"
         if state.voters.latest_offset >= state.high_watermark:
-            return (
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"the last voter change, at offset {state.voters.latest_offset}, is not committed",
-            )
+            offset = state.voters.latest_offset
+            reason = f"the last voter change, at offset {offset}, is not committed"
+            return ErrorCode.REQUEST_TIMED_OUT, reason
         return None
 
     def _complete(self, token: object, error: ErrorCode, message: str = "") -> None:
@@ -201,23 +196,18 @@ class VoterChanges:
         refusal = self._refusal()
         if refusal is not None:
             self._reply(token, refusal[0])
-            return
-        if not request.min_kraft_version <= latest.kraft_version <= request.max_kraft_version:
+        elif not request.min_kraft_version <= latest.kraft_version <= request.max_kraft_version:
             self._reply(token, ErrorCode.INVALID_REQUEST)
-            return
-        if key_of(voter) not in [key_of(each) for each in latest.voters]:
+        elif key_of(voter) not in map(key_of, latest.voters):
             self._reply(token, ErrorCode.VOTER_NOT_FOUND)
-            return
-        if voter in latest.voters:
+        elif voter in latest.voters:
             self._reply(token, ErrorCode.NONE)
-            return
-        self._change = _Change(
-            token,
-            f"updating {voter}",
-            state.now_ms + state.settings.request_timeout_ms,
-            answers_update_voter=True,
-        )
-        self._append(self._change, _with(latest, voter))
+        else:
+            deadline_ms = state.now_ms + state.settings.request_timeout_ms
+            self._change = _Change(
+                token, f"updating {voter}", deadline_ms, answers_update_voter=True
+            )
+            self._append(self._change, _with(latest, voter))
 
     def _note(self, leading: Leading, request: UpdateVoterRequest, token: object) -> None:
         if self._state.voters.latest.with_id(request.voter.voter_id) is None:

@@ -378,10 +378,7 @@ def _topic_sink(
 
 def _named_targets(source: TopicSource | ArchiveSource | None, sink: TopicSink) -> list[str]:
     """The topics to be written, as far as the file names them."""
-    if isinstance(source, ArchiveSource):
-        names = source.topics
-    else:
-        names = () if source is None else source.topics
+    names = () if source is None else source.topics
     return [sink.target_of(each) for each in (*names, "{topic}")]
 
 

@@ -149,8 +149,7 @@ def _batches(consumer: sync.Consumer, place: Range, limit_ms: float) -> Iterator
                 f"{name} could not be read from {place.first_offset} to {end} in {limit_ms:.0f} ms"
             )
         batch = consumer.poll_arrow(timeout_ms=LOOK_AGAIN_MS)
-        inside = pc.less(batch.column("offset"), end)
-        yield batch.filter(inside)
+        yield batch.filter(pc.less(batch.column("offset"), end))
 
 
 def slot_id(sink_id: str, task: int, attempt: int) -> str:

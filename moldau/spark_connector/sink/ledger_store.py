@@ -125,8 +125,7 @@ class LedgerStore:
         reading = self._reading
         assert reading.topic_id is not None, "taken"
         assert reading.read_to is not None
-        view = replace(self._view(), record=record)
-        return KnownLedger(view, reading.topic_id, reading.read_to)
+        return KnownLedger(replace(self._view(), record=record), reading.topic_id, reading.read_to)
 
     # -- the topic -------------------------------------------------------------------------------
 

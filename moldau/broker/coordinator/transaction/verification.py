@@ -20,10 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.coordinator.transaction.marker_sender import broker_address
-from moldau.broker.replica.verification_guards import (
-    NOT_REQUIRED,
-    VerificationGuard,
-)
+from moldau.broker.replica.verification_guards import NOT_REQUIRED, VerificationGuard
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p24_add_partitions_to_txn import (

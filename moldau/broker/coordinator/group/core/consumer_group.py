@@ -392,9 +392,8 @@ class ConsumerGroup:
                 if value is None:
                     self.remove_member(key.member_id)
                 else:
-                    self.update_member(
-                        self._replayed(key.member_id).with_metadata(value), is_live=is_live
-                    )
+                    member = self._replayed(key.member_id).with_metadata(value)
+                    self.update_member(member, is_live=is_live)
             case kinds.ConsumerGroupTargetAssignmentMetadataKey():
                 self.assignment_epoch = 0 if value is None else value.assignment_epoch
                 self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp
@@ -408,14 +407,11 @@ class ConsumerGroup:
                     }
             case kinds.ConsumerGroupCurrentMemberAssignmentKey():
                 if value is not None:
-                    self.update_member(
-                        self._replayed(key.member_id).with_current_assignment(value),
-                        is_live=is_live,
-                    )
+                    member = self._replayed(key.member_id).with_current_assignment(value)
+                    self.update_member(member, is_live=is_live)
                 elif key.member_id in self.members:
-                    self.update_member(
-                        self.members[key.member_id].without_assignment(), is_live=is_live
-                    )
+                    member = self.members[key.member_id].without_assignment()
+                    self.update_member(member, is_live=is_live)
             case kinds.ConsumerGroupRegularExpressionKey():
                 resolved = None
                 if value is not None:

@@ -496,16 +496,10 @@ class ConsumerGroups:
             return self._start_classic(key.group_id, now_ms)
         group = self._context.consumer_group(key.group_id)
         member = None if group is None else group.members.get(key.member_id)
-        if (
-            group is None
-            or member is None
-            or (
-                key.kind == "rebalance"
-                and (
-                    member.state is not MemberState.UNREVOKED_PARTITIONS or member.member_epoch < 0
-                )
-            )
-        ):
+        if group is None or member is None:
+            return CoordinatorResult()
+        is_revoking = member.state is MemberState.UNREVOKED_PARTITIONS and member.member_epoch >= 0
+        if key.kind == "rebalance" and not is_revoking:
             return CoordinatorResult()
         return self._expel(key, group, member, now_ms)
 

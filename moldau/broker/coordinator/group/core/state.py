@@ -38,10 +38,7 @@ from moldau.broker.coordinator.group.core.offset_removal import (
     OffsetsTimer,
 )
 from moldau.broker.coordinator.group.core.offset_requests import OffsetRequests
-from moldau.broker.coordinator.group.core.offset_store import (
-    PartitionKey,
-    StoredOffset,
-)
+from moldau.broker.coordinator.group.core.offset_store import PartitionKey, StoredOffset
 from moldau.protocol.coordinator_records.classic_groups import (
     GroupMetadataKey,
     GroupMetadataValue,
