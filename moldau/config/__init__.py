@@ -32,31 +32,6 @@ if TYPE_CHECKING:
     from moldau.config.table import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
     from moldau.config.topic_config import effective_topic_config, validate_topic_config
 
-__all__ = [
-    "BROKER_KEYS",
-    "GROUP_KEYS",
-    "TOPIC_KEYS",
-    "ConfigError",
-    "ConfigSource",
-    "ConfigType",
-    "DescribedConfig",
-    "Endpoint",
-    "NodeConfig",
-    "Status",
-    "describe_broker_config",
-    "describe_cluster_default_config",
-    "describe_group_config",
-    "describe_topic_config",
-    "dynamic_config_warnings",
-    "effective_broker_config",
-    "effective_topic_config",
-    "parse_properties",
-    "read_properties_file",
-    "validate_dynamic_broker_config",
-    "validate_group_config",
-    "validate_topic_config",
-]
-
 at_first_use(
     globals(),
     """
