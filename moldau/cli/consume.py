@@ -245,7 +245,7 @@ def formatter_of(
         raise InputProblem(
             f"--format {output_format!r}: text, json, raw or a format string, as '%t %o %k %v\\n'"
         )
-    if output_format != "text" and (fields or separator or delimiter):
+    if output_format != "text" and (fields or separator or delimiter is not None):
         raise InputProblem("--fields, --key-separator and --delimiter are for --format text")
     if output_format != "json" and (always_base64 or json_values):
         raise InputProblem("--base64 and --json-values are for --format json")
@@ -261,18 +261,22 @@ def formatter_of(
             raise InputProblem(f"--fields: {name!r} is none of {', '.join(OUTPUT_FIELDS)}")
     between = unescaped(separator, "--key-separator") if separator is not None else b"\t"
     end = b"\n" if delimiter is None else unescaped(delimiter, "--delimiter")
-    return text_formatter(names, between, end, (null_value or "null").encode())
+    mark = "null" if null_value is None else null_value
+    return text_formatter(names, between, end, mark.encode())
 
 
 class _Ends:
     """Where partitions end, at the first of several places; found when each is first assigned."""
 
     def __init__(self, until_end: bool, end_offset: str | None, end_timestamp: str | None) -> None:
-        offset, back = _offset(end_offset, "--end-offset") if end_offset else (None, None)
+        offset, back = (None, None) if end_offset is None else _offset(end_offset, "--end-offset")
         self._offset = NO_END if offset is None else offset
-        self._back_count = back or 0 if until_end else back
-        self._time_ms = _milliseconds(end_timestamp, "--end-timestamp") if end_timestamp else None
+        self._back_count = (back or 0) if until_end else back
+        self._time_ms: int | None = None
+        if end_timestamp is not None:
+            self._time_ms = _milliseconds(end_timestamp, "--end-timestamp")
         self._ends: dict[TopicPartition, int] = {}
+        self._open: set[TopicPartition] = set()
         self._done: set[TopicPartition] = set()
 
     def reached(self, consumer: Consumer) -> bool:
@@ -291,27 +295,29 @@ class _Ends:
     ) -> list[ConsumerRecord]:
         """The records before the partition's end."""
         self._find(consumer, [name])
-        if self._time_ms is not None and self._ends[name] == NO_END:
-            late = (each.offset for each in records if each.timestamp_ms >= self._time_ms)
-            self._ends[name] = next(late, NO_END)
-        end = self._ends[name]
+        end, time_ms = self._ends[name], self._time_ms
+        if time_ms is not None and name in self._open:
+            late = (each.offset for each in records if each.timestamp_ms >= time_ms)
+            end = self._ends[name] = min(end, next(late, NO_END))
         return records if records[-1].offset < end else [r for r in records if r.offset < end]
 
     def _find(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> None:
         time_ms = self._time_ms
         is_over = time_ms is not None and time_ms <= time.time() * 1_000
-        unknown = (None, NO_END) if is_over else (None,)
-        new = [each for each in partitions if self._ends.get(each) in unknown]
+        new = [p for p in partitions if p not in self._ends or (is_over and p in self._open)]
         times = dict.fromkeys(new, time_ms) if time_ms is not None else {}
         found = consumer.offsets_for_times(times) if times else {}
         for name, log_end in consumer.end_offsets(new).items() if new else ():
             first = found.get(name)
-            # Until the time is over, a record of before it may still come.
-            by_time = log_end if is_over else NO_END
+            by_time = NO_END if first is None else first.offset
+            if is_over:
+                by_time = min(by_time, log_end)
+                self._open.discard(name)
+            elif first is None:
+                self._open.add(name)  # before the time is over, such a record may still come
             by_count = NO_END if self._back_count is None else log_end - self._back_count
-            self._ends[name] = min(
-                self._offset, by_count, by_time if first is None else first.offset
-            )
+            before = self._ends.get(name, self._offset)
+            self._ends[name] = min(before, by_count, by_time)
 
 
 @dataclass(frozen=True, slots=True)

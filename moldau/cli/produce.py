@@ -157,8 +157,9 @@ class _Sending:
         if self._first_error is not None:
             raise self._first_error
 
-    def send_in_transactions(self, records: Iterator[InputRecord], rest: int | None) -> None:
-        """As `send_all`, with `rest` records behind the first of each transaction, or all."""
+    def send_in_transactions(self, records: Iterator[InputRecord], count: int | None) -> None:
+        """As `send_all`, with `count` records in each transaction, or all of them."""
+        rest = None if count is None else count - 1
         for first in records:
             with self.producer.transaction():
                 self._send(first)
@@ -287,8 +288,7 @@ def produce(
     typed = STANDARD_INPUT in named and sys.stdin.isatty()
     with rate_line(topic, beside_terminal=typed) as line:
         begin = time.perf_counter()
-        rest = None if transaction_records is None else transaction_records - 1
-        sending = _run(topic, settings, create, line, reader, records(), rest)
+        sending = _run(topic, settings, create, line, reader, records(), transaction_records)
         line.finish(sending.sent_count, sending.sent_bytes)
     if as_json:
         print_json(
@@ -308,7 +308,7 @@ def _run(
     line: RateLine,
     reader: _Reader,
     records: Iterator[InputRecord],
-    rest: int | None,
+    transaction_records: int | None,
 ) -> _Sending:
     from moldau.client.sync import Producer
 
@@ -322,7 +322,7 @@ def _run(
             if config.transactional_id is None:
                 sending.send_all(records)
             else:
-                sending.send_in_transactions(records, rest)
+                sending.send_in_transactions(records, transaction_records)
         except (InputProblem, KafkaError, KeyboardInterrupt) as error:
             line.end()
             what, status = str(error), 2 if isinstance(error, ConfigurationError) else 1

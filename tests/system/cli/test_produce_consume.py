@@ -26,10 +26,10 @@ END_DEADLINE_S: Final = 60
 
 @pytest.fixture
 def topic(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """A topic of two partitions for each test."""
+    """A topic of two partitions for each test. It keeps records of 1970 too."""
     name = request.node.name.removeprefix("test_").partition("[")[0]
     with Admin(cluster.bootstrap_server) as admin:
-        admin.create_topics([NewTopic(name, partition_count=2)])
+        admin.create_topics([NewTopic(name, partition_count=2, configs={"retention.ms": "-1"})])
     return name
 
 
@@ -180,9 +180,8 @@ def test_ends_at_an_offset_or_a_time(piped: Piped, topic: str, cluster: Cluster)
     assert read("--end-timestamp", 4000, "--partition", 0) == ["00", "01", "02", "03"]
     # The time is to come: a record of then ends it. Brokers take timestamps of the next hour.
     later = round(time.time() * 1_000) + 1_800_000
-    process = piped.start(
-        *("consume", topic, "--partition", 0, "--offset", 3, "--end-timestamp", later)
-    )
+    ends = ("--end-offset", 9, "--end-timestamp", later)
+    process = piped.start("consume", topic, "--partition", 0, "--offset", 3, *ends)
     assert process.stdout is not None
     assert process.stdout.readline() == b"03\n"
     last = [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cli.consume import pattern_of, start_of
+from moldau.cli.consume import formatter_of, pattern_of, start_of
 from moldau.cli.record_formats import (
     PLACEHOLDERS,
     Formatter,
@@ -189,6 +189,25 @@ def test_text_output_has_the_fields_asked_for():
     assert text("topic,partition,offset,timestamp,headers")(record) == b"t|2|7|1234|a:1,b:NULL\n"
     assert text("value,key")(consumed(None)) == b"NULL|NULL\n"
     assert text("value")(consumed(None)) == b"NULL\n"
+
+
+@pytest.mark.parametrize(
+    ("output_format", "null_value", "expected"),
+    [
+        ("text", None, b"null\n"),
+        ("text", "", b"\n"),
+        ("text", "-", b"-\n"),
+        ("%v;", None, b";"),
+        ("%v;", "-", b"-;"),
+        ("raw", None, b""),
+    ],
+)
+def test_nulls_are_shown_as_the_format_has_them(
+    output_format: str, null_value: str | None, expected: bytes
+):
+    text = (None, None, null_value, None)
+    formatter = formatter_of(output_format, text, always_base64=False, json_values=False)
+    assert formatter(consumed(None)) == expected
 
 
 def test_a_percent_sign_in_a_separator_is_itself():
