@@ -24,7 +24,7 @@ from tests.deploy.local_nodes import CONFIGURATION, LocalNode, LocalNodes
 from tests.deploy.test_container import CONTAINERFILE
 
 TOOLS: Final = ("buildah", "debootstrap")
-PACKAGES: Final = "python3,python3-venv,ca-certificates"
+PACKAGES: Final = "python3,python3-dev,python3-venv,ca-certificates"
 IMAGE: Final = "localhost/moldau:test"
 BUILD_TIMEOUT_S: Final = 1800.0
 STOP_DEADLINE_S: Final = 330.0
