@@ -174,7 +174,7 @@ class Connections:
         """The open connection, or a new one; waits out the pause after a failure. Raises:
         ClientClosed, WrongEventLoop, AuthenticationFailed, TlsFailed, or a passing fault.
         """
-        if self.is_closed and not self._is_left_open:
+        if self.is_closed and not self._is_left_open:  # else its loop has ended
             raise ClientClosed("the client is closed; make a new one")
         self._stay_on_loop()
         existing = self._open.get((address, purpose))
