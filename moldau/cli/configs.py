@@ -26,12 +26,19 @@ class EntityType(StrEnum):
     BROKER = "brokers"
     BROKER_LOGGER = "broker-loggers"
 
-    @classmethod
-    def _missing_(cls, value: object) -> EntityType | None:
-        return next((each for each in cls if each.value == f"{value}s"), None)  # the singular
+
+def entity_type(text: str) -> EntityType:
+    """A type of entity in the plural or the singular. Raises: typer.BadParameter"""
+    try:
+        return EntityType(text if text.endswith("s") else f"{text}s")
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(EntityType)}") from None
 
 
-Kind = Annotated[EntityType, typer.Argument(help="topics, brokers or broker-loggers.")]
+Kind = Annotated[
+    EntityType,
+    typer.Argument(parser=entity_type, metavar="TYPE", help="topics, brokers or broker-loggers."),
+]
 
 
 @app.command("describe")

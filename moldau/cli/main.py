@@ -17,7 +17,6 @@ import typer.main
 from typer.core import TyperGroup
 
 from moldau.cli.output import fail, reader_is_gone
-from moldau.cli.plain_values import use_plain_values
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -75,7 +74,6 @@ class RootGroup(CommandGroup):
         self.commands[name] = typer.main.get_group(holder).commands[name]
 
 
-use_plain_values()
 app = typer.Typer(
     name="moldau",
     cls=RootGroup,
