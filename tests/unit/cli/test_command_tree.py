@@ -177,9 +177,11 @@ def test_a_name_that_is_none_is_refused_with_the_nearest():
     ],
 )
 def test_values_that_are_none(words: tuple[str, ...], complaint: str):
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2
-    assert complaint in " ".join(result.output.replace("│", " ").split())
+    ended = _ended(*words)
+    assert ended.returncode == 2
+    first = ended.stderr.splitlines()[0]
+    assert first.startswith("moldau: Invalid value")
+    assert complaint in first
 
 
 @pytest.mark.parametrize("package", LAZY_PACKAGES)
