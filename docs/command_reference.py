@@ -43,8 +43,8 @@ def _leaves(command: Any, path: str, parent: Any) -> Iterator[tuple[str, Any, An
         yield path, command, context
         return
     for name in sorted(command.list_commands(context)):
-        inner = command.get_command(context, name)
-        if inner is not None and not inner.hidden:
+        _, inner, _ = command.resolve_command(context, [name])
+        if not inner.hidden:
             yield from _leaves(inner, f"{path} {name}", context)
 
 

@@ -30,5 +30,6 @@ def at_first_use(package: dict[str, object], names: str) -> None:
         value = package[name] = getattr(import_module(modules[name]), name)
         return value
 
+    package.setdefault("__all__", [*modules])
     package["__getattr__"] = imported
     package["__dir__"] = lambda: sorted({*package, *modules})

@@ -17,7 +17,7 @@ import pytest
 
 def test_the_plugin_alone_loads_next_to_nothing():
     loaded = [name for name in sys.modules if name.startswith("moldau.")]
-    assert loaded == ["moldau.testing", "moldau.testing.pytest_plugin"]
+    assert loaded == ["moldau.first_use", "moldau.testing", "moldau.testing.pytest_plugin"]
 
 seen = []
 
