@@ -147,11 +147,7 @@ def make_cluster(directory: Path, layout: ClusterLayout) -> str:
 
 
 def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
-    """Run all nodes in the foreground until a stop signal; returns the exit status.
-
-    Args:
-        topics: `NAME:PARTITIONS[:RF]`, created before `ready` is printed.
-    """
+    """Run all nodes, creating `topics` before `ready`, until a stop signal; the exit status."""
     from moldau.runtime.telemetry.logs import configure_logging
     from moldau.testing.node_process import NodeProcess
     from moldau.testing.supervisor import Supervisor

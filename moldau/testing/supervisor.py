@@ -47,9 +47,7 @@ class RestartPolicy:
 
 
 class _State(Enum):
-    """STARTING → SERVING → PAUSED → STARTING …; a wrong configuration, or too many starts that fail
-    before all were ready, end in GIVEN_UP.
-    """
+    """STARTING → SERVING → PAUSED → STARTING …; a start that cannot succeed ends in GIVEN_UP."""
 
     STARTING = 1
     SERVING = 2
