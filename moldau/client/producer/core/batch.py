@@ -87,13 +87,15 @@ class Outcome:
         outcome._waiters.append((index, waiter))
 
     def replace(self, parts: list[tuple[int, Outcome, int]]) -> None:
-        """Move the records from each start on to that part, from that index on; waiters follow."""
+        """Move the records from each start on to that part, from that index on; waiters follow, to
+        a part that has failed already too.
+        """
         assert not self.is_done
         assert self._parts is None
         self._parts = parts
-        waiters, self._waiters = self._waiters, []
-        for index, waiter in waiters:
-            self.when_done(index, waiter)
+        for index, waiter in self.take_waiters():
+            outcome, index = self.locate(index)
+            outcome._waiters.append((index, waiter))
 
     def finish(
         self,
