@@ -140,18 +140,20 @@ async def test_a_partitioner_that_fails() -> None:
             return 1
         raise LookupError("the application's")
 
-    async with FakeCluster(1, topics={"t": 3}) as cluster:
-        async with producer_of(cluster, partitioner=fails) as producer:
-            told: list[Exception | None] = []
-            producer.send_nowait("t", b"bad", on_delivery=lambda _, error: told.append(error))
-            deliveries = [producer.send_nowait("t", value) for value in (b"bad", b"good")]
-            await producer.flush()
-            assert [type(each) for each in told] == [LookupError]
-            with pytest.raises(LookupError, match="the application's"):
-                await deliveries[0]
-            assert (await deliveries[1]).partition == 1
-            with pytest.raises(LookupError, match="the application's"):
-                await producer.send("t", b"bad")
+    async with (
+        FakeCluster(1, topics={"t": 3}) as cluster,
+        producer_of(cluster, partitioner=fails) as producer,
+    ):
+        told: list[Exception | None] = []
+        producer.send_nowait("t", b"bad", on_delivery=lambda _, error: told.append(error))
+        deliveries = [producer.send_nowait("t", value) for value in (b"bad", b"good")]
+        await producer.flush()
+        assert [type(each) for each in told] == [LookupError]
+        with pytest.raises(LookupError, match="the application's"):
+            await deliveries[0]
+        assert (await deliveries[1]).partition == 1
+        with pytest.raises(LookupError, match="the application's"):
+            await producer.send("t", b"bad")
 
 
 async def test_keys_can_be_ignored() -> None:
