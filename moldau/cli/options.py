@@ -13,7 +13,6 @@ import asyncio
 import logging
 import re
 import sys
-import threading
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -149,9 +148,7 @@ class _Held(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"moldau: {record.getMessage()}"
-        timer = threading.Timer(HELD_S, print, (line,), {"file": sys.stderr})
-        timer.daemon = True
-        timer.start()
+        asyncio.get_running_loop().call_later(HELD_S, lambda: typer.echo(line, err=True))
 
 
 def _tell_warnings() -> None:

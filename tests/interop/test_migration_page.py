@@ -16,7 +16,7 @@ import confluent_kafka.admin
 import pytest
 
 from moldau import client
-from moldau.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from moldau.client import AdminConfig, ConsumerConfig, ProducerConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its resources the old way
