@@ -21,6 +21,7 @@ from moldau.cli.output import fail, reader_is_gone
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
+INTERRUPTED: Final = 130
 #: By name: the module below `moldau.cli`, what it has there (a function or a tree of commands), and
 #: a line of help.
 COMMANDS: Final = {
@@ -127,10 +128,12 @@ def main() -> None:
     except _UsageError as problem:
         _refuse_usage(problem)
     except (typer.Abort, KeyboardInterrupt):
-        fail("interrupted", status=130)
+        fail("interrupted", status=INTERRUPTED)
     except BrokenPipeError:
         reader_is_gone()
     # Outside of its standalone mode the framework hands an exit code back as the result.
+    if status == INTERRUPTED:  # a Ctrl-C of which no command has said anything
+        fail("interrupted", status=INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
 
 

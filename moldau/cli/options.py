@@ -15,7 +15,7 @@ import re
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -61,7 +61,7 @@ TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many mil
 
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 DEFAULT_TIMEOUT_MS = 15_000
-HELD_S = 1.2  # a command that has failed by then says in its error what the warning would say
+HELD_S = 1.8  # a command that has failed by then says in its error what the warning would say
 MAX_FILE_BYTES = 64 * 1024 * 1024
 Properties = Annotated[
     list[str] | None,
@@ -144,16 +144,24 @@ class ClusterAccess:
 
 
 class _Held(logging.Handler):
-    """Prints what the client warns of when the command still runs a little later."""
+    """Prints what the client warns of, unless it or the command is over a little later."""
+
+    _timer: asyncio.TimerHandle | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         line = f"moldau: {record.getMessage()}"
-        asyncio.get_running_loop().call_later(HELD_S, lambda: typer.echo(line, err=True))
+        if record.levelno >= logging.WARNING:
+            with suppress(RuntimeError):  # outside of an event loop no command runs
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(HELD_S, lambda: typer.echo(line, err=True))
 
 
 def _tell_warnings() -> None:
     if not (logger := logging.getLogger("moldau.client.cluster")).handlers:
-        logger.addHandler(_Held(logging.WARNING))
+        logger.setLevel(logging.INFO)
+        logger.addHandler(_Held())
 
 
 def asks_cluster(

@@ -22,12 +22,7 @@ from moldau.client.errors import (
     error_for,
     raise_for,
 )
-from moldau.client.producer.coordinator_link import (
-    AnswerLost,
-    CannotSay,
-    CoordinatorLink,
-    NotSent,
-)
+from moldau.client.producer.coordinator_link import AnswerLost, CannotSay, CoordinatorLink, NotSent
 from moldau.client.producer.core import transaction_requests as requests
 from moldau.client.producer.core.transaction_states import (
     LAST_PRODUCER_EPOCH,

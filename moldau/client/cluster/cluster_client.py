@@ -398,7 +398,8 @@ class ClusterClient:
                 return outcome
         reasons = {address: describe_fault(fault) for address, fault in faults.items()}
         text = f"no broker can be reached: {addresses_text(reasons)}"
-        self._unreachable.note(text)
+        if not self._connections.is_closed:  # the client closes: nothing is wrong
+            self._unreachable.note(text)
         slow = next((each for each in faults.values() if isinstance(each, TimeoutError)), None)
         raise NoBrokerAvailable(text) from slow
 

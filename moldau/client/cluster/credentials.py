@@ -15,11 +15,7 @@ from typing import Final
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import ConfigurationError
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.sasl import (
-    MECHANISMS,
-    PlainExchange,
-    SaslCredentials,
-)
+from moldau.runtime.authentication.sasl import MECHANISMS, PlainExchange, SaslCredentials
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
 from moldau.runtime.authentication.tokens import (
     DEFAULT_HTTP_TIMEOUT_MS,

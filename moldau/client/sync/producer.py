@@ -21,11 +21,7 @@ from moldau.client.errors import BufferFull, ClientClosed, KafkaError, Transacti
 from moldau.client.producer.delivery import OnDelivery
 from moldau.client.producer.partitioners import Partitioner
 from moldau.client.producer.producer import Producer as AsyncProducer
-from moldau.client.producer.record_checks import (
-    HeadersLike,
-    check_partition,
-    check_timestamp,
-)
+from moldau.client.producer.record_checks import HeadersLike, check_partition, check_timestamp
 from moldau.client.producer.transactions import OffsetsSource, TransactionContext
 from moldau.client.records import (
     ConsumerGroupMetadata,
@@ -35,13 +31,7 @@ from moldau.client.records import (
 )
 from moldau.client.serialization import Key, SerializerLike, Value
 from moldau.client.sync.client import BlockingClient, face_of, quick_face_of
-from moldau.client.sync.handover import (
-    RECORD_OVERHEAD_BYTES,
-    Delivery,
-    Handover,
-    Record,
-    size_of,
-)
+from moldau.client.sync.handover import RECORD_OVERHEAD_BYTES, Delivery, Handover, Record, size_of
 from moldau.client.sync.portal import LOOK_S, Callers, Work
 
 Result = TypeVar("Result")
