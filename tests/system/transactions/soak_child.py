@@ -1,4 +1,4 @@
-"""The soak as a process of its own, which an assertion of librdkafka may end.
+"""A soak, or a run with an injected bug, as a process that an assertion of librdkafka may end.
 
 In 1.5 % of runs librdkafka ends its process with an assertion of its own about transactional
 requests that it has counted wrongly. That says nothing about the brokers: the run is repeated, once
