@@ -90,13 +90,12 @@ class ClusterClient:
         self.metadata: MetadataCache = MetadataCache()
         self._bootstrap = [parse_address(server) for server in config.addresses]
         security = security_of(config, self.clock, self.random)
-        failing = RecurringWarning(self.clock)
+        failing, self._unreachable = RecurringWarning(self.clock), RecurringWarning(self.clock)
         self._connections = Connections(
-            config, self.clock, self.random, security, self._lost, failing
+            config, self.clock, self.random, security, self._lost, failing, self._unreachable
         )
         #: Whether `retry` ends soon while no broker has ever been reached.
         self.gives_up_early: bool = False
-        self._unreachable = RecurringWarning(self.clock)
         self.missing_coordinator: RecurringWarning = RecurringWarning(
             self.clock, after_ms=MISSING_MS
         )

@@ -64,6 +64,7 @@ class Connections:
         _security: TLS and SASL of all of them.
         _on_lost: called when a connection ended that this client has not closed.
         _warning: of brokers that cannot be reached although others can.
+        _unreachable: of a cluster of which no broker can be reached; any new connection ends it.
     """
 
     _config: ClientConfig
@@ -72,6 +73,7 @@ class Connections:
     _security: Security
     _on_lost: Callable[[], object]
     _warning: RecurringWarning
+    _unreachable: RecurringWarning
     _network: Network = field(default_factory=AsyncioNetwork)
     _open: dict[tuple[Address, Purpose], Connection] = field(default_factory=dict)
     _attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = field(default_factory=dict)
@@ -261,6 +263,7 @@ class Connections:
         self.was_reached = True
         if self._failures.pop(address, None) is not None:
             self._warning.end(f"the broker at {address[0]}:{address[1]} is reached again")
+        self._unreachable.end(f"the cluster is reached, at {address[0]}:{address[1]}")
         self._open[address, purpose] = connection
         connection.on_close(self._forget)
         self._watch_idleness()

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
 from moldau.testing import wait_until
-from tests.interop.confluent.clients import Reading, consumer_config, owned, write_numbers
+from tests.interop.confluent.clients import Reading, consumer_config, write_numbers
 from tests.interop.java.tools import JavaTools
 from tests.interop.topics import TopicMaker, fresh_name
 
@@ -28,20 +28,33 @@ class Member:
 
     def __init__(self, bootstrap: str, group: str, topic: str, **config: Any) -> None:
         self.consumer = Consumer(consumer_config(bootstrap, group, **config))
-        self.consumer.subscribe([topic])
+        self.consumer.subscribe([topic], on_assign=self._given, on_revoke=self._given_up)
         self.reading = Reading(self.consumer)
+        #: The partitions it has, and how few it was ever left with: an eager member gives up all
+        #: of them at every rebalance, so that only what it is given then counts.
+        self._share: set[int] = set()
         self.smallest_share = PARTITIONS
+        self._is_eager = config.get("group.protocol") == "classic"
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._run)
+
+    def _given(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._share.update(each.partition for each in partitions)
+        self.smallest_share = min(self.smallest_share, len(self._share))
+
+    def _given_up(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._share.difference_update(each.partition for each in partitions)
+        if not self._is_eager:
+            self.smallest_share = min(self.smallest_share, len(self._share))
 
     def _run(self) -> None:
         while not self._is_done.is_set():
             self.reading.poll()
-            self.smallest_share = min(self.smallest_share, len(owned(self.consumer)))
 
     def start(self, topic: str) -> None:
         """Be alone in the group first."""
         self.reading.until_shared(topic, [PARTITIONS])
+        self.smallest_share = PARTITIONS
         self._thread.start()
 
     def close(self) -> None:

@@ -42,10 +42,11 @@ from tests.system.transactions.preconditions import (
     committed_across,
     committed_offsets,
     early_ones_read,
+    partitions_that_came_back,
 )
 from tests.system.transactions.run_until import run_until
 from tests.system.transactions.senders import Sender
-from tests.system.transactions.workload import GROUPS, Workload
+from tests.system.transactions.workload import GROUPS, OWNERS_S, Workload
 
 CONFIG: Final = {
     "offsets.topic.num.partitions": "2",
@@ -57,7 +58,7 @@ CONFIG: Final = {
     "group.consumer.min.heartbeat.interval.ms": "500",
 }
 ENOUGH: Final = 8
-LIMIT_S: Final = 240
+LIMIT_S: Final = 360
 DIRTY: Final = "dirty reader"
 
 #: Which client is faulty in which way, and what that is called.
@@ -127,9 +128,14 @@ def test_honest_clients_of_an_honest_broker(bootstrap: str):
     setting, findings, complaints = run_until(
         bootstrap,
         seed,
-        lambda workload: enough(workload) and have_migrated(workload),
+        lambda workload: (
+            enough(workload)
+            and have_migrated(workload)
+            and partitions_that_came_back(workload.setting.history) > 0
+        ),
         groups=tuple(GROUPS),
         has_version_2=True,
+        settle_s=OWNERS_S,
     )
     print(findings.counts)
     assert complaints == []

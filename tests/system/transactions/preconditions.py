@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.system.transactions.history import NEVER, History, Outcome, Poll, Transaction
+from tests.system.transactions.history import NEVER, History, Log, Outcome, Poll, Transaction
 from tests.system.transactions.workload import TAIL_OF_EVERYTHING
 
 
@@ -52,6 +52,24 @@ def committed_offsets(history: History) -> int:
         transaction.outcome is Outcome.COMMITTED and bool(transaction.commits)
         for transaction in _ended(history)
     )
+
+
+def partitions_that_came_back(history: History) -> int:
+    """Times a member has moved a group's offset of a partition, then another, and it once more."""
+    ended = sorted(_ended(history), key=lambda each: each.offsets_began)
+    last: dict[tuple[str, Log], str] = {}
+    had: set[tuple[str, Log, str]] = set()
+    count = 0
+    for transaction in ended:
+        if transaction.offsets_ended == NEVER:
+            continue
+        member = transaction.process
+        for commit in transaction.commits:
+            place = (commit.group, commit.log)
+            count += last.get(place) != member and (*place, member) in had
+            last[place] = member
+            had.add((*place, member))
+    return count
 
 
 def _ended(history: History) -> Iterator[Transaction]:
