@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import statistics
@@ -255,6 +256,8 @@ class _Measurement:
         self.figures.load_averages.append(os.getloadavg()[0])
 
     async def _measure_cluster(self, cluster: Cluster) -> None:
+        # Nodes are stopped on purpose: that they cannot be reached then is no news.
+        logging.getLogger("moldau.client").setLevel(logging.ERROR)
         brokers = ClusterClient(ClientConfig(cluster.bootstrap_server))
         controllers = ClusterClient(
             AdminConfig(
