@@ -377,7 +377,11 @@ def consume(seed: int, record_count: int) -> Account:
             try:
                 sys.setswitchinterval(SWITCH_INTERVAL_S)
                 with Gun(account, Random(random.random())) as gun:
-                    while any(number < each for number in next_numbers.values()):
+                    # A poll that waits in vain is interrupted in the end, if none was before.
+                    while (
+                        any(number < each for number in next_numbers.values())
+                        or not account.counts["interruptions"]
+                    ):
                         for record in _polled(consumer, random, account, gun):
                             expected = next_numbers[record.partition]
                             if name_of(record.value) != (record.partition, expected):
