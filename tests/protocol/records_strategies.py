@@ -13,7 +13,8 @@ from moldau.protocol.records import Record, _implementation, columns_pure, pure
 CODEC_FUNCTIONS = ("decode_records", "scan_records", "encode_record", "encode_records")
 COLUMN_FUNCTIONS = ("decode_column_sections", "encode_rows")
 
-int64s = st.integers(-(2**62), 2**62)
+#: Any two of them differ by an int64, as the timestamps of one batch must.
+int64s = st.integers(-(2**62), 2**62 - 1)
 blobs = st.one_of(st.none(), st.binary(max_size=200))
 header_lists = st.lists(st.tuples(st.text(max_size=20), blobs), max_size=4).map(tuple)
 timestamps = st.one_of(st.integers(0, 2**43), int64s)
