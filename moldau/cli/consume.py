@@ -29,7 +29,7 @@ from moldau.cli.options import (
     unknown_topic,
     unused_settings_told,
 )
-from moldau.cli.output import RateLine, fail, file_errors, rate_line, reader_is_gone
+from moldau.cli.output import INTERRUPTED, RateLine, fail, file_errors, rate_line, reader_is_gone
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     PLACEHOLDERS,
@@ -507,8 +507,8 @@ def _run(
                 consuming.commit()
             except KafkaError as error:
                 text = f"interrupted; what was written last is not committed: {error}"
-                fail(text, status=130)
-            fail(f"interrupted after {consuming.record_count} records", status=130)
+                fail(text, status=INTERRUPTED)
+            fail(f"interrupted after {consuming.record_count} records", status=INTERRUPTED)
         line.finish(consuming.record_count, consuming.byte_count)
     if not complete:
         fail(f"{consuming.record_count} of {limits.max_messages} records were there")

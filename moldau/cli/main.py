@@ -16,12 +16,11 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from moldau.cli.output import fail, reader_is_gone
+from moldau.cli.output import INTERRUPTED, fail, reader_is_gone
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
-INTERRUPTED: Final = 130
 #: By name: the module below `moldau.cli`, what it has there (a function or a tree of commands), and
 #: a line of help.
 COMMANDS: Final = {
@@ -128,7 +127,7 @@ def main() -> None:
     except _UsageError as problem:
         _refuse_usage(problem)
     except (typer.Abort, KeyboardInterrupt):
-        fail("interrupted", status=INTERRUPTED)
+        status = INTERRUPTED
     except BrokenPipeError:
         reader_is_gone()
     # Outside of its standalone mode the framework hands an exit code back as the result.

@@ -25,6 +25,8 @@ from moldau.runtime.telemetry.logs import one_line
 if TYPE_CHECKING:
     from rich.live import Live
 
+INTERRUPTED: Final = 130
+"""The exit code of a command that Ctrl-C ended."""
 STEPS: Final = 500
 """A bar that moves more often than this only costs time."""
 INTERVAL_S: Final = 0.25

@@ -30,7 +30,7 @@ from moldau.cli.options import (
     unknown_topic,
     unused_settings_told,
 )
-from moldau.cli.output import RateLine, fail, print_json, rate_line
+from moldau.cli.output import INTERRUPTED, RateLine, fail, print_json, rate_line
 from moldau.cli.record_formats import (
     InputProblem,
     InputRecord,
@@ -327,7 +327,7 @@ def _run(
             line.end()
             what, status = str(error), 2 if isinstance(error, ConfigurationError) else 1
             if isinstance(error, KeyboardInterrupt):
-                what, status = "interrupted", 130
+                what, status = "interrupted", INTERRUPTED
             if sending is not None:
                 what += f" ({sending.outcome(error, config.transactional_id)})"
             fail(what, status=status)

@@ -30,7 +30,7 @@ from moldau.cli.options import (
     parse_targets,
     partitions_of,
 )
-from moldau.cli.output import fail, live_view, print_json, print_table, size_text
+from moldau.cli.output import INTERRUPTED, fail, live_view, print_json, print_table, size_text
 from moldau.cli.reassignment import (
     COLUMNS,
     Move,
@@ -480,7 +480,10 @@ def until_done() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        fail("interrupted; moves that have begun go on (`moldau topics reassign list`)", status=130)
+        fail(
+            "interrupted; moves that have begun go on (`moldau topics reassign list`)",
+            status=INTERRUPTED,
+        )
 
 
 async def _verified(

@@ -393,7 +393,7 @@ class ClusterClient:
             except PASSING_FAULTS as fault:
                 faults[address] = fault
             else:
-                self._unreachable.end(f"the cluster is reached, at {address[0]}:{address[1]}")
+                self._connections.tell_reached(address)
                 return outcome
         reasons = {address: describe_fault(fault) for address, fault in faults.items()}
         text = f"no broker can be reached: {addresses_text(reasons)}"

@@ -144,6 +144,10 @@ class Connections:
         failure = self._failures.get(address)
         return failure is not None and failure[1] > self._clock.monotonic_ms()
 
+    def tell_reached(self, address: Address) -> None:
+        """A node was reached, or has answered on a connection that was there before."""
+        self._unreachable.end(f"the cluster is reached, at {address[0]}:{address[1]}")
+
     def in_flight_count(self, address: Address, purpose: Purpose) -> int:
         connection = self._open.get((address, purpose))
         return 0 if connection is None else connection.in_flight_count
@@ -263,7 +267,7 @@ class Connections:
         self.was_reached = True
         if self._failures.pop(address, None) is not None:
             self._warning.end(f"the broker at {address[0]}:{address[1]} is reached again")
-        self._unreachable.end(f"the cluster is reached, at {address[0]}:{address[1]}")
+        self.tell_reached(address)
         self._open[address, purpose] = connection
         connection.on_close(self._forget)
         self._watch_idleness()
