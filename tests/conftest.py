@@ -6,6 +6,7 @@ files. Random tests are not judged by how long they take.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +133,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_quick(place: str, name: str) -> bool:
     parents = [place, *(str(parent) for parent in Path(place).parents)]
     return any(each in QUICK for each in (*parents, f"{place}::{name}"))
+
+
+@pytest.fixture(autouse=True)
+def heard_loggers() -> None:
+    """Every test hears all that is logged, whatever an earlier one in its process has silenced."""
+    logging.disable(logging.NOTSET)
+    for name, logger in [*logging.root.manager.loggerDict.items()]:
+        if name.partition(".")[0] == "moldau" and isinstance(logger, logging.Logger):
+            logger.disabled = False
+            if logger.level != logging.NOTSET:
+                logger.setLevel(logging.NOTSET)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
