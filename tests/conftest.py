@@ -1,6 +1,6 @@
 """Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere;
-what `make test` leaves to `make test-all` (`thorough`); and in which order parallel workers take
-files. Random tests are not judged by how long they take.
+what `make test` leaves to `make test-all` (`thorough`); in which order parallel workers take files;
+and loggers as they are by default. Random tests are not judged by how long they take.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _is_quick(place: str, name: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def heard_loggers() -> None:
-    """Every test hears all that is logged, whatever an earlier one in its process has silenced."""
+    """Our loggers at their defaults, whatever an earlier test in the same process has silenced."""
     logging.disable(logging.NOTSET)
     for name, logger in [*logging.root.manager.loggerDict.items()]:
         if name.partition(".")[0] == "moldau" and isinstance(logger, logging.Logger):
