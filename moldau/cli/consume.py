@@ -518,12 +518,12 @@ def _existing(
     consumer: Consumer, config: ConsumerConfig, topics: list[str], pattern: str | None
 ) -> dict[str, list[int]]:
     """The partitions of each topic. Raises: KafkaError, for what does not exist"""
-    from moldau.client.sync import Admin
-
     if pattern is None:
         with suppress(UnknownTopicOrPartition, RequestTimeout):
             look_ms = TOPIC_LOOK_MS
             return {each: consumer.partitions_for(each, timeout_ms=look_ms) for each in topics}
+    from moldau.client.sync import Admin
+
     with Admin(config=config) as admin:
         known = admin.list_topics(include_internal=pattern is None)
     if pattern is not None:

@@ -8,6 +8,7 @@ memory.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator
@@ -43,13 +44,13 @@ from moldau.cli.record_formats import (
 from moldau.client import (
     ConfigurationError,
     KafkaError,
-    NewTopic,
     ProducerConfig,
     RecordMetadata,
     RequestTimeout,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from moldau.client.admin.topics import NewTopic, TopicCalls
 
 if TYPE_CHECKING:
     from moldau.client.sync import Producer
@@ -317,7 +318,7 @@ def _run(
         try:
             with unused_settings_told():
                 config = ProducerConfig.resolve((), settings, {})
-            _find_topic(config, topic, create)
+            asyncio.run(_find_topic(config, topic, create))
             sending = _Sending(stack.enter_context(Producer(config=config)), topic, line, reader)
             if config.transactional_id is None:
                 sending.send_all(records)
@@ -334,21 +335,19 @@ def _run(
     return sending
 
 
-def _find_topic(config: ProducerConfig, topic: str, create: bool) -> None:
+async def _find_topic(config: ProducerConfig, topic: str, create: bool) -> None:
     """Return when the topic exists. Raises: UnknownTopicOrPartition, KafkaError"""
-    from moldau.client.sync import Admin
-
     timeout_ms = min(DEFAULT_TIMEOUT_MS, config.max_block_ms)
-    with Admin(config=config, default_api_timeout_ms=timeout_ms) as admin:
+    async with TopicCalls(config=config, default_api_timeout_ms=timeout_ms) as admin:
         with suppress(UnknownTopicOrPartition):
-            admin.describe_topics([topic])
+            await admin.describe_topics([topic])
             return
         if create:
             with suppress(TopicAlreadyExists):
-                admin.create_topics([NewTopic(topic)])
+                await admin.create_topics([NewTopic(topic)])
             return
-        time.sleep(TOPIC_LOOK_S)
-        known = admin.list_topics(include_internal=True)
+        await asyncio.sleep(TOPIC_LOOK_S)
+        known = await admin.list_topics(include_internal=True)
     if topic not in known:
         raise unknown_topic(topic, known, "; --create creates it")
 

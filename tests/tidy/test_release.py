@@ -19,7 +19,7 @@ from tests.tidy.sources import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
-ENTRIES = "[console_scripts]\nmoldau = moldau.cli.main:main\n\n[pytest11]\nmoldau = x\n"
+ENTRIES = "[console_scripts]\nmoldau = moldau.__main__:main\n\n[pytest11]\nmoldau = x\n"
 
 
 @pytest.fixture(scope="module")
