@@ -381,11 +381,18 @@ _TRANSACTION = (
 )
 
 _SECURITY = (
+    ConfigKey("allow.everyone.if.no.acl.found", BOOLEAN, False, None, LOW, STATIC,
+        "Whether every principal may do what no access control entry is about."),
+    ConfigKey("authorizer.class.name", STRING, "", None, LOW, STATIC,
+        "The class that decides who may do what; without one every client may do everything."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, STATIC,
         "What brokers speak among themselves when no listener is named for it.",
         refused_values=("SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         refusal="only PLAINTEXT listeners are served yet"),
+    ConfigKey("super.users", STRING, "", None, LOW, STATIC,
+        "Principals that may do everything, with semicolons between them, as "
+        "User:admin;User:operator."),
 )
 
 _METRICS = (

@@ -49,6 +49,9 @@ _FIRST_ASKED_FOR = ("process.roles",)
 RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """The one value of `replica.selector.class` that is served, besides none (KIP-392)."""
 
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The one value of `authorizer.class.name` that is served, besides none (KIP-801)."""
+
 CONSUMER_GROUP_ASSIGNORS: Final = {
     "uniform": "uniform",
     "range": "range",
@@ -583,6 +586,13 @@ def _check_classes(config: NodeConfig) -> None:
             "replica.selector.class",
             class_name,
             f"is not served; leave it out, or choose {RACK_AWARE_REPLICA_SELECTOR}",
+        )
+    class_name = config["authorizer.class.name"]
+    if class_name not in ("", STANDARD_AUTHORIZER):
+        raise ConfigError(
+            "authorizer.class.name",
+            class_name,
+            f"is not served; leave it out, or choose {STANDARD_AUTHORIZER}",
         )
     for name in config["group.consumer.assignors"]:
         if name not in CONSUMER_GROUP_ASSIGNORS:

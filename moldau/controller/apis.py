@@ -24,6 +24,7 @@ from moldau.controller.descriptions import ClusterDescriptions
 from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.steps import Steps, repeated
+from moldau.protocol.access_control import Operation
 from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.envelope import (
     EnvelopeRefused,
@@ -48,7 +49,6 @@ from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import completed
 from moldau.server.api_versions import answer_api_versions
-from moldau.server.authorizer import Operation
 from moldau.server.described_configs import config_permission
 from moldau.server.outgoing import Offload
 from moldau.server.request import RequestContext, Sender, array_names
@@ -63,7 +63,9 @@ ACTIVE_CONTROLLER_APIS: Final = frozenset(map(ApiKey, HANDLERS)) | {
 }
 """Decided by the active controller; every other answers NOT_CONTROLLER."""
 
-DESCRIBING_APIS: Final = frozenset({ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CLUSTER})
+DESCRIBING_APIS: Final = frozenset(
+    {ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_ACLS}
+)
 """Answered by any controller, from what it has replayed."""
 
 CONTROLLER_APIS: Final = ACTIVE_CONTROLLER_APIS | QUORUM_APIS | DESCRIBING_APIS
@@ -82,6 +84,9 @@ CLUSTER_OPERATION: Final = {
     ApiKey.CONTROLLER_REGISTRATION: Operation.CLUSTER_ACTION,
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: Operation.CLUSTER_ACTION,
     ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
+    ApiKey.DESCRIBE_ACLS: Operation.DESCRIBE,
+    ApiKey.CREATE_ACLS: Operation.ALTER,
+    ApiKey.DELETE_ACLS: Operation.ALTER,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
     ApiKey.ELECT_LEADERS: Operation.ALTER,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,

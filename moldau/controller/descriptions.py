@@ -14,11 +14,13 @@ from moldau.config import NodeConfig
 from moldau.metadata.features import CONTROLLER_REGISTRATION_LEVEL
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.steps import Steps
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p29_describe_acls as p29
 from moldau.protocol.messages import p32_describe_configs as p32
 from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.protocol.schema import Message
-from moldau.server.authorizer import Operation
+from moldau.server.described_acls import described_acls
 from moldau.server.described_configs import DescribedEntries, config_permission, description
 from moldau.server.request import Sender
 
@@ -46,9 +48,12 @@ class ClusterDescriptions:
     kraft_version: Callable[[], int]
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:
-        """The response to DescribeCluster or DescribeConfigs, in steps."""
+        """The response to DescribeCluster, DescribeAcls or DescribeConfigs, in steps."""
         if isinstance(request, p60.DescribeClusterRequest):
             return self._describe_cluster(request, context)
+        if isinstance(request, p29.DescribeAclsRequest):
+            acls = self.image().acls
+            return (yield from described_acls(self._config, acls, request))
         assert isinstance(request, p32.DescribeConfigsRequest)
         image = self.image()
         entries = DescribedEntries(request)

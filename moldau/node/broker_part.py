@@ -44,11 +44,11 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
-from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.request import RequestMetrics
 from moldau.server.request_router import RequestRouter
 from moldau.server.server import ListenerSpec, Server
+from moldau.server.standard_authorizer import StandardAuthorizer
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.workers import ProcessWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
@@ -187,10 +187,12 @@ class BrokerPart:
         services = self._make_services(controller, log_manager, replica_manager, timers)
         self._coordinators = Coordinators(services)
         self.services = services
+        authorizer = StandardAuthorizer.of(self._config)
+        self._metadata.add_publisher(authorizer)
         self._router = RequestRouter(
             broker_routes(services),
             clock=self._clock,
-            authorizer=Authorizer(),
+            authorizer=authorizer,
             on_fault=self._on_fault,
             watchdog=self._watchdog,
         )

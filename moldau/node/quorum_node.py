@@ -52,6 +52,7 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.server import ListenerSpec
 from moldau.server.server_connection import ServerLimits
+from moldau.server.standard_authorizer import StandardAuthorizer
 
 logger = logging.getLogger("moldau.controller")
 
@@ -195,7 +196,7 @@ class QuorumNode:
         self._filesystem = OsFilesystem(thread_count=2)
         self._network = AsyncioNetwork()
         self._limits = limits
-        self._authorizer = authorizer or Authorizer()
+        self._authorizer = authorizer or StandardAuthorizer.of(config)
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
         self._thread = LoopThread("moldau-quorum")
@@ -291,6 +292,7 @@ class QuorumNode:
             ControllerCore(
                 ControllerSettings(config, self._cluster_id),
                 random.Random(secrets.randbits(128)),
+                on_entries_changed=self._authorizer.change,
             ),
             log,
             clock,

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from moldau.protocol import registry
 from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages import p30_create_acls as creation
+from moldau.protocol.messages import p31_delete_acls as deletion
 from moldau.protocol.messages import p32_describe_configs as describe
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p43_elect_leaders as election
@@ -241,5 +243,11 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
     election.ElectLeadersRequest: _elect_leaders,
     reassignment.AlterPartitionReassignmentsRequest: _reassign,
     FetchRequest: _fetch,
+    creation.CreateAclsRequest: lambda request, failed: creation.CreateAclsResponse(
+        results=[failed(creation.AclCreationResult) for _ in request.creations]
+    ),
+    deletion.DeleteAclsRequest: lambda request, failed: deletion.DeleteAclsResponse(
+        filter_results=[failed(deletion.DeleteAclsFilterResult) for _ in request.filters]
+    ),
 }
 """For the APIs whose responses have their errors in parts."""

@@ -22,9 +22,9 @@ from moldau.config import (
     describe_topic_config,
 )
 from moldau.metadata.image import ConfigResourceType, ConfigsImage
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p32_describe_configs as p32
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import Sender
 
 

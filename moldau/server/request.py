@@ -14,6 +14,12 @@ from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from moldau.protocol.access_control import (
+    CLUSTER_RESOURCE_NAME,
+    SUPPORTED_OPERATIONS,
+    Operation,
+    ResourceType,
+)
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, encode_response
 from moldau.protocol.produce_parts import has_more_parts
@@ -22,13 +28,7 @@ from moldau.protocol.types import Part
 from moldau.runtime.files import FileRegion
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
-from moldau.server.authorizer import (
-    CLUSTER_RESOURCE_NAME,
-    SUPPORTED_OPERATIONS,
-    Authorizer,
-    Operation,
-    ResourceType,
-)
+from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload
 
 MessageT = TypeVar("MessageT", bound=Message)

@@ -11,10 +11,10 @@ from moldau.broker.api.forwarding import forward
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.controller_channel import DEFAULT_TIMEOUT_MS
 from moldau.metadata.image import ConfigResourceType
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import topic_name_problem
 from moldau.runtime.slices import LoopSlices
-from moldau.server.authorizer import Operation
 from moldau.server.described_configs import config_permission
 from moldau.server.request import RequestContext
 

@@ -26,6 +26,7 @@ from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_produce import ProduceOperation
 from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.replica_manager import ReplicaManager
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     LeaderIdAndEpoch,
@@ -35,7 +36,6 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.records import BATCH_HEADER_SIZE, LOG_OVERHEAD, Codec
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 from moldau.storage.append import transactional_producer
 

@@ -37,6 +37,7 @@ from moldau.broker.replica.fetch_sessions import (
     request_partitions,
 )
 from moldau.broker.replica.partition import NO_REPLICA, FetchPartition, FetchRead, PartitionKey
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     AbortedTransaction,
@@ -48,7 +49,6 @@ from moldau.protocol.messages.p01_fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 FIRST_BY_TOPIC_ID: Final = 13

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import LedPartition, find_led
 from moldau.metadata.steps import repeated
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
@@ -26,7 +27,6 @@ from moldau.protocol.messages.p02_list_offsets import (
 )
 from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.slices import LoopSlices, completed
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 from moldau.storage.faults import LogOffline
 from moldau.storage.timestamp_search import TimestampSearch

@@ -25,6 +25,7 @@ from moldau.broker.lifecycle.cluster_view import (
 )
 from moldau.metadata.image import BrokerRegistration, MetadataImage
 from moldau.metadata.steps import each_once
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import (
     MetadataRequest,
@@ -34,7 +35,6 @@ from moldau.protocol.messages.p03_metadata import (
 )
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.types import ZERO_UUID, is_legal_topic_name
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 AUTO_CREATE_WAIT_MS = 5_000

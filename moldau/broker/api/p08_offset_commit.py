@@ -17,6 +17,7 @@ from uuid import UUID
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.core.offset_requests import prepare_commit
 from moldau.metadata.image import TopicImage, TopicsImage
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitRequest,
@@ -25,7 +26,6 @@ from moldau.protocol.messages.p08_offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 FIRST_TOPIC_ID_VERSION: Final = 10

@@ -18,6 +18,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import CallbackReply, Collector
 from moldau.broker.coordinator.group.core.offset_requests import no_offset, refused_fetch
 from moldau.metadata.steps import Steps
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchRequest,
@@ -29,7 +30,6 @@ from moldau.protocol.messages.p09_offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 FIRST_TOP_LEVEL_ERROR_VERSION: Final = 2

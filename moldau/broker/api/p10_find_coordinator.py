@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.key_partitions import partition_for
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import (
@@ -21,7 +22,6 @@ from moldau.protocol.messages.p10_find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 4

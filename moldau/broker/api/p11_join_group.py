@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.coordinator import client_of
 from moldau.broker.coordinator.group.core.joining import Joining, join_error
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

@@ -8,9 +8,9 @@ While the coordinator is still loading every member is told that all is well.
 from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p12_heartbeat import HeartbeatRequest, HeartbeatResponse
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

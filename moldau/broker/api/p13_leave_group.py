@@ -12,6 +12,7 @@ from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Answerable, CallbackReply
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p13_leave_group import (
     LeaveGroupRequest,
@@ -19,7 +20,6 @@ from moldau.protocol.messages.p13_leave_group import (
     MemberIdentity,
     MemberResponse,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 FIRST_BATCHED_VERSION: Final = 3

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from moldau.broker.api.services import BrokerServices
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupResponse
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 PROTOCOL_SINCE: Final = 5

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Collector
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p15_describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

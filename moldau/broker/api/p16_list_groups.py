@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.steps import Steps
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p16_list_groups import (
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

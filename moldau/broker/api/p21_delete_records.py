@@ -16,6 +16,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.broker.replica.delayed_delete_records import NO_LOW_WATERMARK, DelayedDeleteRecords
 from moldau.broker.replica.replica_manager import ReplicaManager, find_led
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartitionResult,
@@ -23,7 +24,6 @@ from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 HIGH_WATERMARK = -1

@@ -20,13 +20,13 @@ from moldau.broker.coordinator.producer_ids import ProducerIdsUnavailable
 from moldau.broker.coordinator.transaction.core.rules import InitProducerId, producer_fenced_error
 from moldau.broker.coordinator.transaction.core.state import InitProducerIdAnswer
 from moldau.broker.coordinator.transaction.core.transaction import ProducerIdAndEpoch
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
 from moldau.protocol.records.header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

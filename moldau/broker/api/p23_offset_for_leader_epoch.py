@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import find_led
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     EpochEndOffset,
@@ -18,7 +19,6 @@ from moldau.protocol.messages.p23_offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 

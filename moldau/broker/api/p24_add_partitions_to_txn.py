@@ -19,6 +19,7 @@ from moldau.broker.coordinator.transaction.core.rules import producer_fenced_err
 from moldau.broker.coordinator.transaction.core.transaction import EPOCH_BUMP_VERSION
 from moldau.broker.lifecycle.cluster_view import is_internal_topic
 from moldau.metadata.steps import Steps, at_once
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -29,7 +30,6 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 FIRST_BROKER_VERSION = 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.transaction.core.rules import producer_fenced_error
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p25_add_offsets_to_txn import (
@@ -16,7 +17,6 @@ from moldau.protocol.messages.p25_add_offsets_to_txn import (
     AddOffsetsToTxnResponse,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

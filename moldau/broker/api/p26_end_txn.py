@@ -18,9 +18,9 @@ from moldau.broker.coordinator.transaction.core.transaction import (
     EPOCH_BUMP_VERSION,
     ProducerIdAndEpoch,
 )
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest, EndTxnResponse
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 FIRST_VERSION_WITH_EPOCH_BUMP = 5

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.transaction.marker_writer import write_markers
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p27_write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -24,7 +25,6 @@ from moldau.protocol.messages.p27_write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 

@@ -25,6 +25,7 @@ from moldau.broker.coordinator.group.core.offset_requests import (
 from moldau.broker.coordinator.transaction.verification import Support
 from moldau.broker.replica.partition import Partition
 from moldau.broker.replica.verification_guards import NO_SEQUENCE, VerificationGuard
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p28_txn_offset_commit import (
@@ -35,7 +36,6 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from moldau.protocol.types import TopicPartition
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 from moldau.storage.append import BatchProducer
 

@@ -16,6 +16,7 @@ from moldau.broker.api.config_resources import known_loggers, logger_level, refu
 from moldau.broker.api.services import BrokerServices
 from moldau.config import ConfigSource, ConfigType, DescribedConfig
 from moldau.metadata.image import ConfigResourceType
+from moldau.protocol.access_control import Operation
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -23,7 +24,6 @@ from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsResult,
 )
 from moldau.runtime.slices import LoopSlices
-from moldau.server.authorizer import Operation
 from moldau.server.described_configs import DescribedEntries, description
 from moldau.server.request import RequestContext
 

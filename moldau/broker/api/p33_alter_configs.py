@@ -10,6 +10,7 @@ from __future__ import annotations
 from moldau.broker.api.config_resources import Problem, alter, refusal
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p33_alter_configs import (
     AlterConfigsRequest,
@@ -17,7 +18,6 @@ from moldau.protocol.messages.p33_alter_configs import (
     AlterConfigsResponse,
 )
 from moldau.protocol.messages.p44_incremental_alter_configs import AlterConfigsResourceResponse
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 

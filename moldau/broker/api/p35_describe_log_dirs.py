@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from moldau.broker.api.services import BrokerServices
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -18,7 +19,6 @@ from moldau.protocol.messages.p35_describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from moldau.runtime.slices import LoopSlices
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 from moldau.storage.log_manager import describe_log_dirs
 

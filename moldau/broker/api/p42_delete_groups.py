@@ -12,13 +12,13 @@ from functools import partial
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Collector
 from moldau.metadata.steps import each_once
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p42_delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

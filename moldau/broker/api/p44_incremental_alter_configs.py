@@ -20,6 +20,7 @@ from moldau.broker.api.config_resources import (
 )
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p44_incremental_alter_configs import (
     AlterableConfig,
@@ -28,7 +29,6 @@ from moldau.protocol.messages.p44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 SET: Final = 0

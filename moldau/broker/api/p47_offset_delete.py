@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from moldau.broker.api.services import BrokerServices
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequest,
@@ -21,7 +22,6 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.replica.replica_manager import LedPartition, find_led
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
@@ -19,7 +20,6 @@ from moldau.protocol.messages.p61_describe_producers import (
     TopicResponse,
 )
 from moldau.protocol.types import is_legal_topic_name
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 

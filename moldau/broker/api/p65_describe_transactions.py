@@ -13,6 +13,7 @@ from functools import partial
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Collector
 from moldau.broker.coordinator.transaction.core.state import DescribeAnswer
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p65_describe_transactions import (
     DescribeTransactionsRequest,
@@ -21,7 +22,6 @@ from moldau.protocol.messages.p65_describe_transactions import (
     TransactionState,
 )
 from moldau.protocol.types import by_topic
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

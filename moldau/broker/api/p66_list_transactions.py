@@ -18,6 +18,7 @@ from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.expressions import InvalidExpression, compile_expression
 from moldau.broker.coordinator.transaction.core.state import ListAnswer
 from moldau.broker.coordinator.transaction.core.transaction import STATUS_BY_WORDS, Transaction
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p66_list_transactions import (
     ListTransactionsRequest,
@@ -25,7 +26,6 @@ from moldau.protocol.messages.p66_list_transactions import (
     TransactionState,
 )
 from moldau.runtime.slices import LoopSlices
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.group.coordinator import client_of
 from moldau.metadata.features import GROUP_VERSION
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

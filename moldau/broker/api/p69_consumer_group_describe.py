@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from moldau.broker.api.p68_consumer_group_heartbeat import is_served
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.coordinator.core.result import Collector
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p69_consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import RequestContext
 
 

@@ -13,13 +13,13 @@ from typing import Final
 
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p74_list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 ALL_TYPES: Final = tuple(kind for kind in ConfigResourceType if kind)

@@ -14,6 +14,7 @@ from moldau.broker.lifecycle.cluster_view import (
     described_partitions,
     is_internal_topic,
 )
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p75_describe_topic_partitions import (
     Cursor,
@@ -23,7 +24,6 @@ from moldau.protocol.messages.p75_describe_topic_partitions import (
 )
 from moldau.protocol.types import is_legal_topic_name
 from moldau.runtime.slices import LoopSlices, sorted_in_slices
-from moldau.server.authorizer import Operation
 from moldau.server.request import RequestContext
 
 

@@ -14,9 +14,9 @@ from moldau.broker.replica.core.partition_core import UNKNOWN_BROKER_EPOCH, Foll
 from moldau.broker.replica.fetch_sessions import FetchSession
 from moldau.broker.replica.partition import NO_REPLICA, FetchRead
 from moldau.broker.replica.purgatory import DelayedOperation
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.runtime.slices import in_slices
-from moldau.server.authorizer import Operation
 
 if TYPE_CHECKING:
     from moldau.broker.replica.partition import FetchPartition, Partition

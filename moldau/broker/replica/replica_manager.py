@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from moldau.metadata.image import MetadataDelta, PartitionRegistration
+    from moldau.protocol.access_control import Operation
     from moldau.runtime.clock import Clock
     from moldau.runtime.filesystem import Filesystem
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
-    from moldau.server.authorizer import Operation
     from moldau.server.request import RequestContext
     from moldau.storage.log import Log
     from moldau.storage.log_manager import LogManager

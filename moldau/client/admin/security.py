@@ -20,6 +20,7 @@ from moldau.client.admin.calls import (
     problem_told_by_controller,
 )
 from moldau.client.errors import BrokerError, InvalidRequest, KafkaError, raise_for
+from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p48_describe_client_quotas as described_quotas
 from moldau.protocol.messages import p49_alter_client_quotas as altered_quotas
@@ -65,53 +66,10 @@ QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """What a quota is for: pairs of "user", "client-id" or "ip" and a name, None for the default."""
 
 
-class AclResourceType(IntEnum):
-    """The kind of resource that an ACL protects."""
-
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class AclPatternType(IntEnum):
-    """How an ACL's resource name matches (KIP-290). ANY and MATCH are for filters only."""
-
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class AclOperation(IntEnum):
-    """What is allowed or denied. ANY is for filters only."""
-
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class AclPermission(IntEnum):
-    """Allowed or denied. ANY is for filters only."""
-
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
+AclOperation = Operation
+AclPatternType = PatternType
+AclPermission = PermissionType
+AclResourceType = ResourceType
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,14 @@ appended batches, in log order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from uuid import UUID
 
+from moldau.controller.core.access_control import create_acls, delete_acls
 from moldau.controller.core.cluster_control import (
     ClusterControl,
     allocate_producer_ids,
@@ -48,6 +50,7 @@ from moldau.metadata.features import (
     TRANSACTIONS_LEVEL,
 )
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
+from moldau.metadata.image.security import AccessControlEntry
 from moldau.metadata.steps import Steps
 from moldau.protocol import metadata_records as kinds
 from moldau.protocol.api_keys import ApiKey
@@ -81,6 +84,7 @@ class Change:
     image: MetadataImage
 
 
+EntryChanges: TypeAlias = "Mapping[UUID, AccessControlEntry | None]"
 _Decision = ControllerResult[Message] | Steps[ControllerResult[Message]]
 
 HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
@@ -97,6 +101,8 @@ HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
 }
 """What decides each request that depends on neither the time nor the log's end."""
 
@@ -104,7 +110,13 @@ HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
 class ControllerCore:
     """One controller's state and decisions."""
 
-    def __init__(self, settings: ControllerSettings, random: Random) -> None:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        random: Random,
+        *,
+        on_entries_changed: Callable[[EntryChanges], None] = lambda changes: None,
+    ) -> None:
         self.role = Role.STANDBY
         self.leader_epoch = -1
         self.state = ControllerState(settings, random)
@@ -112,7 +124,8 @@ class ControllerCore:
         self.cluster_control = ClusterControl(self.state)
         self._tasks = PeriodicTasks(self.state)
         self._transactions = TransactionFilter()
-        self._appended: deque[tuple[int, MetadataImage]] = deque()
+        self._on_entries_changed = on_entries_changed
+        self._appended: deque[tuple[int, MetadataImage, EntryChanges]] = deque()
         self._broker_handlers: dict[int, Callable[..., ControllerResult[Message]]] = {
             ApiKey.BROKER_REGISTRATION: self.cluster_control.register_broker,
             ApiKey.BROKER_HEARTBEAT: self.cluster_control.heartbeat,
@@ -125,22 +138,27 @@ class ControllerCore:
         for record in records:
             delta.replay(record)
         self._transactions.reset()
-        self.committed_image = delta.apply(provenance)
-        self.state.reset(self.committed_image)
+        before, image = self.committed_image, delta.apply(provenance)
+        self.committed_image = image
+        self.state.reset(image)
+        gone: EntryChanges = dict.fromkeys(before.acls.entries_by_id)
+        self._on_entries_changed({**gone, **image.acls.entries_by_id})
 
     def on_committed(self, records: Sequence[Message], provenance: Provenance) -> None:
         """A batch is committed; control batches come with no records."""
         last_offset = provenance.last_contained_offset
         if self.role is Role.ACTIVE:
             if self._appended and self._appended[0][0] <= last_offset:
-                appended_offset, image = self._appended.popleft()
+                appended_offset, image, changes = self._appended.popleft()
                 assert appended_offset == last_offset, "batches are committed as they were appended"
                 self.committed_image = replace(image, provenance=provenance)
+                self._on_entries_changed(changes)
             else:
                 self.committed_image = replace(self.committed_image, provenance=provenance)
             return
-        self.state.replay(self._transactions.feed(records), provenance)
+        changes = self.state.replay(self._transactions.feed(records), provenance)
         self.committed_image = self.state.image
+        self._on_entries_changed(changes)
 
     def prepare(self, records: Sequence[VersionedRecord]) -> Steps[Change]:
         """What it takes to append `records` as one batch; the working state stays as it is."""
@@ -164,7 +182,7 @@ class ControllerCore:
         assert not self._transactions.is_open, "a transaction lies within one batch here"
         provenance = Provenance(last_offset, self.leader_epoch, now_ms)
         image = replace(change.image, provenance=provenance)
-        self._appended.append((last_offset, image))
+        self._appended.append((last_offset, image, change.delta.acls_delta.changes))
         yield from self.state.follow(change.delta, image)
 
     def activate(

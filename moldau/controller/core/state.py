@@ -7,7 +7,7 @@ not; losing leadership throws it away and starts again from the committed one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
@@ -30,8 +30,8 @@ from moldau.metadata.image import (
     PartitionRegistration,
     Provenance,
     TopicImage,
-    TopicsDelta,
 )
+from moldau.metadata.image.security import AccessControlEntry
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
@@ -95,12 +95,18 @@ class ControllerState:
         begins again."""
         self.voter_ids: frozenset[int] = frozenset()
         """The quorum's voters, as the driver last said: all must support what is finalized."""
+        self.access_control_entries: dict[AccessControlEntry, UUID] = {}
+        """The ids of the image's entries."""
         self._names_by_collision_key: dict[str, list[str]] = {}
 
     def reset(self, image: MetadataImage) -> None:
         """Start from `image`: after loading a snapshot, or when leadership changes."""
         old, self.image = self.image, image
         self.leaving.clear()
+        if image.acls is not old.acls:
+            self.access_control_entries = {
+                entry: entry_id for entry_id, entry in image.acls.entries_by_id.items()
+            }
         if image.topics is old.topics:
             return  # nothing about topics was appended and not committed
         self.index.move(old.topics.topics_by_id, image.topics.topics_by_id)
@@ -108,18 +114,22 @@ class ControllerState:
         for name in image.topics.topics_by_name:
             self._names_by_collision_key.setdefault(collision_key(name), []).append(name)
 
-    def replay(self, records: Sequence[Message], provenance: Provenance) -> None:
+    def replay(
+        self, records: Sequence[Message], provenance: Provenance
+    ) -> Mapping[UUID, AccessControlEntry | None]:
+        """Move on by committed records; returns the access control entries that have changed."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
         at_once(self.follow(delta, delta.apply(provenance)))
+        return delta.acls_delta.changes
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> Steps[None]:
         """Move on to `image`, which `delta` made of the current one. The indexes follow in steps;
         when the work is called off, the rest of it is done at once.
         """
         self.image = image
-        steps = self._follow_with_indexes(delta.topics_delta)
+        steps = self._follow_with_indexes(delta)
         try:
             for _ in steps:
                 yield
@@ -127,16 +137,25 @@ class ControllerState:
             for _ in steps:
                 pass
 
-    def _follow_with_indexes(self, delta: TopicsDelta) -> Steps[None]:
-        yield from self.index.replay(delta)
-        for topic in delta.deleted.values():
+    def _follow_with_indexes(self, delta: MetadataDelta) -> Steps[None]:
+        ids, before = self.access_control_entries, delta.image.acls.entries_by_id
+        for entry_id, entry in delta.acls_delta.changes.items():
+            old = before.get(entry_id)
+            if old is not None and ids.get(old) == entry_id:
+                del ids[old]
+            if entry is not None:
+                ids[entry] = entry_id
+            yield
+        topics = delta.topics_delta
+        yield from self.index.replay(topics)
+        for topic in topics.deleted.values():
             key = collision_key(topic.name)
             names = self._names_by_collision_key[key]
             names.remove(topic.name)
             if not names:
                 del self._names_by_collision_key[key]
             yield
-        for created in delta.created.values():
+        for created in topics.created.values():
             names = self._names_by_collision_key.setdefault(collision_key(created.name), [])
             names.append(created.name)
             yield
@@ -180,6 +199,10 @@ class ControllerState:
         """Whether a replica in that directory can be used, as far as its broker has registered."""
         broker = self.image.cluster.brokers.get(broker_id)
         return broker is not None and is_named_directory(directory, broker.directories)
+
+    @property
+    def has_authorizer(self) -> bool:
+        return bool(self.settings.node_config["authorizer.class.name"])
 
     @property
     def metadata_level(self) -> int:

@@ -18,6 +18,7 @@ IDENTITY: Final = (
     "api_key",
     "resource_type",
     "resource_name",
+    "pattern_type",
     "name",
     "topic",
     "topic_name",
@@ -36,6 +37,12 @@ IDENTITY: Final = (
     "user",
 )
 """Fields by which elements of an array are told apart; what has none of them is told by place."""
+
+ACCESS_IDENTITY: Final = (
+    *("resource_type", "resource_name", "pattern_type"),
+    *("principal", "host", "operation", "permission_type"),
+)
+"""Those of an access control entry."""
 
 OWN: Final = frozenset(
     {
@@ -138,7 +145,8 @@ def _uuid_word(value: UUID, node: Node) -> str:
 def _by_identity(elements: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for place, element in enumerate(elements):
-        told_by = [str(element[name]) for name in IDENTITY if element.get(name) is not None]
+        names = IDENTITY if "permission_type" not in element else ACCESS_IDENTITY
+        told_by = [str(element[name]) for name in names if element.get(name) is not None]
         word = ":".join(told_by) if told_by else str(place)
         again = 1
         unique = word

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import pytest
 
 from tests.interop.differential.asking import Pair
-from tests.interop.differential.clusters import both_clusters
+from tests.interop.differential.clusters import CONFIG, both_clusters
 from tests.interop.java.tools import JavaTools, missing
+
+AUTHORIZED = {
+    **CONFIG,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Our cluster and Apache Kafka's, started once."""
+    with running_pair(tmp_path_factory, CONFIG) as both:
+        yield both
+
+
+@pytest.fixture(scope="session")
+def authorized_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both with their authorizer, and everybody a super user."""
+    with running_pair(tmp_path_factory, AUTHORIZED) as both:
+        yield both
+
+
+@contextmanager
+def running_pair(
+    tmp_path_factory: pytest.TempPathFactory, config: Mapping[str, str]
+) -> Iterator[Pair]:
     reason = missing()
     if reason:
         pytest.skip(reason)
@@ -21,6 +43,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with (
         (home / "java.log").open("wb") as errors,
         JavaTools(errors) as java,
-        both_clusters(java, home) as both,
+        both_clusters(java, home, config) as both,
     ):
         yield both

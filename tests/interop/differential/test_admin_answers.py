@@ -10,7 +10,13 @@ from itertools import chain
 
 import pytest
 
-from tests.interop.differential import cluster_cases, config_cases, group_cases, topic_cases
+from tests.interop.differential import (
+    access_cases,
+    cluster_cases,
+    config_cases,
+    group_cases,
+    topic_cases,
+)
 from tests.interop.differential.asking import Pair
 from tests.interop.differential.differences import DifferenceList
 from tests.interop.differential.running import Tally, run
@@ -23,23 +29,25 @@ SHOWN = 60
 TIMEOUT_S = 900
 """A minute where nothing else runs."""
 
-FEWEST_COMPARISONS = 5_000
+FEWEST_COMPARISONS = 5_700
 """Fewer, and cases have been lost."""
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_answers_differ_only_where_the_list_says(pair: Pair) -> None:
+def test_answers_differ_only_where_the_list_says(pair: Pair, authorized_pair: Pair) -> None:
     tally = Tally(DifferenceList.load())
     began_s = time.monotonic()
     cases = chain(
         topic_cases.setup(),
         group_cases.setup(),
         cluster_cases.cases(),
+        access_cases.disabled(),
         config_cases.cases(),
         group_cases.cases(),
         topic_cases.cases(),
     )
     run(pair, cases, tally)
+    run(authorized_pair, access_cases.cases(), tally)
     seconds = time.monotonic() - began_s
     print(
         f"{tally.comparison_count} comparisons with Apache Kafka 4.3 (requests x versions) of "

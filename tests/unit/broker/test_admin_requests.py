@@ -17,6 +17,7 @@ from moldau.broker.lifecycle.controller_channel import (
     ForwardedClient,
 )
 from moldau.config import NodeConfig
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.error_responses import error_response, has_error
 from moldau.protocol.errors import ErrorCode
@@ -25,6 +26,8 @@ from moldau.protocol.messages import p44_incremental_alter_configs as p44
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.p30_create_acls import AclCreation, CreateAclsRequest
+from moldau.protocol.messages.p31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -38,7 +41,7 @@ from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, Topi
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from moldau.server import described_configs
-from moldau.server.authorizer import Authorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 
 
@@ -255,6 +258,10 @@ def made(api_key: ApiKey, version: int) -> Message:
             return ElectLeadersRequest(topic_partitions=partitions)
         case ApiKey.CREATE_TOPICS:
             return CreateTopicsRequest(topics=[CreatableTopic(name="t")])
+        case ApiKey.CREATE_ACLS:
+            return CreateAclsRequest(creations=[AclCreation(resource_name="t", principal="User:a")])
+        case ApiKey.DELETE_ACLS:
+            return DeleteAclsRequest(filters=[DeleteAclsFilter()])
         case ApiKey.DELETE_TOPICS:
             if version < 6:
                 return DeleteTopicsRequest(topic_names=["t"])

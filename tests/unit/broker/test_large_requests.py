@@ -15,6 +15,7 @@ from moldau.broker import api
 from moldau.broker.api import p01_fetch
 from moldau.broker.replica import delayed_fetch
 from moldau.metadata.features import GROUP_VERSION
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.messages import (
@@ -47,7 +48,7 @@ from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import slices
 from moldau.runtime.slices import SLICE_MS
-from moldau.server.authorizer import Authorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer
 from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from tests.kit.manual_clock import ManualClock

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
@@ -16,7 +17,7 @@ from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.protocol.records import Record, decode_records, encode_batch
-from moldau.server.authorizer import Authorizer, Operation
+from moldau.server.authorizer import Authorizer
 from moldau.storage import timestamp_search
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import NOW_MS, batch, only, produce

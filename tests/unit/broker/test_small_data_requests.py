@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p21_delete_records import (
     DeleteRecordsPartition,
@@ -24,7 +25,7 @@ from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
 )
-from moldau.server.authorizer import Authorizer, Operation
+from moldau.server.authorizer import Authorizer
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 

@@ -156,7 +156,10 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
         ({"log.retention.ms": "0"}, "log.retention.ms=0: must be at least 1, or -1"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "above 1 MiB per cleaner thread"),
         ({"log.cleanup.policy": "shred"}, "out of compact, delete"),
-        ({"authorizer.class.name": "x.Y"}, "is refused: access control is not served yet"),
+        (
+            {"authorizer.class.name": "x.Y"},
+            "is not served; leave it out, or choose org.apache.kafka.metadata",
+        ),
         ({"remote.log.storage.system.enable": "true"}, "is refused: tiered storage"),
         ({"queued.max.request.bytes": "100"}, "must be at least socket.request.max.bytes"),
         ({"max.connections.per.ip": "0"}, "only with max.connections.per.ip.overrides"),

@@ -15,6 +15,7 @@ from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, MetadataLogListener
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
@@ -22,11 +23,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
-from moldau.server.authorizer import (
-    Authorizer,
-    Operation,
-    ResourceType,
-)
+from moldau.server.authorizer import Authorizer
 from moldau.server.server import ListenerSpec
 from moldau.testing.waiting import wait_until_async
 from tests.unit.metadata.builders import CLUSTER_ID, node_config, registration

@@ -16,6 +16,7 @@ from moldau.controller.apis import (
     SERVED,
 )
 from moldau.controller.core.controller_core import HANDLERS
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS, decode_enveloped_response, encode_envelope
 from moldau.protocol.error_responses import error_codes, has_error
@@ -24,6 +25,8 @@ from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, Fet
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.p20_delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.p30_create_acls import AclCreation, CreateAclsRequest
+from moldau.protocol.messages.p31_delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from moldau.protocol.messages.p32_describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -54,7 +57,6 @@ from moldau.protocol.registry import request_class, response_class
 from moldau.protocol.schema import Message
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.server import server as server_module
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.server.request import LARGE_BODY_BYTES, LARGE_ELEMENT_COUNT
 from moldau.server.request_router import Lane
 from moldau.server.server import ListenerSpec
@@ -114,6 +116,10 @@ def sample(api_key: ApiKey) -> Message:
         partitions = [FetchPartition(partition=0)]
         return FetchRequest(topics=[FetchTopic(topic="__cluster_metadata", partitions=partitions)])
     request = request_class(api_key)()
+    if isinstance(request, CreateAclsRequest):
+        request.creations = [AclCreation(resource_type=2, resource_name="t", principal="User:a")]
+    if isinstance(request, DeleteAclsRequest):
+        request.filters = [DeleteAclsFilter()]
     if api_key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         module = request_class(api_key).__module__
         resource = __import__(module, fromlist=["x"]).AlterConfigsResource
@@ -465,7 +471,7 @@ async def test_envelopes_that_cannot_be_served(start: Start) -> None:
         ("unknown version", {"request_data": struct.pack(">hhih", 19, 99, 1, -1) + b"\0"}, 35),
         ("body", {"request_data": bytes(good.request_data)[:-6]}, 35),
         ("heartbeat", {"request_data": struct.pack(">hhih", 63, 0, 1, -1) + bytes(30)}, 42),
-        ("not served", {"request_data": struct.pack(">hhih", 30, 3, 1, -1) + b"\0\1\0"}, 35),
+        ("not served", {"request_data": struct.pack(">hhih", 38, 3, 1, -1) + b"\0\1\0"}, 35),
     ]
     for what, changes, error in cases:
         envelope = wrap(topics("a"), 7)

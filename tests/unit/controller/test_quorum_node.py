@@ -23,6 +23,7 @@ from moldau.node import quorum_node as quorum_node_module
 from moldau.node.quorum_link import LeaderRelay
 from moldau.node.quorum_node import MetadataRelay, QuorumNode
 from moldau.node.settings import controller_endpoints
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.error_responses import error_response
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p55_describe_quorum as quorum
@@ -40,7 +41,7 @@ from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
 from moldau.runtime.network import AsyncioNetwork
-from moldau.server.authorizer import Authorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer
 from moldau.server.request import Sender
 from moldau.testing.waiting import wait_until_async
 from tests.unit.controller.harness import Deny

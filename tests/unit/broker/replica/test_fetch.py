@@ -12,6 +12,7 @@ import pytest
 from moldau.broker.replica import purgatory
 from moldau.broker.replica.delayed_fetch import DelayedFetch
 from moldau.broker.replica.partition import Partition
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import (
     FetchPartition,
@@ -20,7 +21,7 @@ from moldau.protocol.messages.p01_fetch import (
     ReplicaState,
 )
 from moldau.protocol.records import Record, encode_batch
-from moldau.server.authorizer import Authorizer, Operation
+from moldau.server.authorizer import Authorizer
 from moldau.storage.indexes import AbortedTransaction
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce

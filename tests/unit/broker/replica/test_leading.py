@@ -12,6 +12,7 @@ import pytest
 
 from moldau.broker.replica.core.in_sync_set import IsrChange, PartitionState
 from moldau.broker.replica.partition import Partition
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p01_fetch import ReplicaState
 from moldau.protocol.messages.p21_delete_records import (
@@ -24,7 +25,7 @@ from moldau.protocol.metadata_records import (
     ConfigRecord,
     PartitionChangeRecord,
 )
-from moldau.server.authorizer import Authorizer, Operation
+from moldau.server.authorizer import Authorizer
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 

@@ -11,6 +11,7 @@ import pytest
 from moldau.broker.replica import deferred_appends
 from moldau.broker.replica import partition as partition_module
 from moldau.broker.replica.partition import ProduceWait
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import (
     PartitionProduceData,
@@ -18,7 +19,7 @@ from moldau.protocol.messages.p00_produce import (
     TopicProduceData,
 )
 from moldau.protocol.records import Codec, iter_batches
-from moldau.server.authorizer import Authorizer, Operation
+from moldau.server.authorizer import Authorizer
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeConnection, until
 from tests.unit.broker.messages import NOW_MS, batch, fetch, fetched_values, only, produce
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import (
@@ -19,7 +20,7 @@ from moldau.protocol.messages.p08_offset_commit import (
 )
 from moldau.protocol.messages.p11_join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from moldau.protocol.messages.p14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from moldau.server.authorizer import Authorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer
 from tests.unit.broker.coordinator.group.harness import subscription
 from tests.unit.broker.coordinator.harness import create_internal_topic
 from tests.unit.broker.harness import (

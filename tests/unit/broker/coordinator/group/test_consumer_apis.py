@@ -10,13 +10,13 @@ import pytest
 import re2
 
 from moldau.broker.coordinator.expression_matcher import REST_PER_COMPILATION
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p68_consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
 from moldau.protocol.messages.p69_consumer_group_describe import ConsumerGroupDescribeRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
-from moldau.server.authorizer import Operation, ResourceType
 from tests.unit.broker.coordinator.group.data_path import Refusing, running_broker, stable
 from tests.unit.broker.harness import DataPath, topic_id_of, until
 

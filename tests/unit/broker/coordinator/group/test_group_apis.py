@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from moldau.broker.coordinator.coordinators import ReplicaPartition
+from moldau.protocol.access_control import Operation
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p09_offset_fetch import (
@@ -29,7 +30,6 @@ from moldau.protocol.messages.p47_offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from moldau.server.authorizer import Operation
 from tests.unit.broker.coordinator.group.data_path import (
     SYNCED_PROTOCOL,
     commit_request,

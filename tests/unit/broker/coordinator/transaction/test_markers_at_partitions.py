@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p27_write_txn_markers import (
     WritableTxnMarker,
@@ -16,7 +17,6 @@ from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
 )
-from moldau.server.authorizer import Operation
 from tests.unit.broker.coordinator.transaction.scripted_coordinator import script
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, FakeRequest
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce

@@ -12,6 +12,7 @@ import re2
 
 from moldau.broker.coordinator.expression_matcher import REST_PER_COMPILATION
 from moldau.metadata.features import TRANSACTION_VERSION
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
@@ -25,7 +26,7 @@ from moldau.protocol.messages.p26_end_txn import EndTxnRequest
 from moldau.protocol.messages.p65_describe_transactions import DescribeTransactionsRequest
 from moldau.protocol.messages.p66_list_transactions import ListTransactionsRequest
 from moldau.protocol.metadata_records import FeatureLevelRecord
-from moldau.server.authorizer import Authorizer, Operation, ResourceType
+from moldau.server.authorizer import Authorizer
 from tests.unit.broker.coordinator.harness import create_internal_topic
 from tests.unit.broker.harness import DataPath, until
 

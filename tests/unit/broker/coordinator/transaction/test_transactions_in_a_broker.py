@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p02_list_offsets import (
     ListOffsetsPartition,
@@ -32,7 +33,6 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau.protocol.metadata_records import FeatureLevelRecord
-from moldau.server.authorizer import Operation, ResourceType
 from moldau.testing.waiting import wait_until_async
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce

@@ -1,0 +1,317 @@
+"""Decides by access control entries as Kafka's StandardAuthorizer does (KIP-11, KIP-290, KIP-801).
+
+Owns an index of the entries that the metadata have, by principal, host and resource, so that a
+decision costs the same with ten entries as with ten thousand. Must not authenticate, nor change an
+entry: the controller does, and every node follows the image. Invariants: a DENY that matches
+decides, whatever is allowed beside it; without an entry that matches the answer is no, unless no
+entry is about the resource and the node is configured to allow that then; until the first image has
+come, super users alone are allowed anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from moldau.config import NodeConfig
+from moldau.metadata.image.security import AccessControlEntry
+from moldau.protocol.access_control import (
+    ANY_PRINCIPAL,
+    WILDCARD,
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+from moldau.server.authorizer import Authorizer
+
+EVERYTHING: Final = sum(1 << each for each in Operation)
+_DESCRIBE: Final = 1 << Operation.DESCRIBE
+IMPLIED: Final[Mapping[int, int]] = {
+    **dict.fromkeys(
+        (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER), _DESCRIBE
+    ),
+    Operation.ALTER_CONFIGS: 1 << Operation.DESCRIBE_CONFIGS,
+}
+"""What is allowed with an operation that is, as bits by operation. A denial implies nothing."""
+MAX_OPERATION: Final = 0x7F
+ANY_RESOURCE: Final = "hardcode"
+"""The name by which Kafka asks whether a principal may do something to any resource of a type."""
+Value = TypeVar("Value")
+
+
+class _Patterns(Generic[Value]):
+    """Values by pattern, and those whose pattern matches a resource's name."""
+
+    __slots__ = ("_count_by_length", "_lengths", "literals", "prefixes")
+
+    def __init__(self) -> None:
+        self.literals: dict[str, Value] = {}
+        self.prefixes: dict[str, Value] = {}
+        self._count_by_length: Counter[int] = Counter()
+        self._lengths: tuple[int, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.literals or self.prefixes)
+
+    def of(self, pattern_type: int) -> dict[str, Value]:
+        return self.prefixes if pattern_type == PatternType.PREFIXED else self.literals
+
+    def put(self, pattern_type: int, name: str, value: Value | None) -> None:
+        """Set the value of a pattern; None removes it."""
+        values = self.of(pattern_type)
+        before = len(values)
+        if value is None:
+            del values[name]
+        else:
+            values[name] = value
+        if values is self.prefixes and len(values) != before:
+            counts, length = self._count_by_length, len(name)
+            counts[length] += len(values) - before
+            if not counts[length]:
+                del counts[length]
+            if len(counts) != len(self._lengths):
+                self._lengths = tuple(sorted(counts))
+
+    def matching(self, name: str) -> list[Value]:
+        """The values of all patterns that match a resource's name."""
+        found = self.of_prefixes(name)
+        literals = self.literals
+        if name in literals:
+            found.append(literals[name])
+        if name != WILDCARD and WILDCARD in literals:
+            found.append(literals[WILDCARD])
+        return found
+
+    def of_prefixes(self, name: str) -> list[Value]:
+        """The values of the prefixes that a name begins with."""
+        found = []
+        prefixes = self.prefixes
+        for length in self._lengths:
+            if length > len(name):
+                break
+            if (value := prefixes.get(name[:length])) is not None:
+                found.append(value)
+        return found
+
+
+class _Grant:
+    """The entries of one principal, host and pattern, and as bits by operation what they allow,
+    what they allow without what that implies, and what they deny.
+    """
+
+    __slots__ = ("allowed", "allowed_alone", "denied", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[UUID, AccessControlEntry] = {}
+        self.allowed = self.allowed_alone = self.denied = 0
+
+    def change(self, entry_id: UUID, entry: AccessControlEntry | None) -> None:
+        """Add an entry; None removes the one with that id."""
+        if entry is None:
+            del self.entries[entry_id]
+        else:
+            self.entries[entry_id] = entry
+        self.allowed = self.allowed_alone = self.denied = 0
+        for each in self.entries.values():
+            if each.permission_type == PermissionType.DENY:
+                self.denied |= _named(each)
+            elif each.permission_type == PermissionType.ALLOW:
+                self.allowed_alone |= _named(each)
+                self.allowed |= _reach(each)
+
+
+def _named(entry: AccessControlEntry) -> int:
+    """The operations that an entry names, as bits."""
+    operation = entry.operation
+    return EVERYTHING if operation == Operation.ALL else 1 << (operation & MAX_OPERATION)
+
+
+def _reach(entry: AccessControlEntry) -> int:
+    """The operations that an entry allows or denies, as bits."""
+    if entry.permission_type != PermissionType.ALLOW:
+        return _named(entry)
+    return _named(entry) | IMPLIED.get(entry.operation, 0)
+
+
+class Decision(NamedTuple):
+    """What an authorizer answers, and the entries that make it: those that deny, else those that
+    allow, else none.
+    """
+
+    is_allowed: bool
+    reason: str
+    entries: Sequence[AccessControlEntry] = ()
+
+
+class StandardAuthorizer(Authorizer):
+    """Decides by the entries of the last image that it was told of.
+
+    Args:
+        super_users: principals that may do everything, whatever the entries say.
+        allows_unmentioned: whether every principal may do what no entry is about.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_is_loaded",
+        "_mentioned",
+        "_patterns",
+        "allows_unmentioned",
+        "super_users",
+    )
+
+    def __init__(self, super_users: Collection[str], *, allows_unmentioned: bool) -> None:
+        self.super_users = frozenset(super_users)
+        self.allows_unmentioned = allows_unmentioned
+        self._is_loaded = False
+        self._entries: dict[UUID, AccessControlEntry] = {}
+        self._patterns: dict[tuple[int, str, str], _Patterns[_Grant]] = {}
+        self._mentioned: defaultdict[int, _Patterns[int]] = defaultdict(_Patterns)
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> Authorizer:
+        """The authorizer that a node is configured to have."""
+        if not config["authorizer.class.name"]:
+            return Authorizer()
+        users = (each.strip() for each in config["super.users"].split(";"))
+        return cls(
+            [each for each in users if each],
+            allows_unmentioned=config["allow.everyone.if.no.acl.found"],
+        )
+
+    # -- entries ---------------------------------------------------------------------------------
+
+    def change(self, entries: Mapping[UUID, AccessControlEntry | None]) -> None:
+        for entry_id, entry in entries.items():
+            if (old := self._entries.pop(entry_id, None)) is not None:
+                self._remove(entry_id, old)
+            if entry is not None:
+                self._entries[entry_id] = entry
+                self._add(entry_id, entry)
+        self._is_loaded = True
+
+    def _add(self, entry_id: UUID, entry: AccessControlEntry) -> None:
+        kind, name = entry.pattern_type, entry.resource_name
+        key = (entry.resource_type, entry.principal, entry.host)
+        patterns = self._patterns.get(key)
+        if patterns is None:
+            patterns = self._patterns[key] = _Patterns()
+        grant = patterns.of(kind).get(name)
+        if grant is None:
+            grant = _Grant()
+            patterns.put(kind, name, grant)
+        grant.change(entry_id, entry)
+        mentioned = self._mentioned[entry.resource_type]
+        mentioned.put(kind, name, mentioned.of(kind).get(name, 0) + 1)
+
+    def _remove(self, entry_id: UUID, entry: AccessControlEntry) -> None:
+        kind, name = entry.pattern_type, entry.resource_name
+        key = (entry.resource_type, entry.principal, entry.host)
+        patterns = self._patterns[key]
+        grant = patterns.of(kind)[name]
+        grant.change(entry_id, None)
+        if not grant.entries:
+            patterns.put(kind, name, None)
+            if not patterns:
+                del self._patterns[key]
+        mentioned = self._mentioned[entry.resource_type]
+        mentioned.put(kind, name, mentioned.of(kind)[name] - 1 or None)
+
+    # -- decisions -------------------------------------------------------------------------------
+
+    def authorize(
+        self,
+        principal: str,
+        client_host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+    ) -> bool:
+        if principal in self.super_users:
+            return True
+        bit, is_allowed = 1 << operation, False
+        for patterns in self._of(principal, client_host, resource_type):
+            for grant in patterns.matching(resource_name):
+                if grant.denied & bit:
+                    return False
+                is_allowed |= bool(grant.allowed & bit)
+        return is_allowed or (
+            self.allows_unmentioned and self._is_unmentioned(resource_type, resource_name)
+        )
+
+    def authorize_by_resource_type(
+        self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType
+    ) -> bool:
+        if self.authorize(principal, client_host, operation, resource_type, ANY_RESOURCE):
+            return True
+        bit = 1 << operation
+        mine = list(self._of(principal, client_host, resource_type))
+        denied: _Patterns[bool] = _Patterns()
+        for patterns in mine:
+            for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED):
+                for name, grant in patterns.of(pattern_type).items():
+                    if grant.denied & bit:
+                        denied.put(pattern_type, name, True)
+        if WILDCARD in denied.literals:
+            return False
+        return any(
+            grant.allowed_alone & bit
+            and (name == WILDCARD or not (name in denied.literals or denied.of_prefixes(name)))
+            for patterns in mine
+            for name, grant in patterns.literals.items()
+        ) or any(
+            grant.allowed_alone & bit and not denied.of_prefixes(name)
+            for patterns in mine
+            for name, grant in patterns.prefixes.items()
+        )
+
+    def explain(
+        self,
+        principal: str,
+        client_host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+    ) -> Decision:
+        """As `authorize`, with the reason."""
+        if principal in self.super_users:
+            return Decision(True, "a super user")
+        bit = 1 << operation
+        grants = [
+            grant
+            for patterns in self._of(principal, client_host, resource_type)
+            for grant in patterns.matching(resource_name)
+        ]
+        for permission, word in (
+            (PermissionType.DENY, "denied"),
+            (PermissionType.ALLOW, "allowed"),
+        ):
+            entries = [
+                entry
+                for grant in grants
+                for entry in grant.entries.values()
+                if entry.permission_type == permission and _reach(entry) & bit
+            ]
+            if entries:
+                return Decision(permission is PermissionType.ALLOW, f"{word} by an entry", entries)
+        if not self.allows_unmentioned:
+            return Decision(False, "no entry allows it")
+        if self._is_unmentioned(resource_type, resource_name):
+            return Decision(True, "no entry is about the resource")
+        return Decision(False, "entries are about the resource, and none allows it")
+
+    def _of(
+        self, principal: str, client_host: str, resource_type: ResourceType
+    ) -> Iterator[_Patterns[_Grant]]:
+        """What concerns a principal that comes from a host."""
+        found = self._patterns
+        for who in (principal, ANY_PRINCIPAL):
+            for host in (client_host, WILDCARD):
+                if (patterns := found.get((resource_type, who, host))) is not None:
+                    yield patterns
+
+    def _is_unmentioned(self, resource_type: ResourceType, resource_name: str) -> bool:
+        return self._is_loaded and not self._mentioned[resource_type].matching(resource_name)

@@ -1,0 +1,292 @@
+"""Decisions by access control entries, beside a model that looks at every entry there is."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+
+from moldau.config import ConfigError, NodeConfig
+from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance
+from moldau.metadata.image.security import AccessControlEntry
+from moldau.protocol.access_control import (
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+from moldau.protocol.metadata_records import (
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
+)
+from moldau.server.authorizer import Authorizer
+from moldau.server.standard_authorizer import StandardAuthorizer
+
+STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+ALICE, HOST = "User:alice", "10.0.0.1"
+PRINCIPALS = (ALICE, "User:bob", "User:*")
+HOSTS = (HOST, "10.0.0.2", "*")
+NAMES = ("*", "a", "ab", "abc", "abd", "b", "hardcode", "h", "é")
+OPERATIONS = [each for each in Operation if each not in (Operation.UNKNOWN, Operation.ANY)]
+
+
+def entry(
+    name: str = "t",
+    operation: Operation = Operation.READ,
+    permission: PermissionType = PermissionType.ALLOW,
+    *,
+    principal: str = ALICE,
+    host: str = "*",
+    pattern: PatternType = PatternType.LITERAL,
+    kind: ResourceType = ResourceType.TOPIC,
+) -> AccessControlEntry:
+    return AccessControlEntry(kind, name, pattern, principal, host, operation, permission)
+
+
+def authorizer(
+    *entries: AccessControlEntry,
+    super_users: tuple[str, ...] = (),
+    allows_unmentioned: bool = False,
+) -> StandardAuthorizer:
+    made = StandardAuthorizer(super_users, allows_unmentioned=allows_unmentioned)
+    made.change({uuid.uuid4(): each for each in entries})
+    return made
+
+
+def may(
+    asked: StandardAuthorizer,
+    operation: Operation = Operation.READ,
+    name: str = "t",
+    *,
+    principal: str = ALICE,
+    host: str = HOST,
+    kind: ResourceType = ResourceType.TOPIC,
+) -> bool:
+    allowed = asked.authorize(principal, host, operation, kind, name)
+    decision = asked.explain(principal, host, operation, kind, name)
+    assert decision.is_allowed == allowed, decision
+    return allowed
+
+
+# -- the model: every entry is looked at -------------------------------------------------------
+
+
+def concerns(each: AccessControlEntry, principal: str, host: str, kind: int) -> bool:
+    return (
+        each.resource_type == kind
+        and each.principal in (principal, "User:*")
+        and each.host in (host, "*")
+    )
+
+
+def is_about(each: AccessControlEntry, kind: int, name: str) -> bool:
+    if each.resource_type != kind:
+        return False
+    if each.pattern_type == PatternType.PREFIXED:
+        return name.startswith(each.resource_name)
+    return each.resource_name in ("*", name)
+
+
+def reaches(each: AccessControlEntry, operation: Operation) -> bool:
+    if each.operation in (Operation.ALL, operation):
+        return True
+    if each.permission_type != PermissionType.ALLOW:
+        return False
+    if operation is Operation.DESCRIBE:
+        implying = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+        return each.operation in implying
+    return operation is Operation.DESCRIBE_CONFIGS and each.operation == Operation.ALTER_CONFIGS
+
+
+def model(
+    entries: list[AccessControlEntry],
+    principal: str,
+    operation: Operation,
+    kind: ResourceType,
+    name: str,
+    *,
+    allows_unmentioned: bool,
+) -> bool:
+    about = [each for each in entries if is_about(each, kind, name)]
+    if not about:
+        return allows_unmentioned
+    found = {
+        each.permission_type
+        for each in about
+        if concerns(each, principal, HOST, kind) and reaches(each, operation)
+    }
+    return PermissionType.DENY not in found and PermissionType.ALLOW in found
+
+
+def model_by_type(
+    entries: list[AccessControlEntry],
+    principal: str,
+    operation: Operation,
+    kind: ResourceType,
+    *,
+    allows_unmentioned: bool,
+) -> bool:
+    """KIP-679, in its words: any resource that an ALLOW names and no DENY covers."""
+    if model(
+        entries, principal, operation, kind, "hardcode", allows_unmentioned=allows_unmentioned
+    ):
+        return True
+    mine = [
+        each
+        for each in entries
+        if concerns(each, principal, HOST, kind) and each.operation in (operation, Operation.ALL)
+    ]
+    denied = {each[1:3] for each in mine if each.permission_type == PermissionType.DENY}
+    allowed = {each[1:3] for each in mine if each.permission_type == PermissionType.ALLOW}
+    if ("*", PatternType.LITERAL) in denied:
+        return False
+    if ("*", PatternType.LITERAL) in allowed:
+        return True
+    prefixes = {name for name, pattern in denied if pattern == PatternType.PREFIXED}
+    return any(
+        not any(name.startswith(prefix) for prefix in prefixes)
+        and not (pattern == PatternType.LITERAL and (name, pattern) in denied)
+        for name, pattern in allowed
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_decisions_are_those_of_a_model_while_entries_come_and_go(seed: int) -> None:
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    allows_unmentioned = seed % 4 == 0
+    asked = StandardAuthorizer((), allows_unmentioned=allows_unmentioned)
+    entries: dict[uuid.UUID, AccessControlEntry] = {}
+    for _ in range(60):
+        changes: dict[uuid.UUID, AccessControlEntry | None] = {
+            each: None for each in entries if dice.random() < 0.1
+        }
+        for _ in range(dice.randrange(4)):
+            changes[uuid.UUID(int=dice.getrandbits(128))] = entry(
+                dice.choice(NAMES),
+                dice.choice(OPERATIONS),
+                dice.choice((PermissionType.ALLOW, PermissionType.ALLOW, PermissionType.DENY)),
+                principal=dice.choice(PRINCIPALS),
+                host=dice.choice(HOSTS),
+                pattern=dice.choice((PatternType.LITERAL, PatternType.PREFIXED)),
+                kind=dice.choice((ResourceType.TOPIC, ResourceType.GROUP)),
+            )
+        for entry_id, new in changes.items():
+            if new is None:
+                del entries[entry_id]
+            else:
+                entries[entry_id] = new
+        asked.change(changes)
+        for _ in range(20):
+            operation, name = dice.choice(OPERATIONS), dice.choice(NAMES)
+            kind = dice.choice((ResourceType.TOPIC, ResourceType.GROUP))
+            question = (list(entries.values()), ALICE, operation, kind)
+            expected = model(*question, name, allows_unmentioned=allows_unmentioned)
+            assert may(asked, operation, name, kind=kind) == expected, (question, name)
+            expected = model_by_type(*question, allows_unmentioned=allows_unmentioned)
+            found = asked.authorize_by_resource_type(ALICE, HOST, operation, kind)
+            assert found == expected, question
+
+
+# -- single rules ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_allowed_without_an_entry() -> None:
+    assert not may(authorizer())
+    assert may(authorizer(entry()))
+    assert not may(authorizer(entry()), principal="User:bob")
+    assert not may(authorizer(entry()), Operation.WRITE)
+    assert not may(authorizer(entry()), kind=ResourceType.GROUP)
+
+
+def test_a_denial_decides() -> None:
+    allow = entry()
+    for deny in (
+        entry(permission=PermissionType.DENY, principal="User:*"),
+        entry("*", permission=PermissionType.DENY),
+        entry("t", permission=PermissionType.DENY, pattern=PatternType.PREFIXED),
+        entry(operation=Operation.ALL, permission=PermissionType.DENY, host=HOST),
+    ):
+        assert not may(authorizer(allow, deny))
+        assert not may(authorizer(deny, allow))
+    assert may(authorizer(allow, entry(permission=PermissionType.DENY, host="10.9.9.9")))
+
+
+def test_to_deny_one_operation_denies_no_other() -> None:
+    both = authorizer(entry(), entry(operation=Operation.WRITE, permission=PermissionType.DENY))
+    assert may(both, Operation.DESCRIBE)
+    denied = authorizer(
+        entry(), entry(operation=Operation.DESCRIBE, permission=PermissionType.DENY)
+    )
+    assert may(denied)
+    assert not may(denied, Operation.DESCRIBE)
+
+
+def test_super_users_may_do_everything() -> None:
+    deny = entry("*", Operation.ALL, PermissionType.DENY, principal="User:*")
+    asked = authorizer(deny, super_users=(ALICE,))
+    assert may(asked)
+    assert asked.authorize_by_resource_type(ALICE, HOST, Operation.WRITE, ResourceType.TOPIC)
+    assert not may(asked, principal="User:bob")
+
+
+def test_a_prefix_is_no_name_and_a_name_no_prefix() -> None:
+    prefixed = authorizer(entry("t-", pattern=PatternType.PREFIXED))
+    assert may(prefixed, name="t-1")
+    assert may(prefixed, name="t-")
+    assert not may(prefixed, name="t")
+    assert not may(authorizer(entry("t-")), name="t-1")
+
+
+def test_before_the_first_image_only_super_users_are_allowed() -> None:
+    asked = StandardAuthorizer(("User:admin",), allows_unmentioned=True)
+    assert not may(asked)
+    assert may(asked, principal="User:admin")
+    asked.change({})
+    assert may(asked)
+
+
+def test_it_follows_the_metadata() -> None:
+    asked = StandardAuthorizer((), allows_unmentioned=False)
+    entry_id = uuid.uuid4()
+    delta = MetadataDelta(MetadataImage.EMPTY)
+    delta.replay(AccessControlEntryRecord(id=entry_id, **entry()._asdict()))
+    image = delta.apply(Provenance(0, 0, 0))
+    asked.on_metadata_update(delta, image)
+    assert may(asked)
+    delta = MetadataDelta(image)
+    delta.replay(RemoveAccessControlEntryRecord(id=entry_id))
+    asked.on_metadata_update(delta, delta.apply(Provenance(1, 0, 0)))
+    assert not may(asked)
+
+
+def test_operations_of_a_newer_kafka_disturb_nothing() -> None:
+    newer = entry()._replace(operation=99, permission_type=PermissionType.ALLOW)
+    asked = authorizer(newer, newer._replace(permission_type=9), newer._replace(operation=-1))
+    assert not may(asked)
+
+
+def config(**properties: str) -> NodeConfig:
+    return NodeConfig(
+        {
+            "node.id": "1",
+            "process.roles": "broker,controller",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "1@localhost:9093",
+            **{name.replace("_", "."): text for name, text in properties.items()},
+        }
+    )
+
+
+def test_which_authorizer_a_node_has() -> None:
+    assert type(StandardAuthorizer.of(config())) is Authorizer
+    made = StandardAuthorizer.of(
+        config(authorizer_class_name=STANDARD, super_users=" User:admin ;User:b;;")
+    )
+    assert isinstance(made, StandardAuthorizer)
+    assert made.super_users == {"User:admin", "User:b"}
+    assert not made.allows_unmentioned
+    with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
+        config(authorizer_class_name="x.Y")
