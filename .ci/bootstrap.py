@@ -18,6 +18,7 @@ VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".moldau-stamp"
 CACHE = ROOT / ".cache"
 KAFKA_VERSION = "4.3.0"
+APICURIO_VERSION = "2.6.13.Final"
 SPARK_KAFKA_VERSION = "4.1.1"
 MINIMUM = (3, 11)
 OPTIONAL_TOOL_TIMEOUT_SECONDS = 300
@@ -44,6 +45,12 @@ def main():
         CACHE / ("kafka-" + KAFKA_VERSION),
         "kafka-tools-*.jar",
         "interop tests with Apache Kafka's tools",
+    )
+    fetch_artifact(
+        "Apicurio Registry " + APICURIO_VERSION,
+        "io.apicurio:apicurio-registry-app:" + APICURIO_VERSION + ":tar.gz:all",
+        CACHE / ("apicurio-" + APICURIO_VERSION),
+        "interop tests with a schema registry",
     )
     fetch_jars(
         "Spark's own Kafka source",
@@ -130,8 +137,19 @@ def fetch_kcat():
 
 def fetch_jars(what, pom, jars, wanted, without):
     """Gets jars that tests compare with into `.cache`, when Java and Maven are there."""
-    if list(jars.glob(wanted)):
-        return
+    if not list(jars.glob(wanted)):
+        fetch(what, ["-f", str(pom), "dependency:copy-dependencies"], jars, without)
+
+
+def fetch_artifact(what, artifact, target, without):
+    """As `fetch_jars`, of one file without what it depends on."""
+    if not target.exists():
+        copy = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+        fetch(what, [copy, "-Dartifact=" + artifact], target, without)
+
+
+def fetch(what, arguments, jars, without):
+    """Has Maven put files into a folder, which is there when all of them are."""
     maven = shutil.which("mvn")
     if not maven or not shutil.which("java"):
         say("no Java and Maven here: " + without + " will be skipped")
@@ -139,8 +157,7 @@ def fetch_jars(what, pom, jars, wanted, without):
     say("fetching " + what + " with Maven")
     partial = jars.with_name(jars.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    goal = "dependency:copy-dependencies"
-    if quiet([maven, "-q", "-B", "-f", str(pom), goal, "-DoutputDirectory=" + str(partial)]):
+    if quiet([maven, "-q", "-B", *arguments, "-DoutputDirectory=" + str(partial)]):
         shutil.rmtree(jars, ignore_errors=True)
         partial.rename(jars)
     else:

@@ -33,12 +33,21 @@ from moldau.cli.output import INTERRUPTED, RateLine, fail, file_errors, rate_lin
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     PLACEHOLDERS,
+    Decoders,
     Formatter,
     InputProblem,
     json_formatter,
     template_formatter,
     text_formatter,
     unescaped,
+)
+from moldau.cli.typed_formats import (
+    Formats,
+    KeyFormat,
+    ReadFormat,
+    RegistryUrl,
+    parts_of,
+    typed_formats,
 )
 from moldau.client import (
     ConfigurationError,
@@ -235,8 +244,10 @@ def formatter_of(
     *,
     always_base64: bool,
     json_values: bool,
+    typed: Formats = (None, None),
 ) -> Formatter:
-    """How records are written; `text` is fields, separator, mark of null and delimiter, as given.
+    """How records are written; `text` is fields, separator, mark of null and delimiter, as given,
+    `typed` what keys and values are.
     Raises: InputProblem: an option of another format, or a field that there is not
     """
     fields, separator, null_value, delimiter = text
@@ -249,12 +260,19 @@ def formatter_of(
         raise InputProblem("--fields, --key-separator and --delimiter are for --format text")
     if output_format != "json" and (always_base64 or json_values):
         raise InputProblem("--base64 and --json-values are for --format json")
+    if (always_base64 and any(typed)) or (json_values and typed[1]):
+        raise InputProblem("--base64 and --json-values are for keys and values without a format")
     if output_format == "json":
-        return json_formatter(always_base64=always_base64, json_values=json_values)
+        return json_formatter(
+            always_base64=always_base64,
+            json_values=json_values,
+            decoders=Decoders(*parts_of(typed, lambda each: each.decode)),
+        )
+    decoders = Decoders(*parts_of(typed, lambda each: each.decode_text))
     if output_format == "raw":
-        return text_formatter(("value",), b"", b"", b"")
+        return text_formatter(("value",), b"", b"", b"", decoders)
     if is_template:
-        return template_formatter(output_format, (null_value or "").encode())
+        return template_formatter(output_format, (null_value or "").encode(), decoders)
     names = (fields or ("key,value" if separator else "value")).split(",")
     for name in names:
         if name not in OUTPUT_FIELDS:
@@ -262,7 +280,7 @@ def formatter_of(
     between = unescaped(separator, "--key-separator") if separator is not None else b"\t"
     end = b"\n" if delimiter is None else unescaped(delimiter, "--delimiter")
     mark = "null" if null_value is None else null_value
-    return text_formatter(names, between, end, mark.encode())
+    return text_formatter(names, between, end, mark.encode(), decoders)
 
 
 class _Ends:
@@ -383,13 +401,25 @@ class _Consuming:
                 records = ends.cut(self.consumer, partition, records)
                 if not records:
                     continue
-            data = b"".join([formatter(record) for record in records])
+            lines: list[bytes] = []
+            problem: Exception | None = None
+            try:
+                for record in records:
+                    lines.append(formatter(record))
+            except (InputProblem, KafkaError) as error:
+                bad = records[len(lines)]
+                where = f"{bad.topic}, partition {bad.partition}, offset {bad.offset}"
+                problem = KafkaError(f"{where}: {error}")
+            data = b"".join(lines)
             self.out.write(data)
             self.out.flush()
-            self.record_count += len(records)
+            self.record_count += len(lines)
             self.byte_count += len(data)
-            if self.commits:
-                self._uncommitted[partition] = OffsetAndMetadata(records[-1].offset + 1)
+            if self.commits and lines:
+                self._uncommitted[partition] = OffsetAndMetadata(records[len(lines) - 1].offset + 1)
+            if problem is not None:
+                self.commit()
+                raise problem
         self.line.update(self.record_count, self.byte_count)
 
 
@@ -410,6 +440,9 @@ def consume(
     output: Output = None,
     output_format: Format = "text",
     as_json: AsJsonLines = False,
+    key_format: KeyFormat = None,
+    value_format: ReadFormat = None,
+    schema_registry: RegistryUrl = None,
     fields: Fields = None,
     key_separator: KeySeparator = None,
     null_value: NullValue = None,
@@ -445,6 +478,7 @@ def consume(
             (fields, key_separator, null_value, delimiter),
             always_base64=always_base64,
             json_values=json_values,
+            typed=typed_formats((key_format, value_format), schema_registry, settings),
         )
     except InputProblem as problem:
         fail(str(problem), status=2)

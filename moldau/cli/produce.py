@@ -41,6 +41,16 @@ from moldau.cli.record_formats import (
     unescaped,
     whole,
 )
+from moldau.cli.typed_formats import (
+    Formats,
+    KeyFormat,
+    KeySchema,
+    RegistryUrl,
+    ValueSchema,
+    WriteFormat,
+    parts_of,
+    typed_formats,
+)
 from moldau.client import (
     ConfigurationError,
     KafkaError,
@@ -234,6 +244,11 @@ def produce(
     topic: Topic,
     files: Files = None,
     input_format: Format = InputFormat.TEXT,
+    key_format: KeyFormat = None,
+    value_format: WriteFormat = None,
+    key_schema: KeySchema = None,
+    value_schema: ValueSchema = None,
+    schema_registry: RegistryUrl = None,
     key_separator: KeySeparator = None,
     null_value: NullValue = None,
     delimiter: Delimiter = "\\n",
@@ -264,9 +279,10 @@ def produce(
     try:
         separator = None if key_separator is None else unescaped(key_separator, "--key-separator")
         null_marker = None if null_value is None else null_value.encode()
-        is_json = input_format is InputFormat.JSON
+        names, schemas = (key_format, value_format), (key_schema, value_schema)
+        formats = typed_formats(names, schema_registry, settings, topic=topic, schemas=schemas)
         reader = _Reader(
-            JsonFormat() if is_json else TextFormat(separator, null_marker),
+            _parser(input_format, separator, null_marker, formats),
             None if input_format is InputFormat.RAW else unescaped(delimiter, "--delimiter"),
             _limit_bytes(input_format, settings),
             skip_lines,
@@ -403,6 +419,15 @@ class _Reader:
             yield whole(source, self.limit_bytes)
         else:
             yield from lines(source, self.delimiter, self.limit_bytes)
+
+
+def _parser(
+    input_format: InputFormat, separator: bytes | None, null_marker: bytes | None, formats: Formats
+) -> TextFormat | JsonFormat:
+    if input_format is InputFormat.JSON:
+        return JsonFormat(*parts_of(formats, lambda each: each.encode))
+    encoders = parts_of(formats, lambda each: each.encode_text)
+    return TextFormat(separator, null_marker, *encoders)
 
 
 def _limit_bytes(input_format: InputFormat, settings: dict[str, object]) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from io import BufferedIOBase
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from moldau.cli.options import parse_datetime
 from moldau.client import ConsumerRecord
@@ -42,6 +42,10 @@ IGNORED_FIELDS: Final = frozenset({"topic", "offset", "timestamp_type", "leader_
 
 Headers = Sequence[tuple[str, bytes | None]]
 Formatter = Callable[[ConsumerRecord], bytes]
+TextEncoder = Callable[[bytes], bytes]
+"""The bytes of a key or value that a line of text gives. Raises: InputProblem"""
+ValueEncoder = Callable[[object], bytes]
+"""The bytes of a key or value in JSON. Raises: InputProblem"""
 TIMESTAMP_TYPES: Final[Mapping[int, str]] = {-1: "none", 0: "create", 1: "append"}
 #: What `--fields` may name.
 OUTPUT_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "headers", "key", "value")
@@ -78,26 +82,31 @@ class TextFormat:
 
     key_separator: bytes | None = None
     null_marker: bytes | None = None
+    key: TextEncoder | None = None
+    value: TextEncoder | None = None
 
     def record(self, line: bytes) -> InputRecord | None:
         """The record of one line. Raises: InputProblem"""
         if self.key_separator is None:
-            return InputRecord(self._or_null(line))
+            return InputRecord(self._encoded(line, self.value))
         key, found, value = line.partition(self.key_separator)
         if not found:
             raise InputProblem(f"no key separator {self.key_separator.decode()!r} in it")
-        return InputRecord(self._or_null(value), self._or_null(key))
+        return InputRecord(self._encoded(value, self.value), self._encoded(key, self.key))
 
-    def _or_null(self, text: bytes) -> bytes | None:
-        return None if text == self.null_marker else text
+    def _encoded(self, text: bytes, encode: TextEncoder | None) -> bytes | None:
+        if text == self.null_marker:
+            return None
+        return text if encode is None else encode(text)
 
 
 class JsonFormat:
     """One JSON object per line; empty lines are skipped."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: ValueEncoder | None = None, value: ValueEncoder | None = None) -> None:
         import orjson
 
+        self._encoders = {"key": key, "value": value}
         self._loads: Callable[[bytes], object] = orjson.loads
         self._dumps: Callable[[object], bytes] = orjson.dumps
 
@@ -133,6 +142,8 @@ class JsonFormat:
             return _decoded(encoded, f"{name}_base64")
         if given is None:
             return None
+        if (encode := self._encoders.get(name)) is not None:
+            return encode(given)
         # A string is its UTF-8 bytes; anything else is sent as JSON.
         return given.encode() if isinstance(given, str) else self._dumps(given)
 
@@ -140,7 +151,7 @@ class JsonFormat:
         if not given:
             return ()
         if isinstance(given, dict):
-            return [(name, self._bytes({"value": value}, "value")) for name, value in given.items()]
+            return [(name, self._bytes({"header": each}, "header")) for name, each in given.items()]
         headers = []
         for each in given if isinstance(given, list) else [given]:
             if isinstance(each, list) and len(each) == 2:
@@ -150,7 +161,11 @@ class JsonFormat:
                     '"headers" must be {"name": "value"} or [{"key": "name", "value": "value"}] '
                     f"(or value_base64): {each!r}"
                 )
-            headers.append((each["key"], self._bytes(each, "value")))
+            plain = {
+                "header": each.get("value"),
+                "header_base64": each.get("value_base64"),
+            }
+            headers.append((each["key"], self._bytes(plain, "header")))
         return headers
 
 
@@ -250,27 +265,46 @@ def _nearest(name: str) -> str:
     )
 
 
+class Decoders(NamedTuple):
+    """How keys and values are shown where not as the bytes that they are.
+
+    Raises: InputProblem: by each of them, for bytes that are something else.
+    """
+
+    key: Callable[[bytes], Any] | None = None
+    value: Callable[[bytes], Any] | None = None
+
+
+AS_BYTES: Final = Decoders()
+
+
 def text_formatter(
-    fields: Sequence[str], separator: bytes, delimiter: bytes, null_marker: bytes
+    fields: Sequence[str],
+    separator: bytes,
+    delimiter: bytes,
+    null_marker: bytes,
+    decoders: Decoders = AS_BYTES,
 ) -> Formatter:
-    """One line per record: these fields in this order; bytes go out as they are."""
-    if tuple(fields) == ("value",):
+    """One line per record: these fields in this order; bytes go out as they are, or as the text
+    that the decoders make of them.
+    """
+    if tuple(fields) == ("value",) and decoders.value is None:
 
         def value_only(record: ConsumerRecord) -> bytes:
             value: bytes | None = record.value
             return (null_marker if value is None else value) + delimiter
 
         return value_only
-    makers = _makers(null_marker)
+    makers = _makers(null_marker, decoders)
     parts = [part for name in fields for part in (separator, makers[name])]
     return _filled([*parts[1:], delimiter])
 
 
-def template_formatter(text: str, null_marker: bytes) -> Formatter:
+def template_formatter(text: str, null_marker: bytes, decoders: Decoders = AS_BYTES) -> Formatter:
     """What a format string such as `%t %k %v\\n` makes of a record; nothing is added to it.
     Raises: InputProblem: an unknown placeholder or escape
     """
-    makers = _makers(null_marker)
+    makers = _makers(null_marker, decoders)
     parts: list[bytes | Formatter] = []
     for index, piece in enumerate(re.split(r"%(.?)", text, flags=re.DOTALL)):
         if index % 2 == 0:
@@ -293,9 +327,11 @@ def _filled(parts: Sequence[bytes | Formatter]) -> Formatter:
     return lambda record: template % tuple([maker(record) for maker in makers])
 
 
-def _makers(null_marker: bytes) -> Mapping[str, Formatter]:
-    def shown(data: bytes | None) -> bytes:
-        return null_marker if data is None else data
+def _makers(null_marker: bytes, decoders: Decoders) -> Mapping[str, Formatter]:
+    def shown(data: bytes | None, decode: Callable[[bytes], bytes] | None = None) -> bytes:
+        if data is None:
+            return null_marker
+        return data if decode is None else decode(data)
 
     def size(data: bytes | None) -> int:
         return -1 if data is None else len(data)
@@ -308,15 +344,24 @@ def _makers(null_marker: bytes) -> Mapping[str, Formatter]:
         "headers": lambda record: b",".join(
             b"%b:%b" % (name.encode(), shown(data)) for name, data in record.headers
         ),
-        "key": lambda record: shown(record.key),
-        "value": lambda record: shown(record.value),
+        "key": lambda record: shown(record.key, decoders.key),
+        "value": lambda record: shown(record.value, decoders.value),
         "size of the key": lambda record: b"%d" % size(record.key),
         "size of the value": lambda record: b"%d" % size(record.value),
         "packed size of the value": lambda record: struct.pack(">i", size(record.value)),
     }
 
 
-def json_formatter(*, always_base64: bool = False, json_values: bool = False) -> Formatter:
+def _utf8(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def json_formatter(
+    *, always_base64: bool = False, json_values: bool = False, decoders: Decoders = AS_BYTES
+) -> Formatter:
     """One JSON object per line.
 
     Keys, values and headers are text where their bytes are UTF-8, else base64 in a field of another
@@ -325,21 +370,26 @@ def json_formatter(*, always_base64: bool = False, json_values: bool = False) ->
     Args:
         always_base64: base64 also where it is text.
         json_values: values that are JSON (but no JSON string) appear as such, not as a string.
+        decoders: what they make of keys and values appears as such.
     """
     import orjson
 
-    def put(document: dict[str, object], name: str, data: bytes | None) -> None:
+    def put(
+        document: dict[str, object],
+        name: str,
+        data: bytes | None,
+        decode: Callable[[bytes], object] | None = None,
+    ) -> None:
         if data is None:
             document[name] = None
-            return
-        if not always_base64:
-            try:
-                document[name] = data.decode()
-            except UnicodeDecodeError:
-                pass
+        elif decode is not None:
+            document[name] = decode(data)
+        else:
+            text = None if always_base64 else _utf8(data)
+            if text is None:
+                document[f"{name}_base64"] = base64.b64encode(data).decode("ascii")
             else:
-                return
-        document[f"{name}_base64"] = base64.b64encode(data).decode("ascii")
+                document[name] = text
 
     def put_json(document: dict[str, object], data: bytes) -> bool:
         # Only what `moldau produce` would make the same bytes of.
@@ -360,10 +410,10 @@ def json_formatter(*, always_base64: bool = False, json_values: bool = False) ->
             "timestamp": record.timestamp_ms if record.timestamp_ms >= 0 else None,
             "timestamp_type": TIMESTAMP_TYPES.get(int(record.timestamp_type), "none"),
         }
-        put(document, "key", record.key)
+        put(document, "key", record.key, decoders.key)
         value: bytes | None = record.value
         if not (json_values and value is not None and put_json(document, value)):
-            put(document, "value", value)
+            put(document, "value", value, decoders.value)
         if record.headers:
             headers = []
             for name, data in record.headers:

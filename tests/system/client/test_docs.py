@@ -18,9 +18,11 @@ import pytest
 from moldau.client.sync import Admin
 from moldau.testing import Cluster
 from tests.tidy.sources import ROOT
+from tests.unit.schema_registry.registry_server import registry_server
 
 DOCUMENT = ROOT / "docs" / "client.md"
 ADDRESS = "localhost:9092"
+REGISTRY = "http://localhost:8081"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCK_DEADLINE_S = 30.0
 
@@ -63,17 +65,17 @@ def test_every_example_of_the_client_documentation_runs(
     assert len(examples) >= 12
     names: dict[str, Any] = {"__name__": "example"}
 
-    async def run_all() -> None:
+    async def run_all(registry_url: str) -> None:
         for line, code in examples:
+            code = code.replace(REGISTRY, registry_url).replace(ADDRESS, node.bootstrap_server)
             try:
-                await run(
-                    compiled(DOCUMENT, line, code.replace(ADDRESS, node.bootstrap_server)), names
-                )
+                await run(compiled(DOCUMENT, line, code), names)
             except Exception as error:
                 error.add_note(f"in the example at {DOCUMENT.name}:{line}")
                 raise
 
-    asyncio.run(run_all())
+    with registry_server() as registry:
+        asyncio.run(run_all(registry.url))
     # What the recipes promise, seen from outside.
     count = len(names["database"].execute("SELECT * FROM results").fetchall())
     stored = names["database"].execute("SELECT SUM(next) FROM positions").fetchone()[0]
