@@ -292,20 +292,11 @@ def produce(
         fail(str(problem), status=2)
     named = files or [STANDARD_INPUT]
 
-    def records() -> Iterator[InputRecord]:
-        for record in reader.records(named):
-            if extra or partition is not None or ignore_partition:
-                where = None if ignore_partition else record.partition
-                record = record._replace(
-                    headers=[*record.headers, *extra],
-                    partition=where if partition is None else partition,
-                )
-            yield record
-
+    records = _records(reader.records(named), extra, partition, ignore_partition)
     typed = STANDARD_INPUT in named and sys.stdin.isatty()
     with rate_line(topic, beside_terminal=typed) as line:
         begin = time.perf_counter()
-        sending = _run(topic, settings, create, line, reader, records(), transaction_records)
+        sending = _run(topic, settings, create, line, reader, records, transaction_records)
         line.finish(sending.sent_count, sending.sent_bytes)
     if as_json:
         print_json(
@@ -419,6 +410,23 @@ class _Reader:
             yield whole(source, self.limit_bytes)
         else:
             yield from lines(source, self.delimiter, self.limit_bytes)
+
+
+def _records(
+    records: Iterator[InputRecord],
+    extra: list[tuple[str, bytes | None]],
+    partition: int | None,
+    ignore_partition: bool,
+) -> Iterator[InputRecord]:
+    """The records as the options change them."""
+    for record in records:
+        if extra or partition is not None or ignore_partition:
+            where = None if ignore_partition else record.partition
+            record = record._replace(
+                headers=[*record.headers, *extra],
+                partition=where if partition is None else partition,
+            )
+        yield record
 
 
 def _parser(
