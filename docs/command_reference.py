@@ -22,8 +22,8 @@ HEAD: Final = """\
 # Commands
 
 Every command takes `--help`. Commands that ask a cluster take `-b`, or the environment variable
-`MOLDAU_BOOTSTRAP_SERVER`; the default is `localhost:9092`. Exit status: 0 done, 1 failed, 2 wrong
-usage, 130 interrupted. Errors are one line on standard error.
+`MOLDAU_BOOTSTRAP_SERVER`, a profile (`moldau profile`), or `localhost:9092`. Exit status: 0 done,
+1 failed, 2 wrong usage, 130 interrupted. Errors are one line on standard error.
 """
 
 

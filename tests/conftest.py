@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ settings.load_profile("moldau")
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Nobody's own profile or cluster is used.
+os.environ["MOLDAU_CONFIG_HOME"] = os.devnull
+for name in ("MOLDAU_PROFILE", "MOLDAU_BOOTSTRAP_SERVER", "MOLDAU_SCHEMA_REGISTRY"):
+    os.environ.pop(name, None)
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (

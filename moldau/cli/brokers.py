@@ -8,11 +8,16 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.completion import complete_brokers
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
 from moldau.cli.output import fail, print_json, print_table, size_text
 from moldau.client.admin.cluster import ClusterCalls
 
 app = typer.Typer()
+BrokerId = Annotated[
+    int,
+    typer.Argument(min=0, help="The broker's id.", autocompletion=complete_brokers),
+]
 
 
 @app.command("list")
@@ -42,7 +47,7 @@ def list_brokers(access: ClusterAccess, as_json: AsJson = False) -> None:
 @asks_cluster()
 def describe(
     access: ClusterAccess,
-    broker_id: Annotated[int, typer.Argument(help="The broker's id.")],
+    broker_id: BrokerId,
     as_json: AsJson = False,
 ) -> None:
     """Show a broker's address, log directories and features."""
@@ -109,7 +114,8 @@ def describe(
 @app.command("unregister")
 @asks_cluster(controllers=True)
 def unregister(
-    access: ClusterAccess, broker_id: Annotated[int, typer.Argument(min=0, help="The broker's id.")]
+    access: ClusterAccess,
+    broker_id: BrokerId,
 ) -> None:
     """Remove a stopped broker from the cluster for good."""
     access.ask(ClusterCalls, lambda admin: admin.unregister_broker(broker_id))

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
+from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.options import (
     DEFAULT_TIMEOUT_MS,
     BootstrapServer,
     CommandConfig,
+    ProfileName,
     Properties,
     client_properties,
     parse_datetime,
@@ -68,12 +70,17 @@ Topics = Annotated[
     list[str],
     typer.Argument(
         metavar="TOPIC…",
+        autocompletion=complete_topics,
         help="Topics; what cannot be a name, such as '^a', is a regular expression.",
     ),
 ]
 Regex = Annotated[bool, typer.Option("--regex", "-r", help="Take every TOPIC for an expression.")]
 Group = Annotated[
-    str | None, typer.Option(help="Share partitions with the group's members; commit what is read.")
+    str | None,
+    typer.Option(
+        help="Share partitions with the group's members; commit what is read.",
+        autocompletion=complete_groups,
+    ),
 ]
 FromBeginning = Annotated[
     bool,
@@ -452,6 +459,7 @@ def consume(
     properties: Properties = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    profile: ProfileName = None,
 ) -> None:
     """Print the records of topics as they come."""
     output_format = "json" if as_json else output_format
@@ -459,6 +467,7 @@ def consume(
         bootstrap_server,
         command_config,
         properties,
+        profile=profile,
         defaults=DEFAULTS,
         options={
             "group.id": group,

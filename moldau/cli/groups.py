@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.completion import complete_groups
 from moldau.cli.group_offsets import reset_offsets
 from moldau.cli.options import (
     AllGroups,
@@ -281,7 +282,9 @@ def _print_states(found: Iterable[DescribedGroup], verbose: bool) -> None:
 @asks_cluster()
 def delete_offsets(
     access: ClusterAccess,
-    group_id: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    group_id: Annotated[
+        str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_groups)
+    ],
     topics: Topics = None,
 ) -> None:
     """Delete committed offsets of topics that no member reads."""

@@ -60,7 +60,7 @@ def dump(
         for path in files:
             error_count += _dump_one(path, options, as_json, bar)
     if error_count:
-        fail(f"{error_count} errors in these files")
+        fail(f"{error_count} error{'s' if error_count > 1 else ''} in these files")
 
 
 def _dump_one(path: str, options: DumpOptions, as_json: bool, bar: ProgressBar) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 import sys
 import warnings
@@ -26,7 +27,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from moldau import client
+from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
 from moldau.cli.output import fail
+from moldau.cli.profile_files import chosen_profile
 from moldau.config import ConfigError, read_properties_file
 from moldau.protocol.types import is_legal_topic_name
 
@@ -41,8 +44,8 @@ BootstrapServer = Annotated[
     typer.Option(
         "--bootstrap-server",
         "-b",
-        envvar="MOLDAU_BOOTSTRAP_SERVER",
-        help="HOST:PORT of one or more brokers, separated by commas.  [default: localhost:9092]",
+        help="HOST:PORT of one or more brokers, separated by commas.  [default: "
+        "MOLDAU_BOOTSTRAP_SERVER, the profile's, or localhost:9092]",
         show_default=False,
     ),
 ]
@@ -55,6 +58,15 @@ BootstrapController = Annotated[
 ]
 CommandConfig = Annotated[
     str | None, typer.Option(help="A file of client properties, as for Kafka's tools.")
+]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        help="The profile to use (`moldau profile`); none: without one.",
+        show_default=False,
+        autocompletion=complete_profiles,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many milliseconds.")]
@@ -70,12 +82,16 @@ Properties = Annotated[
 Targets = Annotated[
     list[str] | None,
     typer.Argument(
+        autocompletion=complete_topics,
         metavar="[TOPIC[:PARTITION]]…",
         help="Partitions; a topic's name alone means all its partitions.",
     ),
 ]
 Target = tuple[str, int | None]
-GroupIds = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]…", help="Groups.")]
+GroupIds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[GROUP]…", help="Groups.", autocompletion=complete_groups),
+]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")]
 Topics = Annotated[
     list[str] | None,
@@ -98,13 +114,20 @@ class ClusterAccess:
     command_config: str | None
     timeout_ms: int
     bootstrap_controller: str | None = None
+    profile: str | None = None
 
     def config(self) -> client.ClientConfig:
         """The client's configuration; exits with status 2 when it is wrong."""
         _tell_warnings()
         settings = client_properties(
-            self.bootstrap_server, self.command_config, None, defaults={}, options={}
+            self.bootstrap_server,
+            self.command_config,
+            None,
+            profile=self.profile,
+            defaults={},
+            options={},
         )
+        drop_registry(settings)
         if self.bootstrap_controller is not None:
             settings["bootstrap.controllers"] = self.bootstrap_controller
             settings.pop("bootstrap.servers", None)
@@ -146,16 +169,24 @@ class ClusterAccess:
 class _Held(logging.Handler):
     """Prints what the client warns of, unless it or the command is over a little later."""
 
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         line = f"moldau: {record.getMessage()}"
-        if record.levelno >= logging.WARNING:
+        if record.levelno < logging.WARNING:  # the cluster is reached
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
+        elif line not in self._timers:
             with suppress(RuntimeError):  # outside of an event loop no command runs
                 loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(HELD_S, lambda: typer.echo(line, err=True))
+                self._timers[line] = loop.call_later(HELD_S, self._tell, line)
+
+    def _tell(self, line: str) -> None:
+        self._timers.pop(line, None)
+        typer.echo(line, err=True)
 
 
 def _tell_warnings() -> None:
@@ -178,6 +209,7 @@ def asks_cluster(
         "bootstrap_server": (BootstrapServer, None),
         **({"bootstrap_controller": (BootstrapController, None)} if controllers else {}),
         "command_config": (CommandConfig, None),
+        "profile": (ProfileName, None),
         "timeout_ms": (TimeoutMs, timeout_ms),
     }
     return asks(options, ClusterAccess)
@@ -244,30 +276,49 @@ def client_properties(
     command_config: str | None,
     properties: list[str] | None,
     *,
+    profile: str | None = None,
     defaults: Mapping[str, str],
     options: Mapping[str, str | None],
 ) -> dict[str, object]:
-    """Dotted keys with text values; exits with status 2 when the file cannot be read.
+    """Dotted keys with text values; exits with status 2 when a file cannot be read.
 
     Args:
+        command_config: a file of properties, which takes the place of the profile.
+        profile: its name; None for that of the environment, or the one in use.
         defaults: the command's own, for keys that are not given.
         options: what the command's options say; None where they say nothing.
     """
     _tell_warnings()
     settings: dict[str, object] = dict(defaults)
-    if command_config is not None:
+    given = key_values(properties or [], "--property")
+    if command_config is not None and profile is not None:
+        fail("--command-config and --profile exclude each other", status=2)
+    if command_config is None and (chosen := chosen_profile(profile)) is not None:
+        settings.update(chosen.properties)
+    elif command_config is not None:
         try:
             settings.update(read_properties_file(command_config))
         except ConfigError as error:
             fail(str(error), status=2)
-    settings.update(key_values(properties or [], "--property"))
+    settings.update(given)
     settings.update({key: value for key, value in options.items() if value is not None})
+    if bootstrap_server is None and not (profile or "bootstrap.servers" in given):
+        bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
     if bootstrap_server is not None:
         settings["bootstrap.servers"] = bootstrap_server
         settings.pop("bootstrap.controllers", None)
     elif "bootstrap.controllers" not in settings:
         settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
     return settings
+
+
+def drop_registry(settings: dict[str, object]) -> None:
+    """A file or a profile may say where a schema registry is; nothing is asked of it here."""
+    if any(".registry" in key or "auth.user" in key or "subject.name" in key for key in settings):
+        from moldau.cli.typed_formats import registry_keys
+
+        for key in registry_keys():
+            settings.pop(key, None)
 
 
 @contextmanager

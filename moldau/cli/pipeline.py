@@ -21,8 +21,10 @@ from moldau.cli.options import (
     AsJson,
     BootstrapServer,
     CommandConfig,
+    ProfileName,
     asks,
     client_properties,
+    drop_registry,
     key_values,
 )
 from moldau.cli.output import fail, print_json, print_rows, print_table
@@ -207,10 +209,16 @@ def _described(pipeline: Pipeline) -> dict[str, str]:
 
 
 def _ledger_options(
-    ledger_topic: str | None, bootstrap_server: str | None, command_config: str | None
+    ledger_topic: str | None,
+    bootstrap_server: str | None,
+    command_config: str | None,
+    profile: str | None,
 ) -> dict[str, str]:
     """The options of the connector; exits with status 2 when the file cannot be read."""
-    properties = client_properties(bootstrap_server, command_config, None, defaults={}, options={})
+    properties = client_properties(
+        bootstrap_server, command_config, None, profile=profile, defaults={}, options={}
+    )
+    drop_registry(properties)
     options = {f"kafka.{key}": str(value) for key, value in properties.items()}
     if ledger_topic is not None:
         options["ledgerTopic"] = ledger_topic
@@ -240,6 +248,7 @@ def _asks_ledger(command: Callable[..., None]) -> Callable[..., None]:
         "ledger_topic": (LedgerTopic, None),
         "bootstrap_server": (BootstrapServer, None),
         "command_config": (CommandConfig, None),
+        "profile": (ProfileName, None),
     }
     return asks(options, _ledger_options)(_told()(command))
 

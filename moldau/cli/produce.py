@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
     DEFAULT_TIMEOUT_MS,
     BootstrapServer,
     CommandConfig,
+    ProfileName,
     Properties,
     client_properties,
     unknown_topic,
@@ -71,7 +73,7 @@ LOOK_EVERY_COUNT: Final = 1_024
 TOPIC_LOOK_S: Final = 0.5
 """After so long a topic is looked for again: not every broker may know one that is just created."""
 DEFAULTS: Final = {"client.id": "moldau-produce"}
-Topic = Annotated[str, typer.Argument(help="The topic.")]
+Topic = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)]
 Files = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FILE]…", help="Read these; - or none: the standard input."),
@@ -262,6 +264,7 @@ def produce(
     properties: Properties = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    profile: ProfileName = None,
     as_json: AsJsonSummary = False,
 ) -> None:
     """Write records into a topic."""
@@ -269,6 +272,7 @@ def produce(
         bootstrap_server,
         command_config,
         properties,
+        profile=profile,
         defaults=DEFAULTS,
         options={"transactional.id": transactional_id},
     )

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from moldau import client
+from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
     AsJson,
     ClusterAccess,
@@ -54,7 +55,7 @@ UNCLEAN_WARNING = (
     "these are then lost on all replicas"
 )
 app = typer.Typer()
-Name = Annotated[str, typer.Argument(help="The topic's name.")]
+Name = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topics)]
 
 
 class Only(Enum):
@@ -267,7 +268,10 @@ def describe(
     access: ClusterAccess,
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of topics, or regular expressions; by default all topics."),
+        typer.Argument(
+            help="Names of topics, or regular expressions; by default all topics.",
+            autocompletion=complete_topics,
+        ),
     ] = None,
     under_replicated: Annotated[
         bool,
@@ -549,7 +553,10 @@ def alter(
 @asks_cluster()
 def delete(
     access: ClusterAccess,
-    names: Annotated[list[str], typer.Argument(help="The topics to delete.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="The topics to delete.", autocompletion=complete_topics),
+    ],
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Succeed if a topic does not exist.")
     ] = False,

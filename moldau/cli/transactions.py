@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.completion import complete_transactional_ids
 from moldau.cli.options import (
     AsJson,
     ClusterAccess,
@@ -30,7 +31,12 @@ from moldau.protocol.errors import ErrorCode
 MINUTE_MS = 60_000
 MAX_PRODUCER_EPOCH = 2**15 - 1
 app = typer.Typer()
-TransactionalIds = Annotated[list[str], typer.Argument(metavar="ID…", help="Transactional ids.")]
+TransactionalIds = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ID…", help="Transactional ids.", autocompletion=complete_transactional_ids
+    ),
+]
 Partition = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", help="The partition.")]
 BrokerId = Annotated[
     int | None, typer.Option(min=0, help="Ask the replica on this broker, not the leader.")

@@ -189,13 +189,17 @@ def typed_formats(
     return found[0], found[1]
 
 
+def registry_keys() -> frozenset[str]:
+    """The properties that are about a schema registry, not about a client."""
+    from moldau.schema_registry.registry import PROPERTIES
+
+    return frozenset((*PROPERTIES, REGISTERS, *(f"{side}.{STRATEGY}" for side in SIDES)))
+
+
 def _taken(settings: dict[str, object]) -> dict[str, str]:
     if not any(name.startswith(TAKEN) or name.endswith(STRATEGY) for name in settings):
         return {}
-    from moldau.schema_registry.registry import PROPERTIES
-
-    names = (*PROPERTIES, REGISTERS, *(f"{side}.{STRATEGY}" for side in SIDES))
-    return {name: str(settings.pop(name)) for name in names if name in settings}
+    return {name: str(settings.pop(name)) for name in registry_keys() if name in settings}
 
 
 def _registry(given: Mapping[str, str]) -> SchemaRegistry:

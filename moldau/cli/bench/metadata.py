@@ -257,7 +257,9 @@ class _Measurement:
 
     async def _measure_cluster(self, cluster: Cluster) -> None:
         # Nodes are stopped on purpose: that they cannot be reached then is no news.
-        logging.getLogger("moldau.client").setLevel(logging.ERROR)
+        logger = logging.getLogger("moldau.client")
+        level_before = logger.level
+        logger.setLevel(logging.ERROR)
         brokers = ClusterClient(ClientConfig(cluster.bootstrap_server))
         controllers = ClusterClient(
             AdminConfig(
@@ -286,6 +288,7 @@ class _Measurement:
             await phantom.close()
             await controllers.close()
             await brokers.close()
+            logger.setLevel(level_before)
         if phantom.fenced_count:
             raise BenchFailed(
                 "the machine was so busy that the phantom broker was fenced meanwhile"

@@ -218,6 +218,26 @@ def all_kinds() -> tuple[type[Settings], ...]:
     return ProducerConfig, ConsumerConfig, AdminConfig
 
 
+def check_property(name: str, value: str) -> None:
+    """Raises ConfigurationError: no client has a setting of that dotted name, or it cannot have
+    that value.
+    """
+    for kind in all_kinds():
+        if (key := kind.KEYS.get(name.replace(".", "_"))) is not None:
+            key.value(name, value)
+            return
+    if name in java_keys():
+        return
+    known = {dotted(each) for kind in all_kinds() for each in kind.KEYS}
+    raise ConfigurationError(f"{name}: no such setting{_nearest(name, known)}")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting's value is never shown; those that are not known are not."""
+    keys = (kind.KEYS.get(name.replace(".", "_")) for kind in all_kinds())
+    return any(key is not None and key.sensitive for key in keys)
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 

@@ -122,6 +122,12 @@ KEYS: Final = (
         *("a key that needs a restart", "configs alter brokers 1 --set node.id=2"),
         *(FAILED, ("node.id",)),
     ),
+    Mistake("no such profile", "topics list --profile typo", WRONG_USAGE, ("typo",)),
+    Mistake("a profile's wrong key", "profile create p acsk=all", WRONG_USAGE, ("acks",)),
+    Mistake("no such format", "consume taken --value-format avor", WRONG_USAGE, ("avro",)),
+    Mistake(
+        "no registry", "consume taken --value-format avro", WRONG_USAGE, ("--schema-registry",)
+    ),
     Mistake("a client's wrong key", "consume taken --property retry=1", WRONG_USAGE, ("retry",)),
 )
 FILES: Final = (
