@@ -21,13 +21,14 @@ from moldau.cli.output import INTERRUPTED, fail, reader_is_gone
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
-#: By name: the module below `moldau.cli`, what it has there (a function or a tree of commands), and
-#: a line of help.
+#: By name, behind that of the tree that has it: the module below `moldau.cli`, what is there (a
+#: function or a tree of commands), and a line of help.
 COMMANDS: Final = {
     "dev": ("local_nodes", "dev", "Run a whole cluster on this machine."),
     "produce": ("produce", "produce", "Write records to a topic."),
     "consume": ("consume", "consume", "Print the records of a topic as they come."),
     "topics": ("topics", "app", "List, create, describe, alter, delete and move topics."),
+    "topics reassign": ("reassign", "app", "Move replicas to other brokers."),
     "groups": ("groups", "app", "List, describe and delete groups; move their offsets."),
     "transactions": ("transactions", "app", "List, describe and abort transactions."),
     "configs": ("configs", "app", "Describe and alter the configuration of topics and brokers."),
@@ -57,33 +58,51 @@ class CommandGroup(TyperGroup):
                 return super().resolve_command(ctx, [name, *args[1:]])
         return super().resolve_command(ctx, args)
 
-    def load(self, name: str) -> None:
-        """Have the command itself in `commands`."""
-
-
-class RootGroup(CommandGroup):
-    """`COMMANDS`: names and lines of help, until a command is resolved."""
+    path: str = ""
 
     def load(self, name: str) -> None:
-        module, attribute, line = COMMANDS[name]
+        """Have the command itself in `commands`, where `COMMANDS` says where it is."""
+        path = f"{self.path} {name}".strip()
+        if path not in COMMANDS:
+            return
+        module, attribute, line = COMMANDS[path]
         found = getattr(import_module(f"moldau.cli.{module}"), attribute)
         holder = typer.Typer(rich_markup_mode=None)
         if isinstance(found, typer.Typer):
+            _name_commands(found, path)
             holder.add_typer(found, name=name, help=line, cls=CommandGroup, no_args_is_help=True)
         else:
             holder.command(name)(found)
-        self.commands[name] = typer.main.get_group(holder).commands[name]
+        loaded = typer.main.get_group(holder).commands[name]
+        if isinstance(loaded, CommandGroup):
+            loaded.path = path
+        self.commands[name] = loaded
+
+    def load_all(self) -> None:
+        """Have every command in the tree: for what reads the whole of it."""
+        for name in [*self.commands]:
+            self.load(name)
+            if isinstance(inner := self.commands[name], CommandGroup):
+                inner.load_all()
+
+
+def _name_commands(group: typer.Typer, path: str) -> None:
+    """Have the names and lines of help of `COMMANDS` below that path in a tree, but no command."""
+    known = {each.name for each in group.registered_commands}
+    for each, (_, _, line) in COMMANDS.items():
+        above, _, name = each.rpartition(" ")
+        if above == path and name not in known:
+            group.command(name, help=line)(lambda: None)
 
 
 app = typer.Typer(
     name="moldau",
-    cls=RootGroup,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _name, (_, _, _line) in COMMANDS.items():
-    app.command(_name, help=_line)(lambda: None)
+_name_commands(app, "")
 #: The base of everything typer raises about wrong usage, found this way because typer brings its
 #: own copy of click or uses the installed one, depending on its release.
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])

@@ -29,6 +29,7 @@ import typer
 from moldau import client
 from moldau.cli.completion import complete_groups, complete_profiles, complete_topics
 from moldau.cli.output import fail
+from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
 from moldau.config import ConfigError, read_properties_file
 from moldau.protocol.types import is_legal_topic_name
@@ -74,6 +75,7 @@ TimeoutMs = Annotated[int, typer.Option(min=1, help="Give up after this many mil
 DEFAULT_BOOTSTRAP_SERVER = "localhost:9092"
 DEFAULT_TIMEOUT_MS = 15_000
 HELD_S = 1.8  # a command that has failed by then says in its error what the warning would say
+MIN_INTERVAL_S = 0.1  # between two updates of a view
 MAX_FILE_BYTES = 64 * 1024 * 1024
 Properties = Annotated[
     list[str] | None,
@@ -293,8 +295,14 @@ def client_properties(
     given = key_values(properties or [], "--property")
     if command_config is not None and profile is not None:
         fail("--command-config and --profile exclude each other", status=2)
-    if command_config is None and (chosen := chosen_profile(profile)) is not None:
-        settings.update(chosen.properties)
+    named = profile is not None or PROFILE_ENVIRONMENT in os.environ
+    if bootstrap_server is None and "bootstrap.servers" not in given and not profile:
+        bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
+    is_elsewhere = bootstrap_server is not None or "bootstrap.servers" in given
+    # What a profile has for its own cluster goes to no other, unless it is asked for.
+    if command_config is None and (named or not is_elsewhere):
+        chosen = chosen_profile(profile)
+        settings.update({} if chosen is None else chosen.properties)
     elif command_config is not None:
         try:
             settings.update(read_properties_file(command_config))
@@ -302,8 +310,6 @@ def client_properties(
             fail(str(error), status=2)
     settings.update(given)
     settings.update({key: value for key, value in options.items() if value is not None})
-    if bootstrap_server is None and not (profile or "bootstrap.servers" in given):
-        bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
     if bootstrap_server is not None:
         settings["bootstrap.servers"] = bootstrap_server
         settings.pop("bootstrap.controllers", None)

@@ -19,6 +19,7 @@ import typer
 
 from moldau import client
 from moldau.cli.options import (
+    MIN_INTERVAL_S,
     AsJson,
     ClusterAccess,
     Target,
@@ -77,7 +78,6 @@ FromJson = Annotated[
 Rollback = Annotated[
     Path | None, typer.Option(help="Write the present replicas to this file, for going back.")
 ]
-MIN_INTERVAL_S = 0.1
 SETTLE_S = 3.0
 ExecutedJson = Annotated[Path | None, typer.Option(help="The file that was given to `execute`.")]
 PreserveThrottles = Annotated[

@@ -21,6 +21,7 @@ import typer
 from moldau import client
 from moldau.cli.completion import complete_topics
 from moldau.cli.options import (
+    MIN_INTERVAL_S,
     AsJson,
     ClusterAccess,
     Targets,
@@ -32,8 +33,6 @@ from moldau.cli.options import (
     resolve_names,
 )
 from moldau.cli.output import Block, fail, live_view, print_json, print_table
-from moldau.cli.reassign import MIN_INTERVAL_S
-from moldau.cli.reassign import app as reassign
 from moldau.client.admin.topics import TopicCalls
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import uuid_to_base64
@@ -450,9 +449,6 @@ def _ask() -> None:
     typer.echo(f"moldau: {UNCLEAN_WARNING}", err=True)
     if not typer.confirm("Elect all the same?", err=True):
         fail("nothing was elected")
-
-
-app.add_typer(reassign, name="reassign")
 
 
 @app.command("list")

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import typer.main
 
-from moldau.cli.main import COMMANDS, app
+from moldau.cli.main import app
 
 _INLINE: Final = re.compile(r"`(moldau(?: [^`]+)?)`")
 _BLOCK: Final = re.compile(r"^(?: {4,}|\t)(.*)$")
@@ -89,8 +89,7 @@ def check(command: CommandLine) -> None:
 def _command_line() -> Any:
     """The tree of all commands, made for us alone, with nothing behind them."""
     root: Any = typer.main.get_command(app)
-    for name in COMMANDS:
-        root.load(name)
+    root.load_all()
     root.load = _nothing  # all are there
     for leaf in _leaves(root):
         leaf.callback = _nothing

@@ -154,6 +154,25 @@ def test_what_goes_before_what(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert chosen_profile(None) is None
 
 
+def test_what_a_profile_has_for_its_cluster_goes_to_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run("create", "p", "bootstrap.servers=p:1", "sasl.password=secret", "--use")
+
+    def sent(bootstrap_server: str | None, profile: str | None = None) -> bool:
+        settings = client_properties(
+            bootstrap_server, None, None, profile=profile, defaults={}, options={}
+        )
+        return "sasl.password" in settings
+
+    assert sent(None)
+    assert not sent("elsewhere:1")
+    assert sent("elsewhere:1", "p")
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP_SERVER", "elsewhere:1")
+    assert not sent(None)
+    assert sent(None, "p")
+
+
 def test_a_file_and_a_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         servers(command_config=str(tmp_path), profile="p")
