@@ -59,11 +59,12 @@ class CommandGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     path: str = ""
+    _is_whole = False
 
     def load(self, name: str) -> None:
         """Have the command itself in `commands`, where `COMMANDS` says where it is."""
         path = f"{self.path} {name}".strip()
-        if path not in COMMANDS:
+        if path not in COMMANDS or self._is_whole:
             return
         module, attribute, line = COMMANDS[path]
         found = getattr(import_module(f"moldau.cli.{module}"), attribute)
@@ -79,11 +80,12 @@ class CommandGroup(TyperGroup):
         self.commands[name] = loaded
 
     def load_all(self) -> None:
-        """Have every command in the tree: for what reads the whole of it."""
+        """Have every command in the tree, for good: for what reads the whole of it."""
         for name in [*self.commands]:
             self.load(name)
             if isinstance(inner := self.commands[name], CommandGroup):
                 inner.load_all()
+        self._is_whole = True
 
 
 def _name_commands(group: typer.Typer, path: str) -> None:

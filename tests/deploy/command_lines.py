@@ -90,7 +90,6 @@ def _command_line() -> Any:
     """The tree of all commands, made for us alone, with nothing behind them."""
     root: Any = typer.main.get_command(app)
     root.load_all()
-    root.load = _nothing  # all are there
     for leaf in _leaves(root):
         leaf.callback = _nothing
     return root
