@@ -509,7 +509,7 @@ async def test_a_send_without_a_leader_says_so(caplog: pytest.LogCaptureFixture)
             sent = asyncio.ensure_future(producer.send("t", b"v"))
             await warned(caplog, "topic t has no leader for partition 0: LEADER_NOT_AVAILABLE")
             cluster.faults.clear()
-            await ends(sent, "send")
+            assert (await ends(sent, "send")).offset == 0
 
 
 @pytest.mark.usefixtures("at_once")
@@ -526,3 +526,4 @@ async def test_a_consumer_of_what_does_not_exist_says_so(caplog: pytest.LogCaptu
             member.subscribe(["absent"])
             await ends(member.getmany(timeout_ms=200), "getmany")
             await warned(caplog, "topic absent does not exist")
+    assert not [each for each in warnings_of(caplog) if "does not exist" not in each]
