@@ -50,7 +50,7 @@ def use(environment: dict[str, str], *, native: bool) -> None:
     """All steps. Raises: Failed."""
     said = run(environment, "--version")
     print(f"          {said.strip()}")
-    if native and "record codec: native" not in said:
+    if native and "(native record codec)" not in said:
         raise Failed(f"the record codec is not native: {said}")
     began = time.monotonic()
     node = subprocess.Popen(

@@ -25,6 +25,7 @@ from moldau.testing.layout import (
     NoFreePort,
     PortHolder,
     check_counts,
+    replication_properties,
 )
 from moldau.testing.node_process import NodeFailed, NodeProcess, wait_ready_together
 from moldau.testing.watchdog import Watchdog
@@ -43,7 +44,9 @@ class Cluster:
     Args:
         brokers, controllers: how many of each.
         config: Kafka keys that override the defaults, on every node. One default is not Kafka's:
-            `group.initial.rebalance.delay.ms=0`, so that a group's first member reads at once.
+            `group.initial.rebalance.delay.ms=0`, so that a group's first member reads at once. With
+            three or more brokers, topics get three replicas, two of which must be in sync
+            (`default.replication.factor=3`, `min.insync.replicas=2`), as in `moldau dev`.
         directory: where the nodes live; a fresh temporary directory when None. What an earlier
             cluster of the same size left there is taken over, with its ports.
         keep: leave the directory behind, to look into it or to start again on it.
@@ -64,7 +67,7 @@ class Cluster:
     ) -> None:
         check_counts(controllers, brokers)
         self._counts = (controllers, brokers)
-        self._config = {**QUICK_GROUPS, **(config or {})}
+        self._config = {**QUICK_GROUPS, **replication_properties(brokers), **(config or {})}
         self._keep = keep or directory is not None
         self._given_directory = Path(directory) if directory is not None else None
         self.directory = Path()

@@ -25,6 +25,7 @@ QUICK_GROUPS = {
     "transaction.state.log.num.partitions": "6",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
+ONE_REPLICA = {"default.replication.factor": "1", "min.insync.replicas": "1"}
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +51,7 @@ def trio() -> Iterator[str]:
     if EXISTING:
         yield EXISTING
         return
-    with Cluster(brokers=3, config=QUICK_GROUPS) as cluster:
+    with Cluster(brokers=3, config={**QUICK_GROUPS, **ONE_REPLICA}) as cluster:
         yield cluster.bootstrap_server
 
 

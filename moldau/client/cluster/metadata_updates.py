@@ -11,13 +11,16 @@ after the last call of `topic` or `used` for it.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
 from moldau.client.cluster.metadata_cache import MetadataCache, TopicMetadata
+from moldau.client.cluster.reachability import RecurringWarning
 from moldau.client.cluster.signal import Signal
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import (
@@ -42,6 +45,11 @@ NEVER: Final = float("inf")
 DEFAULT_MAX_IDLE_MS: Final = 300_000
 """`metadata.max.idle.ms` of clients that have no such key."""
 
+MOST_TOLD: Final = 5
+"""How many topics one warning names."""
+MISSING_MS: Final = 1_000.0
+"""How long a topic may be missing without a warning: it may be about to be created."""
+
 
 @dataclass(eq=False, repr=False)
 class MetadataUpdates:
@@ -56,6 +64,7 @@ class MetadataUpdates:
     _wanted: frozenset[str] = frozenset()
     _wants_all: bool = False
     _used_ms: dict[str, float] = field(default_factory=dict)
+    _awaited: Counter[tuple[str, int]] = field(default_factory=Counter)
     _callbacks: list[Callable[[], object]] = field(default_factory=list)
     _task: asyncio.Task[None] | None = None
     _is_requested: bool = False
@@ -74,6 +83,7 @@ class MetadataUpdates:
         self._max_idle_ms: int = getattr(self._config, "metadata_max_idle_ms", DEFAULT_MAX_IDLE_MS)
         self._attempt_ended = Signal(self._clock)
         self._wake = Signal(self._clock)
+        self._missing = RecurringWarning(self._clock, after_ms=MISSING_MS)
 
     # -- what matters ---------------------------------------------------------------------------
 
@@ -122,6 +132,16 @@ class MetadataUpdates:
         limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline_ms = self._clock.monotonic_ms() + limit_ms
         self._cache.topic_errors.pop(name, None)
+        self._awaited[name, partition_count] += 1
+        try:
+            return await self._awaited_topic(name, partition_count, limit_ms, deadline_ms)
+        finally:
+            self._awaited[name, partition_count] -= 1
+            self._awaited += Counter()  # drops what no call waits for
+
+    async def _awaited_topic(
+        self, name: str, partition_count: int, limit_ms: float, deadline_ms: float
+    ) -> TopicMetadata:
         seen = self._attempt_count
         has_waited = False
         while True:
@@ -185,6 +205,7 @@ class MetadataUpdates:
                 self._fault = None
                 self._failing_since_ms = None
                 self._last_success_ms = self._clock.monotonic_ms()
+                self._warn_of_missing()
                 self.announce()
             self._attempt_ended.set()
 
@@ -233,6 +254,36 @@ class MetadataUpdates:
             # A topic is being created, a leader elected, or a broker lags: ask again soon.
             self._is_requested = True
 
+    def _warn_of_missing(self) -> None:
+        """Say which topics are waited for, or subscribed to, and cannot be used, and why."""
+        problems = {name: self._problem(name, 1) for name in self._wanted}
+        problems |= {name: self._problem(name, count) for name, count in self._awaited}
+        told = [f"topic {name} {problem}" for name, problem in sorted(problems.items()) if problem]
+        if told:
+            more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+            self._missing.note("; ".join(told[:MOST_TOLD]) + f"{more}; the client asks again")
+        else:
+            self._missing.end("all topics that were missing can be used now")
+
+    def _problem(self, name: str, partition_count: int) -> str:
+        """Why a topic cannot be used, in words; empty when it can, or is not described yet."""
+        found = self._cache.topics.get(name)
+        if found is not None:
+            if len(found.partitions) < partition_count:
+                return f"has {len(found.partitions)} partitions: none is {partition_count - 1}"
+            leaderless = sorted(n for n, each in found.partitions.items() if each.leader < 0)
+            if not leaderless:
+                return ""
+            code = found.partitions[leaderless[0]].error
+            return f"has no leader for partition {leaderless[0]}: {code.name}: {code.message}"
+        code = self._cache.topic_errors.get(name, ErrorCode.NONE)
+        if code is ErrorCode.NONE:
+            return ""
+        if code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return f"cannot be used: {code.name}: {code.message}"
+        near = difflib.get_close_matches(name, self._cache.topics)
+        return "does not exist" + (f" (there is {', '.join(near)})" if near else "")
+
     def _failed(self, error: BaseException) -> None:
         self._fault = error
         self._is_requested = True
@@ -260,7 +311,10 @@ class MetadataUpdates:
         code = self._cache.topic_errors.get(name)
         if code is not None:
             return error_for(
-                code, f"still so after {limit_ms:.0f} ms; was it created?", f"topic {name}"
+                code,
+                f"the topic {self._problem(name, partition_count)}, still so after "
+                f"{limit_ms:.0f} ms; was it created?",
+                f"topic {name}",
             )
         return RequestTimeout(
             f"topic {name}: no metadata within {limit_ms:.0f} ms: "

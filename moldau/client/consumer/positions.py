@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
+from moldau.client.cluster.metadata_updates import MISSING_MS
+from moldau.client.cluster.reachability import RecurringWarning
 from moldau.client.cluster.signal import Signal
 from moldau.client.config.consumer import ConsumerConfig
 from moldau.client.consumer.core.partition_state import (
@@ -98,6 +100,7 @@ class OffsetLookup:
 
     def __init__(self, client: ClusterClient, *, read_committed: bool) -> None:
         self._client = client
+        self._missing = RecurringWarning(client.clock, after_ms=MISSING_MS)
         self._isolation_level = int(read_committed)
 
     async def find(
@@ -167,6 +170,12 @@ class OffsetLookup:
                 by_leader[leader][name] = value
             elif name not in answers:
                 answers[name] = error_for(metadata.problem(*name), None, str(name))
+                topic = metadata.topics.get(name.topic)
+                if topic is not None and name.partition not in topic.partitions:
+                    self._missing.note(
+                        f"partition {name} does not exist: the topic has {len(topic.partitions)} "
+                        "partitions; the client asks again"
+                    )
         for found in await asyncio.gather(*(ask(*each) for each in by_leader.items())):
             answers.update(found)
         return answers

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from moldau.testing import Cluster, wait_until
+from tests.interop.conftest import ONE_REPLICA
 from tests.interop.java.kafka_pair import kafka_pair
 from tests.interop.java.tools import MAIN_CLASSES, JavaTools
 from tests.system.processes import Ended, Writer, read_all, run_cli
@@ -26,7 +27,7 @@ RECORD_COUNT = 500
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Cluster]:
-    with Cluster(brokers=3) as cluster:
+    with Cluster(brokers=3, config=ONE_REPLICA) as cluster:
         yield cluster
 
 

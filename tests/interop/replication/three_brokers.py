@@ -26,6 +26,7 @@ BROKER_COUNT: Final = 3
 DEADLINE_S: Final = 120.0
 METADATA_TIMEOUT_S: Final = 20.0
 CONFIG: Final = {
+    "default.replication.factor": "1",
     # Short enough for a test, long enough that a busy machine fences nobody by itself.
     "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.client import Admin, KafkaError
+from moldau.client import Admin, ConfigResource, ConfigResourceType, KafkaError, NewTopic, sync
 from moldau.testing import Cluster, NodeFailed, wait_until
 from moldau.testing.layout import ephemeral_range
 
@@ -88,6 +88,25 @@ async def test_async_context():
             assert (await admin.describe_cluster()).cluster_id
         process_id = cluster.node().pid
     assert not runs(process_id)
+
+
+@pytest.mark.parametrize(
+    ("config", "replica_count", "least_in_sync"),
+    [({}, 3, "2"), ({"default.replication.factor": "2", "min.insync.replicas": "1"}, 2, "1")],
+)
+def test_topics_of_three_brokers_outlive_one_unless_configured_otherwise(
+    config: dict[str, str], replica_count: int, least_in_sync: str
+):
+    resource = ConfigResource(ConfigResourceType.TOPIC, "t")
+    with (
+        Cluster(brokers=3, config=config) as cluster,
+        sync.Admin(cluster.bootstrap_server) as admin,
+    ):
+        admin.create_topics([NewTopic("t", 1)])
+        [topic] = admin.describe_topics(["t"]).values()
+        assert [len(each.replicas) for each in topic.partitions] == [replica_count]
+        [entries] = admin.describe_configs([resource]).values()
+        assert entries["min.insync.replicas"].value == least_in_sync
 
 
 def test_a_given_directory_is_kept_and_takes_new_configuration(tmp_path: Path):

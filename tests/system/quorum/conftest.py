@@ -14,7 +14,12 @@ from moldau.testing import Cluster, wait_until
 Result = TypeVar("Result")
 
 #: Shorter than the defaults, so that a silent broker is fenced within a test's patience.
-CONFIG = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+CONFIG = {
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ LOOK_TIMEOUT_S = 3
 NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 
 QUICK = {
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
     # Faults are noticed after seconds: the tests wait for what follows from them.
     "replica.lag.time.max.ms": "3000",
     "broker.session.timeout.ms": "3000",

@@ -42,6 +42,7 @@ REPOSITORY: Final = Path(__file__).parents[3]
 PROCESS: Final = "tests.system.topics.process"
 CONFIG: Final = {
     "auto.create.topics.enable": "false",
+    "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "3",

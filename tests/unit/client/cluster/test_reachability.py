@@ -24,15 +24,17 @@ from moldau.client import (
     Producer,
     RequestTimeout,
     TopicPartition,
+    UnknownTopicOrPartition,
     sync,
 )
-from moldau.client.cluster import cluster_client
+from moldau.client.cluster import cluster_client, metadata_updates
 from moldau.client.cluster.faults import describe_fault
 from moldau.client.cluster.reachability import RecurringWarning
+from moldau.client.consumer import positions
 from moldau.protocol import ApiKey, ErrorCode
 from moldau.runtime.connection import ConnectionLost, NothingHeard
 from moldau.testing.waiting import wait_until_async
-from tests.fake_broker import Change, FakeCluster
+from tests.fake_broker import Change, FakeCluster, Settings
 from tests.kit.manual_clock import ManualClock
 from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, ends
 
@@ -467,3 +469,61 @@ async def test_offsets_without_a_coordinator(missing: Callable[[FakeCluster], No
         async with Consumer(cluster.bootstrap_servers, group_id="g", **settings) as consumer:
             with pytest.raises(KafkaError, match=REASON):
                 await ends(consumer.committed([PARTITION]), "committed")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing topic or partition is said without a pause."""
+    monkeypatch.setattr(metadata_updates, "MISSING_MS", 0)
+    monkeypatch.setattr(positions, "MISSING_MS", 0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_send_to_a_topic_that_does_not_exist_says_so(caplog: pytest.LogCaptureFixture):
+    async with (
+        FakeCluster(
+            1, topics={"flights": 1}, settings=Settings(auto_create_topics=False)
+        ) as cluster,
+        Producer(cluster.bootstrap_servers, **{**PRODUCER, "max_block_ms": 600}) as producer,
+    ):
+        await producer.send("flights", b"v")
+        with pytest.raises(UnknownTopicOrPartition, match=r"the topic does not exist.*flights"):
+            await ends(producer.send("flihgts", b"v"), "send")
+        assert warnings_of(caplog) == [
+            "topic flihgts does not exist (there is flights); the client asks again"
+        ]
+        with pytest.raises(UnknownTopicOrPartition, match="1 partitions"):
+            await ends(producer.send("flights", b"v", partition=7), "send")
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_send_without_a_leader_says_so(caplog: pytest.LogCaptureFixture):
+    def lose_leader(response: Any) -> None:
+        for topic in response.topics:
+            for each in topic.partitions:
+                each.leader_id, each.error_code = -1, ErrorCode.LEADER_NOT_AVAILABLE
+
+    async with FakeCluster(1, topics={"t": 1}) as cluster:
+        cluster.fault(ApiKey.METADATA, Change(lose_leader), times=None)
+        async with Producer(cluster.bootstrap_servers, **PRODUCER) as producer:
+            sent = asyncio.ensure_future(producer.send("t", b"v"))
+            await warned(caplog, "topic t has no leader for partition 0: LEADER_NOT_AVAILABLE")
+            cluster.faults.clear()
+            assert (await ends(sent, "send")).offset == 0
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_consumer_of_what_does_not_exist_says_so(caplog: pytest.LogCaptureFixture):
+    async with FakeCluster(1, topics={"t": 2}) as cluster:
+        async with Consumer(cluster.bootstrap_servers, **CONSUMER) as consumer:
+            consumer.assign([TopicPartition("nothing", 0)])
+            await ends(consumer.getmany(timeout_ms=200), "getmany")
+            await warned(caplog, "topic nothing does not exist")
+            consumer.assign([TopicPartition("t", 5)])
+            await ends(consumer.getmany(timeout_ms=200), "getmany")
+            await warned(caplog, "partition t-5 does not exist: the topic has 2 partitions")
+        async with Consumer(cluster.bootstrap_servers, **MEMBER) as member:
+            member.subscribe(["absent"])
+            await ends(member.getmany(timeout_ms=200), "getmany")
+            await warned(caplog, "topic absent does not exist")
+    assert not [each for each in warnings_of(caplog) if "does not exist" not in each]
