@@ -19,6 +19,7 @@ STAMP = VENV / ".moldau-stamp"
 CACHE = ROOT / ".cache"
 KAFKA_VERSION = "4.3.0"
 APICURIO_VERSION = "2.6.13.Final"
+HELM_VERSION = "3.18.4"
 SPARK_KAFKA_VERSION = "4.1.1"
 MINIMUM = (3, 11)
 OPTIONAL_TOOL_TIMEOUT_SECONDS = 300
@@ -59,6 +60,7 @@ def main():
         "spark-sql-kafka-*.jar",
         "comparisons with Spark's own Kafka source",
     )
+    fetch_helm()
     STAMP.write_text(digest + "\n")
     return 0
 
@@ -163,6 +165,26 @@ def fetch(what, arguments, jars, without):
     else:
         shutil.rmtree(partial, ignore_errors=True)
         say("Maven could not fetch them: " + without + " will be skipped")
+
+
+def fetch_helm():
+    """Builds helm from its Go module into `.cache`, where Go is: it renders the chart in tests."""
+    target = CACHE / "helm"
+    if shutil.which("helm") or target.exists():
+        return
+    go = shutil.which("go")
+    if not go:
+        say("no helm and no Go here: tests of the chart with helm will be skipped")
+        return
+    say("building helm " + HELM_VERSION + " with Go")
+    partial = CACHE / "helm.partial"
+    shutil.rmtree(str(partial), ignore_errors=True)
+    environment = dict(os.environ, GOBIN=str(partial))
+    if quiet([go, "install", "helm.sh/helm/v3/cmd/helm@v" + HELM_VERSION], environment):
+        partial.rename(target)
+    else:
+        shutil.rmtree(str(partial), ignore_errors=True)
+        say("Go could not build it: tests of the chart with helm will be skipped")
 
 
 def quiet(command, environment=None):

@@ -310,8 +310,8 @@ def execute(
         targets, replicas, from_json, brokers, without, racks, replication_factor,
         disable_rack_aware,
     )  # fmt: skip
-    if not wish.targets and wish.listed is None:
-        fail("say what to move: TOPIC[:PARTITION]… or --from-json", status=2)
+    if not wish.targets and wish.listed is None and not wish.without:
+        fail("say what to move: TOPIC[:PARTITION]…, --without or --from-json", status=2)
 
     async def work(admin: client.Admin) -> None:
         made = await make_plan(admin, wish)

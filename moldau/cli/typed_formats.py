@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -167,6 +168,9 @@ def typed_formats(
     given = _taken(settings)
     if registry_url is not None:
         given[REGISTRY_URL] = registry_url
+    registers = given.get(REGISTERS, "true").strip().lower()
+    if registers not in ("true", "false"):
+        fail(f"{REGISTERS}={given[REGISTERS]}: must be true or false", status=2)
     registry: SchemaRegistry | None = None
     if any(name in (*SCHEMAS, ANY_SCHEMA) for name in names) and REGISTRY_URL in given:
         registry = _registry(given)
@@ -175,8 +179,9 @@ def typed_formats(
         if schema is not None and name not in SCHEMAS:
             fail(f"--{side}-schema is for --{side}-format {', '.join(SCHEMAS)}", status=2)
         strategy = given.get(f"{side}.{STRATEGY}", "TopicNameStrategy")
-        registers = given.get(REGISTERS, "true") != "false"
-        wanted = _Wanted(side, name or "bytes", registry, topic, schema, registers, strategy)
+        wanted = _Wanted(
+            side, name or "bytes", registry, topic, schema, registers == "true", strategy
+        )
         try:
             found.append(_format(wanted))
         except (SerializationError, ConfigurationError) as error:
@@ -411,32 +416,27 @@ def _encoder(wanted: _Wanted, registry: SchemaRegistry, codecs: Codecs, topic: s
         )
     if message and wanted.name != "protobuf":
         raise ConfigurationError(f"#{message}: only Protobuf schemas have several messages")
-    writer: SchemaWriter | None = None
-    schema_id = -1
+    kind = SCHEMAS[wanted.name]
     if where.startswith("id:"):
         if not where[3:].isdigit():
             raise ConfigurationError(f"--{wanted.side}-schema {where}: id: and a number")
         schema_id = int(where[3:])
-    else:
-        schema = None if where == "latest" else _file(where, wanted.name)
-        writer = SchemaWriter(
-            registry,
-            schema,
-            is_key=wanted.side == "key",
-            subject=strategy,
-            registers=wanted.registers,
-        )
-    chosen: list[tuple[int, Codec]] = []
 
-    def encode(value: object) -> bytes:
-        if not chosen:
-            found = (schema_id, codecs.of_id(schema_id)) if writer is None else writer.chosen(topic)
-            codec = found[1]
-            chosen.append((found[0], _of_message(codec, message)))
-        identity, codec = chosen[0]
-        return framed(identity, codec.encode_json(value))
+        @functools.cache
+        def codec_of_id() -> Codec:
+            return _of_message(codecs.of_id(schema_id, kind), message)
 
-    return encode
+        return lambda value: framed(schema_id, codec_of_id().encode_json(value))
+    writer = SchemaWriter(
+        registry,
+        None if where == "latest" else _file(where, wanted.name),
+        kind,
+        part=lambda codec: _of_message(codec, message),
+        is_key=wanted.side == "key",
+        subject=strategy,
+        registers=wanted.registers,
+    )
+    return lambda value: writer.write_json(topic, value)
 
 
 def _of_message(codec: Codec, message: str) -> Codec:

@@ -13,9 +13,8 @@ import fastavro.schema
 from moldau.client.errors import SerializationError
 from moldau.schema_registry import avro_json
 from moldau.schema_registry.codec import Codecs, misfits_told
-from moldau.schema_registry.registry import Schema, SchemaReference, SchemaRegistry
-from moldau.schema_registry.serializer import SchemaWriter
-from moldau.schema_registry.subjects import SubjectStrategy, topic_name
+from moldau.schema_registry.registry import Schema, SchemaRegistry
+from moldau.schema_registry.serializer import SchemaSerializer
 
 Value = TypeVar("Value")
 KIND = "AVRO"
@@ -100,46 +99,10 @@ def _decoded(parsed: Any, data: bytes, expected: Any = None) -> Any:
     return value
 
 
-def avro_schema(
-    schema: str | Mapping[str, object] | Schema, references: tuple[SchemaReference, ...] = ()
-) -> Schema:
-    """A schema that is given as text or as a dictionary."""
-    if isinstance(schema, Schema):
-        return schema
-    return Schema(schema if isinstance(schema, str) else json.dumps(schema), KIND, references)
+class AvroSerializer(SchemaSerializer[Value]):
+    """Values to Avro's bytes behind a schema's id."""
 
-
-class AvroSerializer(Generic[Value]):
-    """Values to Avro's bytes behind a schema's id.
-
-    Args:
-        schema: Avro's JSON as text or a dictionary; None for the newest that the registry has for
-            the topic.
-        to_dict: makes a dictionary of a value, where values are not dictionaries already.
-        references: named types that the schema uses, as the registry has them.
-        is_key, subject, registers: as of `SchemaWriter`.
-    """
-
-    def __init__(
-        self,
-        registry: SchemaRegistry,
-        schema: str | Mapping[str, object] | Schema | None = None,
-        *,
-        to_dict: Callable[[Value], object] | None = None,
-        references: tuple[SchemaReference, ...] = (),
-        is_key: bool = False,
-        subject: SubjectStrategy = topic_name,
-        registers: bool = True,
-    ) -> None:
-        given = None if schema is None else avro_schema(schema, references)
-        self._to_dict = to_dict
-        self._writer = SchemaWriter(
-            registry, given, is_key=is_key, subject=subject, registers=registers
-        )
-
-    def serialize(self, topic: str, value: Value) -> bytes:
-        """Raises: SerializationError, SchemaRegistryError"""
-        return self._writer.write(topic, value if self._to_dict is None else self._to_dict(value))
+    kind = KIND
 
 
 class AvroDeserializer(Generic[Value]):

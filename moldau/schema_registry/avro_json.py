@@ -12,6 +12,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from moldau.schema_registry.framing import read_zigzag_varint, zigzag_varint
+
 Parsed = Any
 """A schema as `fastavro.parse_schema` gives it: names in it are full."""
 
@@ -53,17 +55,6 @@ def _branch_name(schema: Parsed) -> str:
     return str(schema["name"]) if named else _kind(schema)
 
 
-def _whole(number: int) -> bytes:
-    """A number of up to 64 bits: zigzag, seven bits in each byte."""
-    rest = (number << 1) ^ (number >> 63)
-    found = bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)
-
-
 class _Writer:
     def __init__(self, named: Mapping[str, Parsed], out: bytearray) -> None:
         self._named = named
@@ -92,12 +83,12 @@ class _Writer:
         names = [_branch_name(_found(each, self._named)) for each in branches]
         if isinstance(value, dict) and len(value) == 1 and (name := next(iter(value))) in names:
             index = names.index(name)
-            self._out += _whole(index)
+            self._out += zigzag_varint(index)
             self.write(branches[index], value[name], f"{path}.{name}")
             return
         begin, problems = len(self._out), []
         for index, branch in enumerate(branches):
-            self._out += _whole(index)
+            self._out += zigzag_varint(index)
             try:
                 self.write(branch, value, path)
             except Misfit as problem:
@@ -134,7 +125,7 @@ class _Writer:
     def _array(self, schema: Parsed, value: Any, path: str) -> None:
         _need(isinstance(value, list), path, value, "an array")
         if value:
-            self._out += _whole(len(value))
+            self._out += zigzag_varint(len(value))
         for index, each in enumerate(value):
             self.write(schema["items"], each, f"{path}[{index}]")
         self._out += b"\0"
@@ -142,7 +133,7 @@ class _Writer:
     def _map(self, schema: Parsed, value: Any, path: str) -> None:
         _need(isinstance(value, dict), path, value, "an object")
         if value:
-            self._out += _whole(len(value))
+            self._out += zigzag_varint(len(value))
         for name, each in value.items():
             self._string("string", name, path)
             self.write(schema["values"], each, f"{path}.{name}")
@@ -151,14 +142,14 @@ class _Writer:
     def _enum(self, schema: Parsed, value: Any, path: str) -> None:
         symbols = schema["symbols"]
         _need(value in symbols, path, value, f"one of {', '.join(symbols)}")
-        self._out += _whole(symbols.index(value))
+        self._out += zigzag_varint(symbols.index(value))
 
     def _integer(self, schema: Parsed, value: Any, path: str) -> None:
         kind = _kind(schema)
         limit = 1 << _BITS[kind]
         fits = isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
         _need(fits, path, value, f"{kind}: a whole number of {_BITS[kind] + 1} bits")
-        self._out += _whole(value)
+        self._out += zigzag_varint(value)
 
     def _number(self, schema: Parsed, value: Any, path: str) -> None:
         kind = _kind(schema)
@@ -181,13 +172,13 @@ class _Writer:
         if _kind(schema) == "fixed":
             _need(len(data) == schema["size"], path, value, f"{schema['size']} bytes")
         else:
-            self._out += _whole(len(data))
+            self._out += zigzag_varint(len(data))
         self._out += data
 
     def _string(self, schema: Parsed, value: Any, path: str) -> None:
         _need(isinstance(value, str), path, value, "a string")
         data = value.encode("utf-8", "surrogatepass")
-        self._out += _whole(len(data)) + data
+        self._out += zigzag_varint(len(data)) + data
 
     def _boolean(self, schema: Parsed, value: Any, path: str) -> None:
         _need(isinstance(value, bool), path, value, "true or false")
@@ -260,15 +251,8 @@ class _Reader:
             raise Misfit(f"no UTF-8 before byte {self.at}") from None
 
     def _number(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self._take(1)[0]
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return (number >> 1) ^ -(number & 1)
-            if shift > 63:
-                raise Misfit(f"a number of more than 64 bits before byte {self.at}")
+        number, self.at = read_zigzag_varint(self._data, self.at)
+        return number
 
     def _take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self.at:

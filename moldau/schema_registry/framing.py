@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.client.errors import SerializationError
+from moldau.protocol.errors import RemoteProtocolError
+from moldau.protocol.varint import read_seven_bit_groups, unsigned_varint
 
 MAGIC: Final = 0
 _HEAD: Final = struct.Struct(">bi")
+MAX_VARINT_BYTES: Final = 10
 MAX_INDEXES: Final = 1_000
 """Messages are not nested deeper than that; a larger count is garbage."""
 
@@ -39,42 +42,32 @@ def encode_indexes(indexes: Sequence[int]) -> bytes:
     """
     if list(indexes) == [0]:
         return b"\0"
-    return b"".join(_varint(each) for each in (len(indexes), *indexes))
+    return b"".join(zigzag_varint(each) for each in (len(indexes), *indexes))
 
 
 def decode_indexes(data: bytes) -> tuple[list[int], bytes]:
     """The indexes and what follows them. Raises: SerializationError"""
-    count, at = _read_varint(data, 0)
+    count, at = read_zigzag_varint(data, 0)
     if count == 0:
         return [0], data[at:]
     if not 0 < count <= MAX_INDEXES:
         raise SerializationError(f"a Protobuf message's place has {count} indexes")
     indexes = []
     for _ in range(count):
-        index, at = _read_varint(data, at)
+        index, at = read_zigzag_varint(data, at)
         indexes.append(index)
     return indexes, data[at:]
 
 
-def _varint(number: int) -> bytes:
-    """Zigzag, as Kafka's and Protobuf's sint."""
-    rest = (number << 1) ^ (number >> 63)
-    found = bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)
+def zigzag_varint(number: int) -> bytes:
+    """A whole number of up to 64 bits as Protobuf's sint and Avro's long: seven bits a byte."""
+    return unsigned_varint((number << 1) ^ (number >> 63))
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise SerializationError("a Protobuf message's place is cut off or damaged")
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
+def read_zigzag_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a place, and the place behind it. Raises: SerializationError"""
+    try:
+        number, end = read_seven_bit_groups(data, at, MAX_VARINT_BYTES)
+    except RemoteProtocolError:
+        raise SerializationError(f"a number at byte {at} is cut off or damaged") from None
+    return (number >> 1) ^ -(number & 1), end

@@ -19,9 +19,8 @@ import referencing.jsonschema
 
 from moldau.client.errors import SerializationError
 from moldau.schema_registry.codec import Codecs, misfits_told
-from moldau.schema_registry.registry import Schema, SchemaReference, SchemaRegistry
-from moldau.schema_registry.serializer import SchemaWriter
-from moldau.schema_registry.subjects import SubjectStrategy, topic_name
+from moldau.schema_registry.registry import Schema, SchemaRegistry
+from moldau.schema_registry.serializer import SchemaSerializer
 
 Value = TypeVar("Value")
 KIND: Final = "JSON"
@@ -78,40 +77,10 @@ class JsonSchemaCodec:
             )
 
 
-class JsonSchemaSerializer(Generic[Value]):
-    """Values to JSON behind a schema's id, if they fit the schema.
+class JsonSchemaSerializer(SchemaSerializer[Value]):
+    """Values to JSON behind a schema's id, if they fit the schema."""
 
-    Args:
-        schema: a JSON Schema as text or a dictionary; None for the newest that the registry has
-            for the topic.
-        to_dict: makes JSON's types of a value, where values are not of these already.
-        references: schemas that `$ref` names, as the registry has them.
-        is_key, subject, registers: as of `SchemaWriter`.
-    """
-
-    def __init__(
-        self,
-        registry: SchemaRegistry,
-        schema: str | Mapping[str, object] | None = None,
-        *,
-        to_dict: Callable[[Value], object] | None = None,
-        references: tuple[SchemaReference, ...] = (),
-        is_key: bool = False,
-        subject: SubjectStrategy = topic_name,
-        registers: bool = True,
-    ) -> None:
-        given: Schema | None = None
-        if schema is not None:
-            text = schema if isinstance(schema, str) else json.dumps(schema)
-            given = Schema(text, KIND, references)
-        self._to_dict = to_dict
-        self._writer = SchemaWriter(
-            registry, given, is_key=is_key, subject=subject, registers=registers
-        )
-
-    def serialize(self, topic: str, value: Value) -> bytes:
-        """Raises: SerializationError, SchemaRegistryError"""
-        return self._writer.write(topic, value if self._to_dict is None else self._to_dict(value))
+    kind = KIND
 
 
 class JsonSchemaDeserializer(Generic[Value]):

@@ -18,7 +18,7 @@ import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple, TypeVar
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from moldau.client.errors import ConfigurationError, KafkaError
 
@@ -35,12 +35,16 @@ NOT_ALLOWED: Final = (401, 403)
 SHOWN_CHARACTERS: Final = 500
 PROPERTIES: Final = (
     "schema.registry.url",
+    "basic.auth.credentials.source",
     "basic.auth.user.info",
+    "schema.registry.basic.auth.credentials.source",
     "schema.registry.basic.auth.user.info",
     "schema.registry.ssl.ca.location",
     "schema.registry.request.timeout.ms",
 )
 """The keys that `SchemaRegistry.from_properties` takes."""
+SOURCES: Final = ("URL", "USER_INFO")
+"""Where Confluent's clients have the user and the password from."""
 
 
 class SchemaRegistryError(KafkaError):
@@ -134,10 +138,15 @@ class SchemaRegistry:
             raise ConfigurationError(
                 f"schema.registry.request.timeout.ms={timeout}: must be a number from 1 on"
             )
+        basic = "basic.auth.credentials.source"
+        source = given.get(f"schema.registry.{basic}") or given.get(basic)
+        if source not in (None, *SOURCES):
+            raise ConfigurationError(f"{basic}={source}: must be one of {', '.join(SOURCES)}")
+        user_info = given.get("schema.registry.basic.auth.user.info")
+        user_info = user_info or given.get("basic.auth.user.info")
         return cls(
             given["schema.registry.url"],
-            user_info=given.get("schema.registry.basic.auth.user.info")
-            or given.get("basic.auth.user.info"),
+            user_info=None if source == "URL" else user_info,
             ca_location=given.get("schema.registry.ssl.ca.location"),
             timeout_ms=int(timeout),
         )
@@ -245,7 +254,7 @@ class SchemaRegistry:
                 f"schema.registry.url: {_without_password(url)!r} is not http://HOST:PORT"
             )
         if parts.username is not None:
-            self._set_credentials(f"{parts.username}:{parts.password or ''}")
+            self._set_credentials(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
         host = parts.netloc.rpartition("@")[2]
         return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
 

@@ -5,10 +5,16 @@ Must not know a format. Invariant: a registry is asked once for each subject, no
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Generic, TypeVar
+
 from moldau.schema_registry.codec import Codec, Codecs, codec_of
 from moldau.schema_registry.framing import framed
-from moldau.schema_registry.registry import Schema, SchemaRegistry
+from moldau.schema_registry.registry import Schema, SchemaReference, SchemaRegistry
 from moldau.schema_registry.subjects import SubjectStrategy, topic_name
+
+Value = TypeVar("Value")
 
 
 class SchemaWriter:
@@ -16,6 +22,8 @@ class SchemaWriter:
 
     Args:
         schema: None for the newest that the subject has at the first record.
+        kind: of which kind that one has to be.
+        part: makes of a schema's codec that of what is written, such as one of its messages.
         is_key: whether it is for keys.
         subject: under which subject the schema is, by topic.
         registers: whether a schema that the subject lacks is registered; without it that fails.
@@ -25,13 +33,17 @@ class SchemaWriter:
         self,
         registry: SchemaRegistry,
         schema: Schema | None,
+        kind: str,
         *,
+        part: Callable[[Codec], Codec] = lambda codec: codec,
         is_key: bool = False,
         subject: SubjectStrategy = topic_name,
         registers: bool = True,
     ) -> None:
         self._registry = registry
         self._schema = schema
+        self._kind = kind
+        self._part = part
         self._is_key = is_key
         self._strategy = subject
         self._registers = registers
@@ -62,10 +74,47 @@ class SchemaWriter:
         schema = self._schema
         if schema is None:
             found = self._registry.latest(self._strategy(topic, self._is_key, None))
-            return found.schema_id, self._codecs.of_id(found.schema_id)
+            return found.schema_id, self._part(self._codecs.of_id(found.schema_id, self._kind))
         if self._own is None:
-            self._own = codec_of(schema, self._registry.referenced(schema))
+            self._own = self._part(codec_of(schema, self._registry.referenced(schema)))
         subject = self._strategy(topic, self._is_key, self._own.name)
         if self._registers:
             return self._registry.register(subject, schema), self._own
         return self._registry.lookup(subject, schema).schema_id, self._own
+
+
+class SchemaSerializer(Generic[Value]):
+    """What serializers of formats are whose schemas are JSON.
+
+    Args:
+        schema: as text or as a dictionary; None for the newest that the registry has for the topic.
+        to_dict: makes what JSON has of a value, where values are not that already.
+        references: schemas that the schema uses, as the registry has them.
+        is_key, subject, registers: as of `SchemaWriter`.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        schema: str | Mapping[str, object] | None = None,
+        *,
+        to_dict: Callable[[Value], object] | None = None,
+        references: tuple[SchemaReference, ...] = (),
+        is_key: bool = False,
+        subject: SubjectStrategy = topic_name,
+        registers: bool = True,
+    ) -> None:
+        given: Schema | None = None
+        if schema is not None:
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+            given = Schema(text, self.kind, references)
+        self._to_dict = to_dict
+        self._writer = SchemaWriter(
+            registry, given, self.kind, is_key=is_key, subject=subject, registers=registers
+        )
+
+    def serialize(self, topic: str, value: Value) -> bytes:
+        """Raises: SerializationError, SchemaRegistryError"""
+        return self._writer.write(topic, value if self._to_dict is None else self._to_dict(value))

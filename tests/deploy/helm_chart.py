@@ -7,6 +7,7 @@ a chart that helm would refuse for its values is refused here.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any, Final
 import jsonschema
 import yaml
 
-from tests.deploy.files import DEPLOY
+from tests.deploy.files import DEPLOY, ROOT
 from tests.deploy.go_templates import Renderer, TemplateError
 
 CHART: Final = DEPLOY / "helm" / "moldau"
@@ -25,7 +26,8 @@ RELEASE: Final = "demo"
 NAMESPACE: Final = "streams"
 KUBERNETES: Final = "1.31.0"
 CLUSTER_ID: Final = "hB3PQ0WSTseDqA36pXN8rw"
-HELM: Final = shutil.which("helm")
+HELM: Final = shutil.which("helm", path=f"{os.environ.get('PATH', '')}:{ROOT}/.cache/helm")
+"""On this machine, or as `make setup` has built it."""
 
 Document = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """DescribeProducers v0: what a partition remembers of its producers (KIP-664).
 
-Behaviour: idempotent and transactional producers alike, until they expire; only the leader answers.
+Behaviour: idempotent and transactional producers alike, until they expire; followers answer too.
 Known gaps: none.
 """
 
@@ -41,7 +41,14 @@ def _describe(
 ) -> PartitionResponse:
     led: LedPartition | ErrorCode = ErrorCode.INVALID_TOPIC_EXCEPTION
     if is_legal_topic_name(topic):
-        led = find_led(services.replica_manager, context, Operation.READ, topic, partition_index)
+        led = find_led(
+            services.replica_manager,
+            context,
+            Operation.READ,
+            topic,
+            partition_index,
+            leader_only=False,
+        )
     if isinstance(led, ErrorCode):
         return PartitionResponse(
             partition_index=partition_index, error_code=led, error_message=led.message

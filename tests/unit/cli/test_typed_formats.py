@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from moldau.cli.record_formats import InputProblem
 from moldau.cli.typed_formats import NUMBERS, TypedFormat, typed_formats
+from moldau.schema_registry import Schema, SchemaRegistry, SchemaRegistryError
 from tests.unit.schema_registry.registry_server import registry_server
 
 
@@ -155,6 +156,45 @@ def test_schemas_of_a_registry(tmp_path: Path) -> None:
             wrong.decode(data)
 
 
+@pytest.mark.parametrize("schema", ["latest", "id:1"])
+def test_a_schema_to_write_has_to_be_of_the_format(schema: str) -> None:
+    with registry_server() as server:
+        SchemaRegistry(server.url).register("t-value", Schema(SCHEMA))
+        _, value = typed_formats(
+            (None, "json-schema"), server.url, {}, topic="t", schemas=(None, schema)
+        )
+        assert value is not None
+        with pytest.raises(InputProblem, match="schema 1 is of kind AVRO, not JSON"):
+            value.encode({"i": 5})
+
+
+def test_the_subject_is_named_after_the_message_that_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "two.proto"
+    file.write_text('syntax = "proto3"; message First {} message Second { int32 b = 1; }')
+    settings: dict[str, object] = {"value.subject.name.strategy": "RecordNameStrategy"}
+    with registry_server() as server:
+        _, value = typed_formats(
+            (None, "protobuf"), server.url, settings, topic="t", schemas=(None, f"{file}#Second")
+        )
+        assert value is not None
+        assert value.encode({"b": 1}) == b"\0\0\0\0\1\2\2\x08\1"
+        assert server.subjects == {"Second": [1]}
+
+
+def test_nothing_is_registered_where_the_settings_forbid_it(tmp_path: Path) -> None:
+    file = tmp_path / "r.avsc"
+    file.write_text(SCHEMA)
+    settings: dict[str, object] = {"auto.register.schemas": "False"}
+    with registry_server() as server:
+        _, value = typed_formats(
+            (None, "avro"), server.url, settings, topic="t", schemas=(None, str(file))
+        )
+        assert value is not None
+        with pytest.raises(SchemaRegistryError, match="find the schema under t-value: 404"):
+            value.encode({"i": 5})
+        assert not server.subjects
+
+
 @pytest.mark.parametrize(
     ("value_format", "schema", "settings", "words"),
     [
@@ -165,6 +205,7 @@ def test_schemas_of_a_registry(tmp_path: Path) -> None:
         ("avro", "no/such.avsc", {}, "no/such.avsc: No such file"),
         ("avro", "id:x", {}, "id: and a number"),
         ("avro", "latest#M", {}, "only Protobuf"),
+        ("avro", None, {"auto.register.schemas": "no"}, "must be true or false"),
         ("avro", None, {"value.subject.name.strategy": "a.B"}, "must be one of TopicName"),
     ],
 )

@@ -275,6 +275,12 @@ def test_avro_for_the_client(server: RegistryServer, registry: SchemaRegistry) -
     assert len(server.requests) == count
 
 
+def test_the_newest_has_to_be_of_the_serializers_kind(registry: SchemaRegistry) -> None:
+    registry.register("t-value", Schema('{"type": "object"}', "JSON"))
+    with pytest.raises(SerializationError, match="schema 1 is of kind JSON, not AVRO"):
+        AvroSerializer[Any](registry).serialize("t", {"id": 1})
+
+
 def test_subjects_by_strategy(server: RegistryServer, registry: SchemaRegistry) -> None:
     for options in (
         {"is_key": True},

@@ -125,6 +125,20 @@ def test_credentials(server: RegistryServer, settings: dict[str, str]) -> None:
     assert "s3cret" not in str(failed.value)
 
 
+@pytest.mark.parametrize(("source", "who"), [("URL", b"a@b:p:s"), ("USER_INFO", b"ann:s3cret")])
+def test_where_credentials_are_from(server: RegistryServer, source: str, who: bytes) -> None:
+    url = server.url.replace("//", "//a%40b:p%3As@")
+    SchemaRegistry.from_properties(
+        {
+            "schema.registry.url": url,
+            "basic.auth.credentials.source": source,
+            "basic.auth.user.info": "ann:s3cret",
+        }
+    ).subjects()
+    sent = server.requests[0][2]["Authorization"]
+    assert base64.b64decode(sent.removeprefix("Basic ")) == who
+
+
 def test_credentials_follow_no_redirection(server: RegistryServer) -> None:
     with registry_server() as elsewhere:
         server.planned.append(Answer(307, headers={"Location": f"{elsewhere.url}/subjects"}))
@@ -140,6 +154,7 @@ def test_credentials_follow_no_redirection(server: RegistryServer) -> None:
         ({"schema.registry.url": "localhost:8081"}, "'localhost:8081' is not http://HOST:PORT"),
         ({"schema.registry.url": "http://u:pass@host:x"}, "'http://…@host:x' is not"),
         ({"basic.auth.user.info": "nobody"}, "must be user:password"),
+        ({"basic.auth.credentials.source": "SASL_INHERIT"}, "must be one of URL, USER_INFO"),
         ({"schema.registry.request.timeout.ms": "soon"}, "must be a number from 1 on"),
         ({"schema.registry.ssl.ca.location": "/no/such"}, "/no/such: .*No such file"),
     ],
