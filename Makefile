@@ -11,7 +11,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test test-all helm slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,9 +22,12 @@ setup: ## Create .venv and install everything from the package registry (fast wh
 test: setup lint ## For people, about ten minutes on two cores: lint, types, import contracts, all logic, each client and tool, short simulations
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not thorough" $(PYTEST_ARGS)
 
-test-all: setup lint ## What continuous integration runs: `make test`, and simulations, soaks, all clients and Spark for half an hour
+test-all: setup helm lint ## What continuous integration runs: `make test`, and simulations, soaks, all clients and Spark for half an hour
 	MOLDAU_SIM_SECONDS=30 MOLDAU_CLUSTER_SIM_SECONDS=25 MOLDAU_REPLICATION_SIM_SECONDS=30 MOLDAU_TRANSACTION_SIM_SECONDS=30 \
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
+
+helm: setup ## Build helm from its Go module into .cache, where Go is and helm is not: tests of the chart use it
+	@$(PYTHON) .ci/bootstrap.py helm
 
 slow: setup ## Only what `make test-all` leaves out for its minutes, most of it with Spark
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
