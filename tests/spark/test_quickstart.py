@@ -77,24 +77,29 @@ def test_the_quickstart(tmp_path: Path) -> None:
         [pipeline] = of["yaml"]
         (tmp_path / "archive.yaml").write_text(pipeline)
         [line] = [each for each in lines if each.startswith("moldau pipeline run")]
-        with (tmp_path / "pipeline.log").open("wb") as log:
-            running = subprocess.Popen(
-                ["bash", "-c", f"exec {line}"],
-                cwd=tmp_path,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+        archived(line, tmp_path, environ)
+
+
+def archived(command: str, home: Path, environ: dict[str, str]) -> None:
+    """Run the pipeline until there is a file, and end it."""
+    with (home / "pipeline.log").open("wb") as log:
+        running = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=home,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            wait_until(
+                lambda: list((home / "archive").rglob("*.parquet")) != [],
+                what="the archive has a file",
+                deadline_s=DEADLINE_S,
             )
-            try:
-                wait_until(
-                    lambda: list((tmp_path / "archive").rglob("*.parquet")) != [],
-                    what="the archive has a file",
-                    deadline_s=DEADLINE_S,
-                )
-                running.send_signal(signal.SIGINT)
-                running.wait(60)
-            finally:
-                running.kill()
-                running.wait()
-        assert "Traceback" not in (tmp_path / "pipeline.log").read_text()
+            running.send_signal(signal.SIGINT)
+            running.wait(60)
+        finally:
+            running.kill()
+            running.wait()
+    assert "Traceback" not in (home / "pipeline.log").read_text()

@@ -210,11 +210,15 @@ async def test_describe_producers_errors(tmp_path: Path) -> None:
         assert result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-async def test_describe_producers_asks_the_leader(broker: DataPath) -> None:
+async def test_describe_producers_is_answered_by_every_replica(broker: DataPath) -> None:
     broker.create_topic("t", leader=OTHER_BROKER_ID, replicas=(1, 2))
-    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
-    (result,) = (await broker.ask(request, 0)).topics[0].partitions
-    assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    broker.create_topic("away", leader=OTHER_BROKER_ID, replicas=(2,))
+    for name, error in (("t", ErrorCode.NONE), ("away", ErrorCode.NOT_LEADER_OR_FOLLOWER)):
+        topics = [TopicRequest(name=name, partition_indexes=[0])]
+        (result,) = (
+            (await broker.ask(DescribeProducersRequest(topics=topics), 0)).topics[0].partitions
+        )
+        assert result.error_code == error, name
 
 
 # -- InitProducerId -------------------------------------------------------------------------------

@@ -335,7 +335,7 @@ async def test_an_administrator_finds_and_aborts_a_hanging_transaction(path: Dat
 
 
 async def test_describe_producers_knows_where_it_may_look(path: DataPath) -> None:
-    path.create_topic("away", leader=OTHER_BROKER_ID, replicas=(BROKER_ID, OTHER_BROKER_ID))
+    path.create_topic("away", leader=OTHER_BROKER_ID, replicas=(OTHER_BROKER_ID,))
     request = DescribeProducersRequest(
         topics=[
             TopicRequest(name="away", partition_indexes=[0]),
