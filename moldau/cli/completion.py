@@ -77,7 +77,8 @@ def _asked(
     import logging
 
     from moldau import client
-    from moldau.cli.options import client_properties, drop_registry
+    from moldau.cli.options import client_properties
+    from moldau.schema_registry.settings import take_registry_settings
 
     logging.disable(logging.CRITICAL)
     given = context.params
@@ -92,7 +93,7 @@ def _asked(
                 defaults={},
                 options={},
             )
-            drop_registry(settings)
+            take_registry_settings(settings)
             limits = {"request_timeout_ms": QUESTION_MS, "default_api_timeout_ms": QUESTION_MS}
             config = client.AdminConfig.resolve(None, settings, limits)
 

@@ -33,6 +33,7 @@ from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
 from moldau.config import ConfigError, read_properties_file
 from moldau.protocol.types import is_legal_topic_name
+from moldau.schema_registry.settings import take_registry_settings
 
 if TYPE_CHECKING:
     from moldau.client.admin.calls import AdminCalls
@@ -129,7 +130,7 @@ class ClusterAccess:
             defaults={},
             options={},
         )
-        drop_registry(settings)
+        take_registry_settings(settings)  # nothing is asked of a registry here
         if self.bootstrap_controller is not None:
             settings["bootstrap.controllers"] = self.bootstrap_controller
             settings.pop("bootstrap.servers", None)
@@ -316,15 +317,6 @@ def client_properties(
     elif "bootstrap.controllers" not in settings:
         settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
     return settings
-
-
-def drop_registry(settings: dict[str, object]) -> None:
-    """A file or a profile may say where a schema registry is; nothing is asked of it here."""
-    if any(".registry" in key or "auth.user" in key or "subject.name" in key for key in settings):
-        from moldau.cli.typed_formats import registry_keys
-
-        for key in registry_keys():
-            settings.pop(key, None)
 
 
 @contextmanager

@@ -24,10 +24,10 @@ from moldau.cli.options import (
     ProfileName,
     asks,
     client_properties,
-    drop_registry,
     key_values,
 )
 from moldau.cli.output import fail, print_json, print_rows, print_table
+from moldau.schema_registry.settings import take_registry_settings
 
 if TYPE_CHECKING:
     from moldau.spark_connector.pipelines.model import Pipeline, PipelineFile
@@ -218,7 +218,7 @@ def _ledger_options(
     properties = client_properties(
         bootstrap_server, command_config, None, profile=profile, defaults={}, options={}
     )
-    drop_registry(properties)
+    take_registry_settings(properties)
     options = {f"kafka.{key}": str(value) for key, value in properties.items()}
     if ledger_topic is not None:
         options["ledgerTopic"] = ledger_topic

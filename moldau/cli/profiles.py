@@ -30,6 +30,7 @@ from moldau.cli.profile_files import (
     use_profile,
 )
 from moldau.config import ConfigError, read_properties_file
+from moldau.schema_registry.settings import REGISTRY_KEYS, SERIALIZER_KEYS
 
 SERVERS: Final = "bootstrap.servers"
 HIDDEN: Final = "[hidden]"
@@ -66,7 +67,7 @@ def _key_text(text: str) -> str:
 
 def _check(key: str, value: str) -> None:
     """Exits with status 2 for a key that no client has, or a value that it cannot have."""
-    if key in _registry_keys():
+    if key in (*REGISTRY_KEYS, *SERIALIZER_KEYS):
         return
     from moldau.client.config.settings import check_property
 
@@ -74,12 +75,6 @@ def _check(key: str, value: str) -> None:
         check_property(key, value)
     except client.ConfigurationError as error:
         fail(str(error), status=2)
-
-
-def _registry_keys() -> frozenset[str]:
-    from moldau.cli.typed_formats import registry_keys
-
-    return registry_keys()
 
 
 def _is_secret(key: str) -> bool:
@@ -109,20 +104,20 @@ def list_profiles(as_json: AsJson = False) -> None:
     rows = [
         {
             "profile": name,
-            "in use": name == current,
+            "in_use": name == current,
             SERVERS: read_profile(name).get(SERVERS),
         }
         for name in profile_names()
     ]
     if as_json:
-        print_json([{key.replace(" ", "_"): value for key, value in row.items()} for row in rows])
+        print_json(rows)
         return
     if not rows:
         typer.echo("no profiles (`moldau profile create NAME bootstrap.servers=HOST:PORT`)")
         return
     print_table(
         ["profile", "bootstrap servers", "in use"],
-        [[row["profile"], row[SERVERS] or "-", "yes" if row["in use"] else "-"] for row in rows],
+        [[row["profile"], row[SERVERS] or "-", "yes" if row["in_use"] else "-"] for row in rows],
     )
 
 

@@ -22,6 +22,7 @@ import typer
 from moldau.cli.output import fail
 from moldau.cli.record_formats import InputProblem
 from moldau.client import ConfigurationError, SerializationError
+from moldau.schema_registry.settings import REGISTERS, STRATEGY, take_registry_settings
 
 if TYPE_CHECKING:
     from moldau.schema_registry import Schema, SchemaRegistry
@@ -35,11 +36,7 @@ NUMBERS: Final = ("short", "integer", "long", *FLOATING)
 SCHEMAS: Final = {"avro": "AVRO", "protobuf": "PROTOBUF", "json-schema": "JSON"}
 ANY_SCHEMA: Final = "schema"
 FORMATS: Final = ("bytes", "string", "json", "messagepack", *NUMBERS, "uuid", *SCHEMAS)
-SUFFIXES: Final = {".avsc": "avro", ".proto": "protobuf", ".json": "json-schema"}
 REGISTRY_URL: Final = "schema.registry.url"
-REGISTERS: Final = "auto.register.schemas"
-STRATEGY: Final = "subject.name.strategy"
-TAKEN: Final = ("schema.registry.", "basic.auth.", REGISTERS)
 ENVIRONMENT: Final = "MOLDAU_SCHEMA_REGISTRY"
 SIDES: Final = ("key", "value")
 MAX_SCHEMA_BYTES: Final = 16 * 1024 * 1024
@@ -165,7 +162,7 @@ def typed_formats(
         topic: to write; None to read.
         schemas: of keys and of values, for writing.
     """
-    given = _taken(settings)
+    given = take_registry_settings(settings)
     if registry_url is not None:
         given[REGISTRY_URL] = registry_url
     registers = given.get(REGISTERS, "true").strip().lower()
@@ -192,19 +189,6 @@ def typed_formats(
                 status=2,
             )
     return found[0], found[1]
-
-
-def registry_keys() -> frozenset[str]:
-    """The properties that are about a schema registry, not about a client."""
-    from moldau.schema_registry.registry import PROPERTIES
-
-    return frozenset((*PROPERTIES, REGISTERS, *(f"{side}.{STRATEGY}" for side in SIDES)))
-
-
-def _taken(settings: dict[str, object]) -> dict[str, str]:
-    if not any(name.startswith(TAKEN) or name.endswith(STRATEGY) for name in settings):
-        return {}
-    return {name: str(settings.pop(name)) for name in registry_keys() if name in settings}
 
 
 def _registry(given: Mapping[str, str]) -> SchemaRegistry:

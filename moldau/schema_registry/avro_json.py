@@ -86,19 +86,22 @@ class _Writer:
             self._out += zigzag_varint(index)
             self.write(branches[index], value[name], f"{path}.{name}")
             return
-        begin, problems = len(self._out), []
+        begin = len(self._out)
+        problems: dict[str, str] = {}
         for index, branch in enumerate(branches):
             self._out += zigzag_varint(index)
             try:
                 self.write(branch, value, path)
             except Misfit as problem:
-                problems.append(str(problem))
+                problems[names[index]] = str(problem)
                 del self._out[begin:]
             else:
                 return
-        raise Misfit(problems[-1] if len(problems) == 2 and "null" in names else _none(
-            path, value, f"of the types {', '.join(names)}"
-        ))  # fmt: skip
+        problems.pop("null", None)
+        if len(problems) == 1:
+            [words] = problems.values()
+            raise Misfit(words)
+        raise Misfit(_none(path, value, f"of the types {', '.join(names)}"))
 
     def _record(self, schema: Parsed, value: Any, path: str) -> None:
         _need(isinstance(value, dict), path, value, f"an object, for {schema['name']}")

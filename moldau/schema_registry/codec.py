@@ -7,14 +7,13 @@ SerializationError that says what was wrong.
 from __future__ import annotations
 
 import struct
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol
 
 from moldau.client.errors import SerializationError
 from moldau.schema_registry.framing import unframed
+from moldau.schema_registry.kept import Kept
 from moldau.schema_registry.registry import Schema, SchemaRegistry
 
 MAX_KEPT_CODECS: Final = 200
@@ -79,8 +78,7 @@ class Codecs:
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
-        self._kept: OrderedDict[int, tuple[str, Codec]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept = Kept(MAX_KEPT_CODECS)
 
     def of_id(self, schema_id: int, kind: str | None = None) -> Codec:
         """The codec of a schema, which has to be of that kind.
@@ -89,18 +87,7 @@ class Codecs:
             SchemaRegistryError: the registry cannot be asked, or has no such schema.
             SerializationError: the schema is broken, or of another kind.
         """
-        with self._lock:
-            kept = self._kept.get(schema_id)
-            if kept is not None:
-                self._kept.move_to_end(schema_id)
-        if kept is None:
-            schema = self._registry.schema(schema_id)
-            kept = schema.kind, codec_of(schema, self._registry.referenced(schema))
-            with self._lock:
-                self._kept[schema_id] = kept
-                if len(self._kept) > MAX_KEPT_CODECS:
-                    self._kept.popitem(last=False)
-        found, codec = kept
+        found, codec = self._kept.get(schema_id, lambda: self._make(schema_id))
         if kind not in (None, found):
             raise SerializationError(f"schema {schema_id} is of kind {found}, not {kind}")
         return codec
@@ -111,3 +98,7 @@ class Codecs:
         """
         schema_id, rest = unframed(data)
         return self.of_id(schema_id, kind), rest
+
+    def _make(self, schema_id: int) -> tuple[str, Codec]:
+        schema = self._registry.schema(schema_id)
+        return schema.kind, codec_of(schema, self._registry.referenced(schema))

@@ -12,17 +12,16 @@ import base64
 import http.client
 import json
 import ssl
-import threading
 import urllib.error
 import urllib.request
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import IO, Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from moldau.client.errors import ConfigurationError, KafkaError
+from moldau.schema_registry.kept import Kept
+from moldau.schema_registry.settings import REGISTRY_KEYS
 
-Value = TypeVar("Value")
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 MAX_KEPT: Final = 1_000
@@ -33,16 +32,6 @@ LATEST: Final = "latest"
 NOT_FOUND: Final = 404
 NOT_ALLOWED: Final = (401, 403)
 SHOWN_CHARACTERS: Final = 500
-PROPERTIES: Final = (
-    "schema.registry.url",
-    "basic.auth.credentials.source",
-    "basic.auth.user.info",
-    "schema.registry.basic.auth.credentials.source",
-    "schema.registry.basic.auth.user.info",
-    "schema.registry.ssl.ca.location",
-    "schema.registry.request.timeout.ms",
-)
-"""The keys that `SchemaRegistry.from_properties` takes."""
 SOURCES: Final = ("URL", "USER_INFO")
 """Where Confluent's clients have the user and the password from."""
 
@@ -121,16 +110,16 @@ class SchemaRegistry:
             urllib.request.HTTPSHandler(context=context), _NoRedirects()
         )
         self._timeout_s = timeout_ms / 1_000
-        self._kept = _Kept()
+        self._kept = Kept(MAX_KEPT)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> SchemaRegistry:
-        """From the keys of Confluent's clients, `PROPERTIES`; others are left alone.
+        """From the keys of Confluent's clients, `REGISTRY_KEYS`; others are left alone.
 
         Raises:
             ConfigurationError: there is no `schema.registry.url`, or a value cannot be used.
         """
-        given = {key: str(properties[key]) for key in PROPERTIES if key in properties}
+        given = {key: str(properties[key]) for key in REGISTRY_KEYS if key in properties}
         if "schema.registry.url" not in given:
             raise ConfigurationError("schema.registry.url is needed, such as http://localhost:8081")
         timeout = given.get("schema.registry.request.timeout.ms", str(DEFAULT_TIMEOUT_MS))
@@ -292,27 +281,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: object) -> None:
         return None
-
-
-class _Kept:
-    """What was learnt for ever, most recently used last."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, ask: Callable[[], Value]) -> Value:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                known: Value = self._values[key]
-                return known
-        value = ask()
-        with self._lock:
-            self._values[key] = value
-            if len(self._values) > MAX_KEPT:
-                self._values.popitem(last=False)
-        return value
 
 
 def _parsed(response: IO[bytes], what: str) -> Any:
