@@ -52,6 +52,9 @@ RACK_AWARE_REPLICA_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareR
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """The one value of `authorizer.class.name` that is served, besides none (KIP-801)."""
 
+NO_AUTHORIZER: Final = "no authorizer is configured: authorizer.class.name is empty"
+"""What requests about access control entries are told then."""
+
 CONSUMER_GROUP_ASSIGNORS: Final = {
     "uniform": "uniform",
     "range": "range",
@@ -130,6 +133,11 @@ class NodeConfig(Mapping[str, Any]):
         properties.update(from_environment)
         properties.update(overrides or {})
         return cls(properties, quiet_keys=quiet_keys)
+
+    @property
+    def has_authorizer(self) -> bool:
+        """Whether access control entries decide who may do what."""
+        return bool(self["authorizer.class.name"])
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 from moldau.protocol.access_control import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from uuid import UUID
-
     from moldau.metadata.image import MetadataDelta, MetadataImage
-    from moldau.metadata.image.security import AccessControlEntry
+    from moldau.metadata.image.security import EntryChanges
 
 
 class Authorizer:
@@ -34,7 +31,7 @@ class Authorizer:
         """True when `principal`, coming from `client_host`, may do this."""
         return True
 
-    def change(self, entries: Mapping[UUID, AccessControlEntry | None]) -> None:
+    def change(self, entries: EntryChanges) -> None:
         """Decide by these entries, too, from now on; None takes one away."""
 
     def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:

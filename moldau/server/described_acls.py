@@ -6,20 +6,18 @@ Must not ask for permission: who answers has done so. Invariant: an answer is bu
 from __future__ import annotations
 
 from moldau.config import NodeConfig
+from moldau.config.node_config import NO_AUTHORIZER
 from moldau.metadata.access_filter import EntryFilter
 from moldau.metadata.image.security import AclsImage
 from moldau.metadata.steps import Steps
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p29_describe_acls as p29
 
-AUTHORIZER_KEY = "authorizer.class.name"
-NO_AUTHORIZER = f"no authorizer is configured: {AUTHORIZER_KEY} is empty"
-
 
 def described_acls(
     config: NodeConfig, acls: AclsImage, request: p29.DescribeAclsRequest
 ) -> Steps[p29.DescribeAclsResponse]:
-    if not config[AUTHORIZER_KEY]:
+    if not config.has_authorizer:
         return p29.DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
         )

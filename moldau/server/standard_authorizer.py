@@ -1,22 +1,22 @@
 """Decides by access control entries as Kafka's StandardAuthorizer does (KIP-11, KIP-290, KIP-801).
 
-Owns an index of the entries that the metadata have, by principal, host and resource, so that a
-decision costs the same with ten entries as with ten thousand. Must not authenticate, nor change an
-entry: the controller does, and every node follows the image. Invariants: a DENY that matches
-decides, whatever is allowed beside it; without an entry that matches the answer is no, unless no
-entry is about the resource and the node is configured to allow that then; until the first image has
-come, super users alone are allowed anything.
+Owns an index of the entries that the metadata have, by principal, host and resource: a decision
+costs more with the lengths of prefixes that a principal has, not with the number of entries. Must
+not authenticate, nor change an entry: the controller does, and every node follows the image.
+Invariants: a DENY that matches decides, whatever is allowed beside it; without an entry that
+matches the answer is no, unless no entry is about the resource and the node is configured to allow
+that then; until the first image has come, super users alone are allowed anything.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from moldau.config import NodeConfig
-from moldau.metadata.image.security import AccessControlEntry
+from moldau.metadata.image.security import AccessControlEntry, EntryChanges
 from moldau.protocol.access_control import (
     ANY_PRINCIPAL,
     WILDCARD,
@@ -136,16 +136,6 @@ def _reach(entry: AccessControlEntry) -> int:
     return _named(entry) | IMPLIED.get(entry.operation, 0)
 
 
-class Decision(NamedTuple):
-    """What an authorizer answers, and the entries that make it: those that deny, else those that
-    allow, else none.
-    """
-
-    is_allowed: bool
-    reason: str
-    entries: Sequence[AccessControlEntry] = ()
-
-
 class StandardAuthorizer(Authorizer):
     """Decides by the entries of the last image that it was told of.
 
@@ -174,7 +164,7 @@ class StandardAuthorizer(Authorizer):
     @classmethod
     def of(cls, config: NodeConfig) -> Authorizer:
         """The authorizer that a node is configured to have."""
-        if not config["authorizer.class.name"]:
+        if not config.has_authorizer:
             return Authorizer()
         users = (each.strip() for each in config["super.users"].split(";"))
         return cls(
@@ -184,7 +174,7 @@ class StandardAuthorizer(Authorizer):
 
     # -- entries ---------------------------------------------------------------------------------
 
-    def change(self, entries: Mapping[UUID, AccessControlEntry | None]) -> None:
+    def change(self, entries: EntryChanges) -> None:
         for entry_id, entry in entries.items():
             if (old := self._entries.pop(entry_id, None)) is not None:
                 self._remove(entry_id, old)
@@ -267,41 +257,6 @@ class StandardAuthorizer(Authorizer):
             for patterns in mine
             for name, grant in patterns.prefixes.items()
         )
-
-    def explain(
-        self,
-        principal: str,
-        client_host: str,
-        operation: Operation,
-        resource_type: ResourceType,
-        resource_name: str,
-    ) -> Decision:
-        """As `authorize`, with the reason."""
-        if principal in self.super_users:
-            return Decision(True, "a super user")
-        bit = 1 << operation
-        grants = [
-            grant
-            for patterns in self._of(principal, client_host, resource_type)
-            for grant in patterns.matching(resource_name)
-        ]
-        for permission, word in (
-            (PermissionType.DENY, "denied"),
-            (PermissionType.ALLOW, "allowed"),
-        ):
-            entries = [
-                entry
-                for grant in grants
-                for entry in grant.entries.values()
-                if entry.permission_type == permission and _reach(entry) & bit
-            ]
-            if entries:
-                return Decision(permission is PermissionType.ALLOW, f"{word} by an entry", entries)
-        if not self.allows_unmentioned:
-            return Decision(False, "no entry allows it")
-        if self._is_unmentioned(resource_type, resource_name):
-            return Decision(True, "no entry is about the resource")
-        return Decision(False, "entries are about the resource, and none allows it")
 
     def _of(
         self, principal: str, client_host: str, resource_type: ResourceType

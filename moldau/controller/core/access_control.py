@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from moldau.config.node_config import NO_AUTHORIZER
 from moldau.controller.core.result import MAX_RECORDS_PER_REQUEST, ControllerResult, Refusal
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.access_filter import FIELDS, EntryFilter
@@ -30,7 +31,6 @@ from moldau.protocol.types import random_topic_id
 
 ANY: Final = "ANY"
 MATCH: Final = "MATCH"
-NO_AUTHORIZER: Final = "no authorizer is configured: authorizer.class.name is empty"
 
 
 def create_acls(
@@ -78,7 +78,7 @@ def _too_many(verb: str) -> Refusal:
 
 def _check(state: ControllerState, entry: AccessControlEntry) -> None:
     """Raises Refusal: the entry cannot be one."""
-    if not state.has_authorizer:
+    if not state.settings.node_config.has_authorizer:
         raise Refusal(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
     name = entry.resource_name
     if entry.resource_type == ResourceType.CLUSTER and name != CLUSTER_RESOURCE_NAME:
@@ -112,14 +112,13 @@ def delete_acls(
     for requested in request.filters:
         chosen = EntryFilter.of(requested)
         answer = p31.DeleteAclsFilterResult(error_message=None)
-        unknown = chosen.unknown
         results.append(answer)
-        if not state.has_authorizer:
+        if not state.settings.node_config.has_authorizer:
             answer.error_code, answer.error_message = ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
             continue
-        if unknown is not None:
+        if chosen.unknown is not None:
             answer.error_code = ErrorCode.INVALID_REQUEST
-            answer.error_message = f"{unknown} is unknown"
+            answer.error_message = f"{chosen.unknown} is unknown"
             continue
         for entry, entry_id in state.access_control_entries.items():
             yield

@@ -17,12 +17,11 @@ appended batches, in log order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import GeneratorType
-from typing import Any, Final, TypeAlias
-from uuid import UUID
+from typing import Any, Final
 
 from moldau.controller.core.access_control import create_acls, delete_acls
 from moldau.controller.core.cluster_control import (
@@ -50,7 +49,7 @@ from moldau.metadata.features import (
     TRANSACTIONS_LEVEL,
 )
 from moldau.metadata.image import MetadataDelta, MetadataImage, Provenance, TransactionFilter
-from moldau.metadata.image.security import AccessControlEntry
+from moldau.metadata.image.security import EntryChanges
 from moldau.metadata.steps import Steps
 from moldau.protocol import metadata_records as kinds
 from moldau.protocol.api_keys import ApiKey
@@ -84,7 +83,6 @@ class Change:
     image: MetadataImage
 
 
-EntryChanges: TypeAlias = "Mapping[UUID, AccessControlEntry | None]"
 _Decision = ControllerResult[Message] | Steps[ControllerResult[Message]]
 
 HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {

@@ -7,7 +7,7 @@ not; losing leadership throws it away and starts again from the committed one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
@@ -31,7 +31,7 @@ from moldau.metadata.image import (
     Provenance,
     TopicImage,
 )
-from moldau.metadata.image.security import AccessControlEntry
+from moldau.metadata.image.security import AccessControlEntry, EntryChanges
 from moldau.metadata.steps import Steps, at_once
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
@@ -104,9 +104,8 @@ class ControllerState:
         old, self.image = self.image, image
         self.leaving.clear()
         if image.acls is not old.acls:
-            self.access_control_entries = {
-                entry: entry_id for entry_id, entry in image.acls.entries_by_id.items()
-            }
+            entries = image.acls.entries_by_id
+            self.access_control_entries = {entries[each]: each for each in entries}
         if image.topics is old.topics:
             return  # nothing about topics was appended and not committed
         self.index.move(old.topics.topics_by_id, image.topics.topics_by_id)
@@ -114,9 +113,7 @@ class ControllerState:
         for name in image.topics.topics_by_name:
             self._names_by_collision_key.setdefault(collision_key(name), []).append(name)
 
-    def replay(
-        self, records: Sequence[Message], provenance: Provenance
-    ) -> Mapping[UUID, AccessControlEntry | None]:
+    def replay(self, records: Sequence[Message], provenance: Provenance) -> EntryChanges:
         """Move on by committed records; returns the access control entries that have changed."""
         delta = MetadataDelta(self.image)
         for record in records:
@@ -199,10 +196,6 @@ class ControllerState:
         """Whether a replica in that directory can be used, as far as its broker has registered."""
         broker = self.image.cluster.brokers.get(broker_id)
         return broker is not None and is_named_directory(directory, broker.directories)
-
-    @property
-    def has_authorizer(self) -> bool:
-        return bool(self.settings.node_config["authorizer.class.name"])
 
     @property
     def metadata_level(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from moldau.metadata.image.overlay import MappingDelta
@@ -30,6 +30,8 @@ class AccessControlEntry(NamedTuple):
     permission_type: int
 
 
+EntryChanges: TypeAlias = Mapping[UUID, AccessControlEntry | None]
+"""Entries by their ids; None for one that is gone."""
 _entry_values: Final = attrgetter(*AccessControlEntry._fields)
 
 
