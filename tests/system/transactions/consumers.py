@@ -207,7 +207,8 @@ class RecordingConsumer:
         if error is None:
             return False
         self.errors[error.name()] += 1
-        if error.fatal():
+        # The error that a poll brings does not have librdkafka's mark of a fatal one, but its code.
+        if error.fatal() or error.code() == KafkaError._FATAL:
             self.fatal_error = error.str()
         if self._is_member and NO_OFFSET in error.str():
             self.has_lost_its_place = True

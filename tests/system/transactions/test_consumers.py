@@ -128,9 +128,9 @@ def test_a_member_never_goes_back_behind_its_new_assignment(reader: RecordingCon
 class Trouble(Message):
     """An error in place of a record."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, code: int = KafkaError._AUTO_OFFSET_RESET) -> None:
         super().__init__(LEFT, -1)
-        self._error = KafkaError(KafkaError._AUTO_OFFSET_RESET, text)
+        self._error = KafkaError(code, text)
 
     def error(self) -> Any:
         return self._error
@@ -155,3 +155,15 @@ def test_an_offset_out_of_range_is_a_broken_promise(reader: RecordingConsumer) -
     reader.take(10, 0.0)
     assert not reader.has_lost_its_place
     assert len(reader.complaints) == 1
+
+
+def test_a_member_with_a_fatal_error_does_not_go_on(reader: RecordingConsumer) -> None:
+    """As a poll brings it: with the code of fatal errors, and without their mark."""
+    setting: Any = None
+    pipeline = Pipeline.__new__(Pipeline)
+    pipeline.group, pipeline._reader, pipeline.dice = "group", reader, random.Random(1)
+    trouble = Trouble("the instance ID is still used by another member", KafkaError._FATAL)
+    assert not trouble.error().fatal()
+    script_of(reader).script = [lambda: trouble]
+    with pytest.raises(Broken, match="instance ID"):
+        pipeline.fill(Transaction(1, "one.1", "one", began=1), setting)
