@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from moldau.testing import Cluster
+from moldau.testing.layout import PortHolder
 from tests.interop.topics import TopicMaker
+
+TRIES = 100
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +81,21 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield SmallDisk(path)
     finally:
         subprocess.run(["umount", "-l", str(path)], check=False)
+
+
+@pytest.fixture
+def base_port() -> Iterator[int]:
+    """A port whose two neighbours, and the three ports 100 above, are free as well."""
+    for _ in range(TRIES):
+        holder = PortHolder("localhost")
+        [port] = holder.take()
+        try:
+            for neighbour in (port + 1, port + 2, *range(port + 100, port + 103)):
+                holder.hold(neighbour)
+        except OSError:
+            holder.close()
+            continue
+        holder.close()
+        yield port
+        return
+    raise AssertionError("no free ports")

@@ -17,7 +17,6 @@ import pytest
 
 from moldau.config import NodeConfig
 from moldau.testing import wait_until
-from moldau.testing.layout import PortHolder
 from tests.system.processes import run_cli
 
 LOG_LINE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO    supervisor: "
@@ -79,24 +78,6 @@ def is_gone(process_id: int) -> bool:
     except FileNotFoundError:
         return True
     return state == "Z"
-
-
-@pytest.fixture
-def base_port() -> Iterator[int]:
-    """A port whose neighbours, and those 100 above, are free."""
-    for _ in range(100):
-        holder = PortHolder("localhost")
-        [port] = holder.take()
-        try:
-            for neighbour in (port + 1, port + 2, *range(port + 100, port + 103)):
-                holder.hold(neighbour)
-        except OSError:
-            holder.close()
-            continue
-        holder.close()
-        yield port
-        return
-    raise AssertionError("no free ports")
 
 
 def test_a_cluster_is_bootstrapped_supervised_and_stopped(tmp_path: Path, base_port: int):

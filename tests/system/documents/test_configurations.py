@@ -15,8 +15,8 @@ from moldau.config.properties import parse_properties
 from moldau.testing.layout import PortHolder
 from moldau.testing.node_process import NodeProcess
 from tests.system.processes import run_cli
+from tests.tidy.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```properties\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCKS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
@@ -41,8 +41,16 @@ def test_every_key_is_known(block: str):
         assert ClientConfig.from_properties({**values, "bootstrap.servers": "localhost:9092"})
 
 
+def is_of_a_node(block: str) -> bool:
+    values = parse_properties(block)
+    return "process.roles" not in values and values.keys() <= BROKER_KEYS.keys()
+
+
+@pytest.mark.parametrize(
+    "more", ["", *(block.values[0] for block in BLOCKS if is_of_a_node(block.values[0]))]
+)
 @pytest.mark.parametrize("block", WHOLE)
-async def test_a_whole_configuration_serves_groups(block: str, tmp_path: Path):
+async def test_a_whole_configuration_serves_groups(block: str, more: str, tmp_path: Path):
     ports = PortHolder("127.0.0.1")
     broker, controller = ports.take(2)
     for pattern, here in (
@@ -54,7 +62,7 @@ async def test_a_whole_configuration_serves_groups(block: str, tmp_path: Path):
         block, count = re.subn(pattern, here, block)
         assert count, pattern
     config = tmp_path / "server.properties"
-    config.write_text(block)
+    config.write_text(f"{block}\n{more}")
     formatted = run_cli("storage", "format", "-c", config, "--standalone")
     assert formatted.status == 0, formatted.errors
     node = NodeProcess(config, tmp_path / "node.log")

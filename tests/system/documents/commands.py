@@ -1,0 +1,218 @@
+"""Commands that the documents tell their readers to run, which of them no test runs, and why.
+
+Owns finding the commands: every line of a block of shell, and every command of an indented block.
+Must not run any. Invariant: a line of such a block is a command, or output that is listed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from tests.tidy.sources import ROOT, repository_files
+
+_FENCE: Final = re.compile(r"^\s*```(\w*)")
+_INDENTED: Final = re.compile(r"^(?: {4,}|\t)(\S.*)$")
+_HEADING: Final = re.compile(r"^## (.*)$")
+_COMMENT: Final = re.compile(r"\s+#\s.*$")
+_PROMPT: Final = "$ "
+#: What an indented block without prompts shows beside commands.
+OUTPUT: Final = (
+    "added controller 104 with directory id ",
+    "DAMAGE: /var/lib/moldau/",
+    "no broker can be reached: ",
+)
+#: Written by `make docs` from the commands themselves.
+GENERATED: Final = ("docs/reference/commands.md", "docs/compatibility.md")
+#: Decisions, and notes beside test data.
+NOT_FOR_READERS: Final = ("docs/adr/", "tests/")
+
+
+class Command(NamedTuple):
+    """One command, without its comment, and where it stands."""
+
+    document: str
+    line: int
+    text: str
+    section: str
+    """The heading of the second level above it, empty where there is none."""
+
+
+def documents() -> list[str]:
+    """Every document for readers, by its path below the project."""
+    names = [path.relative_to(ROOT).as_posix() for path in repository_files()]
+    return [
+        name
+        for name in sorted(names)
+        if name.endswith(".md") and name not in GENERATED and not name.startswith(NOT_FOR_READERS)
+    ]
+
+
+def commands_of(document: str) -> list[Command]:
+    """A document's commands, in order; a line that goes on after a backslash is one command."""
+    return list(_commands(document, (ROOT / document).read_text(encoding="utf-8")))
+
+
+def _commands(document: str, text: str) -> Iterator[Command]:
+    carried = ""
+    headings = {
+        number: found[1]
+        for number, line in enumerate(text.splitlines(), start=1)
+        if (found := _HEADING.match(line))
+    }
+    for number, line in _shell_lines(text):
+        joined = f"{carried} {line}" if carried else line
+        if joined.endswith("\\"):
+            carried = joined[:-1].rstrip()
+            continue
+        carried = ""
+        command = _COMMENT.sub("", joined)
+        if command and not command.startswith("#"):
+            section = next((headings[at] for at in sorted(headings)[::-1] if at < number), "")
+            yield Command(document, number, command, section)
+
+
+def _shell_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines of shell, with their numbers; of a block with prompts only what follows a prompt."""
+    language: str | None = None
+    block: list[tuple[int, str]] = []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        fence = _FENCE.match(line)
+        indented = _INDENTED.match(line) if language is None else None
+        if indented is not None and fence is None:
+            block.append((number, indented[1].strip()))
+            continue
+        yield from _of_block(block)
+        block = []
+        if fence is not None:
+            language = fence[1] if language is None else None
+        elif language == "sh":
+            yield number, line.strip()
+
+
+def _of_block(block: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    has_prompts = any(line.startswith(_PROMPT) for _, line in block)
+    for number, line in block:
+        if has_prompts and line.startswith(_PROMPT):
+            yield number, line.removeprefix(_PROMPT)
+        elif not has_prompts and not line.startswith(OUTPUT):
+            yield number, line
+
+
+# -- what no test runs -----------------------------------------------------------------------------
+
+_INSTALLS = "`make try-dist` installs what `make dist` has built, and uses it"
+_ENGINE = "needs a container engine; tests/deploy runs the same nodes and, with buildah, the image"
+_KUBERNETES = "needs a Kubernetes; tests/deploy/test_chart.py renders the chart with these values"
+_ITSELF = "runs the tests themselves"
+_MINUTES = "takes minutes; tests/{} runs the same command line on little"
+_SYSTEMD = "needs root and systemd; tests/deploy/test_systemd.py has systemd read these files"
+_ROOT = "root of a machine of its own; the test has users, directories and services of its own"
+
+LEFT_OUT: Final[dict[str, dict[str, str]]] = {
+    "CONTRIBUTING.md": {
+        "make setup": _ITSELF,
+        "make test": _ITSELF,
+        "make test-all": _ITSELF,
+        "make fmt": "changes the sources; `make lint` checks that it has nothing to change",
+        ".venv/bin/pytest tests/unit/raft/core": _ITSELF,
+        ".venv/bin/pytest tests/unit/raft tests/unit/controller": _ITSELF,
+        ".venv/bin/pytest tests/simulation": _ITSELF,
+        ".venv/bin/pytest tests/system/quorum": _ITSELF,
+        ".venv/bin/pytest tests/interop/java": _ITSELF,
+    },
+    "README.md": {
+        "pip install .": _INSTALLS,
+        "make test": _ITSELF,
+        "make test-all": _ITSELF,
+        "make demo": "takes minutes; demo/ has tests of its parts, tests/spark runs the same story",
+    },
+    "deploy/README.md": {
+        "docker build -f deploy/container/Containerfile --target node -t moldau:0.1.0 .": _ENGINE,
+        "docker build -f deploy/container/Containerfile --target spark -t moldau-spark:0.1.0 .": (
+            _ENGINE
+        ),
+        "docker compose -f deploy/compose/one-node.yaml up --build --detach": _ENGINE,
+        "docker compose -f deploy/compose/compose.yaml up --build --detach": _ENGINE,
+        "docker compose -f deploy/compose/compose.yaml exec broker-1 moldau quorum status": _ENGINE,
+        "helm install streams deploy/helm/moldau --set clusterId=$(moldau storage random-uuid)": (
+            _KUBERNETES
+        ),
+        "helm upgrade streams deploy/helm/moldau --reuse-values --set quorum.founding=never": (
+            _KUBERNETES
+        ),
+        "pip install 'moldau[server]'": _INSTALLS,
+        **dict.fromkeys(
+            (
+                "install -m 0644 deploy/systemd/moldau@.service /etc/systemd/system/",
+                "install -m 0644 deploy/systemd/sysctl.conf /etc/sysctl.d/90-moldau.conf",
+                "install -m 0644 deploy/systemd/sysusers.conf /usr/lib/sysusers.d/moldau.conf",
+                "systemd-sysusers && sysctl --system",
+                "install -D -m 0640 -g moldau deploy/systemd/broker-1.properties "
+                "/etc/moldau/broker-1.properties",
+                "install -d -o moldau -g moldau -m 0750 /var/lib/moldau /var/lib/moldau/broker-1",
+                "sudo -u moldau /opt/moldau/bin/moldau storage format "
+                "-c /etc/moldau/broker-1.properties -t CLUSTER_ID",
+                "systemctl enable --now moldau@broker-1",
+                "install -m 0644 deploy/systemd/moldau-pipeline@.service /etc/systemd/system/",
+                "install -D -m 0640 -g moldau-pipeline archive.yaml "
+                "/etc/moldau/pipelines/archive.yaml",
+                "systemctl enable --now moldau-pipeline@archive",
+            ),
+            _SYSTEMD,
+        ),
+    },
+    "docs/benchmarks.md": {
+        "make bench": _MINUTES.format("system/test_benchmarks.py"),
+        "make bench BENCH=fetch": _MINUTES.format("system/test_benchmarks.py"),
+        "make bench BENCH_ARGS=--write": _MINUTES.format("system/test_benchmarks.py"),
+    },
+    "docs/howto.md": {
+        "moldau topics list --profile prod": "kafka-1 is the name of no machine here",
+        "moldau bench produce load": _MINUTES.format("system/cli/test_log_and_bench.py"),
+        "moldau bench consume load": _MINUTES.format("system/cli/test_log_and_bench.py"),
+    },
+    "docs/index.md": {"pip install moldau": _INSTALLS},
+    "docs/install.md": {
+        "pip install moldau": _INSTALLS,
+        'PYTHON_CONFIGURE_OPTS="--enable-optimizations --with-lto" pyenv install 3.13': (
+            "compiles a CPython for many minutes"
+        ),
+    },
+    "docs/quickstart/local.md": {"pip install moldau": _INSTALLS},
+    "docs/quickstart/machines.md": {
+        "python3 -m venv /opt/moldau": _INSTALLS,
+        "/opt/moldau/bin/pip install 'moldau[server]'": _INSTALLS,
+        "useradd --system --home-dir /var/lib/moldau moldau": _ROOT,
+        "install -d -o moldau -g moldau -m 0750 /etc/moldau /var/lib/moldau/controller "
+        "/var/lib/moldau/broker": _ROOT,
+        "chown -R moldau:moldau /var/lib/moldau": _ROOT,
+    },
+    "docs/testing.md": dict.fromkeys(
+        (
+            "make mutants",
+            "make mutants COUNT=600 SEED=7 WORKERS=2",
+            'make mutants AREAS="producer consumer blocking connector sink" COUNT=100',
+            'make mutants MUTANTS_ARGS="--areas storage --only log_recovery --results '
+            '/tmp/results"',
+            'make mutants MUTANTS_ARGS="--survivors /tmp/results --tests '
+            'tests/storage/test_swap.py"',
+        ),
+        "takes hours; tests/mutation/test_mutants.py has small changes found",
+    ),
+    "docs/spark.md": {
+        "spark-submit --master spark://head:7077 --conf spark.executor.memory=4g "
+        "…/moldau/spark_connector/pipelines/submit.py delays.yaml": (
+            "tests/spark/pipelines/test_command.py runs the script under spark-submit, locally"
+        ),
+    },
+    "docs/quickstart/spark.md": {"pip install 'moldau[spark-java]'": _INSTALLS},
+    "docs/quickstart/tests.md": {"pip install moldau pytest": _INSTALLS},
+}
+
+
+def commands_to_run(document: str) -> list[Command]:
+    """A document's commands without those that are left out."""
+    left_out = LEFT_OUT.get(document, {})
+    return [each for each in commands_of(document) if each.text not in left_out]
