@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -27,7 +28,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 @app.command("status")
 @asks_cluster(controllers=True)
 def status(access: ClusterAccess, as_json: AsJson = False) -> None:
-    """Show the leader, its epoch, the voters and observers."""
+    """Show the leader, its epoch, the voters and observers.
+
+    On a terminal each node has a line of its own, elsewhere the lines are kafka-metadata-quorum's.
+    """
 
     async def work(admin: ClusterCalls) -> tuple[str, client.QuorumDescription]:
         quorum = await admin.describe_metadata_quorum()
@@ -49,8 +53,20 @@ def status(access: ClusterAccess, as_json: AsJson = False) -> None:
         print_json(figures)
         return
     for name, value in figures.items():
-        shown = f"[{', '.join(map(json.dumps, value))}]" if isinstance(value, list) else value
-        typer.echo(f"{name.title().replace('_', '') + ':':24}{shown}")
+        for line in _status_lines(f"{name.title().replace('_', '')}:", value):
+            typer.echo(line)
+
+
+def _status_lines(name: str, value: object) -> list[str]:
+    if not isinstance(value, list):
+        return [f"{name:24}{value}"]
+    if not sys.stdout.isatty():
+        return [f"{name:24}[{', '.join(map(json.dumps, value))}]"]
+    nodes = [
+        "  ".join([str(node["id"]), node.get("directoryId", ""), *node.get("endpoints", ())])
+        for node in value
+    ]
+    return [name if nodes else f"{name:24}-", *(f"  {node}".rstrip() for node in nodes)]
 
 
 @app.command("replication")

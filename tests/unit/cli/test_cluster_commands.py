@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -129,6 +130,30 @@ async def test_status_in_the_form_of_kafkas_tool(broker: ScriptedBroker):
     document = json.loads(await ok(broker, "quorum", "status", "--json"))
     assert document["max_follower_lag"] == 10
     assert document["current_voters"][0]["endpoints"] == ["CONTROLLER://h:9093"]
+
+
+async def test_status_on_a_terminal_has_a_line_for_each_node(broker: ScriptedBroker):
+    one, two = (uuid_to_base64(directory_id) for directory_id in IDS.values())
+    reading, writing = pty.openpty()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "moldau.cli.main", "quorum", "status"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=writing,
+            env={**os.environ, "MOLDAU_BOOTSTRAP_SERVER": broker.address},
+        )
+        assert await process.wait() == 0
+        lines = os.read(reading, 4096).decode().splitlines()
+    finally:
+        os.close(writing)
+        os.close(reading)
+    assert lines[6:] == [
+        "CurrentVoters:",
+        f"  101  {one}  CONTROLLER://h:9093",
+        f"  102  {two}",
+        "CurrentObservers:",
+        "  1",
+    ]
 
 
 async def test_replication_names_the_leader_first(broker: ScriptedBroker):
