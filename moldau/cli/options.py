@@ -31,6 +31,7 @@ from moldau.cli.completion import complete_groups, complete_profiles, complete_t
 from moldau.cli.output import fail
 from moldau.cli.profile_files import ENVIRONMENT as PROFILE_ENVIRONMENT
 from moldau.cli.profile_files import chosen_profile
+from moldau.client.config.settings import with_references
 from moldau.config import ConfigError, read_properties_file
 from moldau.protocol.types import is_legal_topic_name
 from moldau.schema_registry.settings import take_registry_settings
@@ -297,18 +298,19 @@ def client_properties(
     if command_config is not None and profile is not None:
         fail("--command-config and --profile exclude each other", status=2)
     named = profile is not None or PROFILE_ENVIRONMENT in os.environ
-    if bootstrap_server is None and "bootstrap.servers" not in given and not profile:
+    if command_config is not None:
+        try:
+            settings.update(read_properties_file(command_config))
+        except ConfigError as error:
+            fail(str(error), status=2)
+    has_address = not {"bootstrap.servers", "bootstrap.controllers"}.isdisjoint({*settings, *given})
+    if bootstrap_server is None and not has_address and not profile:
         bootstrap_server = os.environ.get("MOLDAU_BOOTSTRAP_SERVER") or None
     is_elsewhere = bootstrap_server is not None or "bootstrap.servers" in given
     # What a profile has for its own cluster goes to no other, unless it is asked for.
     if command_config is None and (named or not is_elsewhere):
         chosen = chosen_profile(profile)
         settings.update({} if chosen is None else chosen.properties)
-    elif command_config is not None:
-        try:
-            settings.update(read_properties_file(command_config))
-        except ConfigError as error:
-            fail(str(error), status=2)
     settings.update(given)
     settings.update({key: value for key, value in options.items() if value is not None})
     if bootstrap_server is not None:
@@ -316,7 +318,10 @@ def client_properties(
         settings.pop("bootstrap.controllers", None)
     elif "bootstrap.controllers" not in settings:
         settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP_SERVER)
-    return settings
+    try:
+        return dict(with_references(settings))
+    except client.ConfigurationError as error:
+        fail(str(error), status=2)
 
 
 @contextmanager

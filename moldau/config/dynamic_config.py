@@ -22,7 +22,9 @@ from moldau.config.table import (
 )
 from moldau.config.values import accept_value, shown
 
-NOT_AT_RUN_TIME: Final = frozenset({"listeners", "listener.security.protocol.map"})
+NOT_AT_RUN_TIME: Final = frozenset(
+    {"config.providers", "listeners", "listener.security.protocol.map"}
+)
 """Keys that Kafka changes at run time, and that this node reads only when it starts so far."""
 
 MAX_WARNINGS: Final = 20

@@ -26,6 +26,9 @@ _NETWORK = (
     ConfigKey("advertised.listeners", LIST, None, list_of(may_be_empty=False), HIGH, STATIC,
         "The addresses registered with the controller for clients and other brokers; the "
         "listeners themselves when not set."),
+    ConfigKey("config.providers", LIST, (), list_of(), LOW, CLUSTER,
+        "Names of providers, each with config.providers.NAME.class, that values of this file may "
+        "refer to as ${NAME:PATH:KEY}; read at the start."),
     ConfigKey("connections.max.idle.ms", LONG, 600_000, None, MEDIUM, STATIC,
         "A connection without a request for this long is closed."),
     ConfigKey("fetch.max.bytes", INT, 57_671_680, within(1024), MEDIUM, STATIC,

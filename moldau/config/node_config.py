@@ -27,6 +27,7 @@ from moldau.config.listeners import (
     parse_security_protocol_map,
 )
 from moldau.config.properties import properties_of_environment, read_properties_file
+from moldau.config.providers import PROVIDERS, configures_a_provider, resolved
 from moldau.config.table import (
     BROKER_KEYS,
     LIMITED_GROUP_KEYS,
@@ -120,7 +121,8 @@ class NodeConfig(Mapping[str, Any]):
         Args:
             path: a `.properties` file, or None for none.
             overrides: texts by dotted key, as given with `--override`.
-            environ: an environment to take `KAFKA_…` variables from; None for none.
+            environ: an environment to take `KAFKA_…` variables from, and those that values refer
+                to (see `providers`); None for none.
 
         Raises:
             ConfigError: an unreadable file, a bad value, or values that contradict each other.
@@ -132,7 +134,7 @@ class NodeConfig(Mapping[str, Any]):
         )
         properties.update(from_environment)
         properties.update(overrides or {})
-        return cls(properties, quiet_keys=quiet_keys)
+        return cls(resolved(properties, environ or {}), quiet_keys=quiet_keys)
 
     @property
     def has_authorizer(self) -> bool:
@@ -333,6 +335,8 @@ def _typed_values(
     for name, text in properties.items():
         key = find_broker_key(name)
         if key is None:
+            if configures_a_provider(name, properties):
+                continue
             answer = removed_answer(name)
             if answer is not None:
                 removed.append(f"{name} was removed from Kafka: {answer}")
@@ -374,6 +378,8 @@ def _with_both_ids(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown_key_warning(name: str, *, quiet: bool) -> str | None:
+    if name.startswith(f"{PROVIDERS}."):
+        return f"{name} has no effect: {PROVIDERS} does not name this provider"
     if name.startswith(PLUGIN_PREFIXES):
         return f"{name} is ignored: server-side plug-ins are not served"
     if name in TOPIC_KEYS:

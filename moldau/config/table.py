@@ -24,7 +24,7 @@ _LIMITS: Final[Mapping[str, Validator]] = {
 _ANY_CASE = "any case: "
 
 LISTENER_PREFIX: Final = "listener.name."
-PLUGIN_PREFIXES: Final = ("rsm.config.", "rlmm.config.", "config.providers.")
+PLUGIN_PREFIXES: Final = ("rsm.config.", "rlmm.config.")
 
 
 def _read_unserved_keys() -> tuple[dict[str, list[ConfigKey]], dict[str, dict[str, str]]]:

@@ -18,6 +18,7 @@ from typing import Final
 
 import pytest
 
+from moldau.client.sync import Consumer, Producer
 from tests.deploy import local_nodes
 from tests.deploy.files import ROOT
 from tests.deploy.local_nodes import CONFIGURATION, LocalNode, LocalNodes
@@ -114,7 +115,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
 def test_the_image_has_a_native_codec_and_no_java(builder: Builder):
     container = builder("from", "--pull-never", IMAGE)
     run = ("run", "--isolation", "chroot", container, "--")
-    assert "record codec: native" in builder(*run, "moldau", "--version")
+    assert "(native record codec)" in builder(*run, "moldau", "--version")
     assert builder(*run, "id", "-u") == "10001"
     assert builder(*run, "sh", "-c", "command -v java gcc || echo none") == "none"
 
@@ -157,6 +158,15 @@ def test_a_cluster_of_three_brokers_runs_from_the_image(
         assert made.returncode == 0, made.stderr
         described = broker.run("moldau", "topics", "describe", "flights", "--json", *servers)
         assert described.stdout.count('"replicas"') == 6, described.stdout
+        sent = [b"%d" % number for number in range(60)]
+        with Producer(cluster.bootstrap_server, acks="all") as producer:
+            for value in sent:
+                producer.send("flights", value)
+        with Consumer(
+            cluster.bootstrap_server, group_id="board", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.subscribe(["flights"])
+            assert sorted(consumer.getone().value or b"" for _ in sent) == sorted(sent)
         for node in cluster.nodes.values():
             assert node.process is not None
             os.killpg(node.process.pid, signal.SIGTERM)

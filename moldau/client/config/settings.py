@@ -26,6 +26,22 @@ class UnusedSetting(UserWarning):
     """A setting that is known, but changes nothing here."""
 
 
+def with_references(properties: Mapping[str, object]) -> Mapping[str, object]:
+    """The properties with what `config.providers` finds for their references (KIP-297).
+
+    Raises:
+        ConfigurationError: a provider is not one that is served, or has not what is referred to.
+    """
+    if "config.providers" not in properties:
+        return properties
+    from moldau.config.providers import resolved, without_providers
+
+    try:
+        return without_providers(resolved(properties, os.environ))
+    except ConfigError as error:
+        raise ConfigurationError(str(error)) from None
+
+
 class Settings:
     """Base of every client's configuration. Values are attributes, and cannot be changed.
 
@@ -82,11 +98,13 @@ class Settings:
     def from_properties(cls, properties: Mapping[str, object]) -> Self:
         """Make a configuration of keys with dots or underscores, with text or typed values.
 
+        References such as `${file:PATH:KEY}` are replaced where `config.providers` says so.
+
         Raises:
             ConfigurationError: an unknown key, with the nearest known one, or a bad value.
         """
         made = cls.__new__(cls)
-        made._load(properties)
+        made._load(with_references(properties))
         return made
 
     @classmethod

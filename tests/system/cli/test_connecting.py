@@ -25,6 +25,19 @@ def test_the_option_wins_over_the_environment(cli: Cli, cluster: Cluster):
     assert cluster.bootstrap_server in listed
 
 
+def test_what_a_file_of_properties_refers_to(cli: Cli, cluster: Cluster, tmp_path: Path):
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "config.providers=env\nbootstrap.servers=${env:ADDRESS_OF_IT}\nconfig.providers.env.class="
+        "org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
+    )
+    arguments = ("brokers", "list", "--command-config", file)
+    environ = {"ADDRESS_OF_IT": cluster.bootstrap_server}
+    assert cluster.bootstrap_server in cli.ok(*arguments, environ=environ)
+    refused = cli.refused(*arguments, status=WRONG_USAGE)
+    assert "bootstrap.servers: ${env:ADDRESS_OF_IT}: the environment has no variable" in refused
+
+
 def test_one_reachable_address_of_several_is_enough(cli: Cli, cluster: Cluster):
     several = f"127.0.0.1:{closed_port()},{cluster.bootstrap_server}"
     assert cluster.bootstrap_server in cli.ok("brokers", "list", "--bootstrap-server", several)
@@ -36,7 +49,8 @@ def test_a_file_of_client_properties(cli: Cli, cluster: Cluster, tmp_path: Path)
         f"# as Kafka's tools take it\nbootstrap.servers={cluster.bootstrap_server}\n"
         "client.id = operator\nsecurity.protocol: PLAINTEXT\n"
     )
-    environ = {"MOLDAU_BOOTSTRAP_SERVER": ""}
+    # The file's address wins over the environment's.
+    environ = {"MOLDAU_BOOTSTRAP_SERVER": f"127.0.0.1:{closed_port()}"}
     assert cluster.bootstrap_server in cli.ok(
         "brokers", "list", "--command-config", file, environ=environ
     )
