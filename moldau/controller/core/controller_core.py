@@ -24,6 +24,7 @@ from types import GeneratorType
 from typing import Any, Final
 
 from moldau.controller.core.access_control import create_acls, delete_acls
+from moldau.controller.core.client_quota_control import alter_client_quotas
 from moldau.controller.core.cluster_control import (
     ClusterControl,
     allocate_producer_ids,
@@ -101,6 +102,7 @@ HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.CREATE_ACLS: create_acls,
     ApiKey.DELETE_ACLS: delete_acls,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
 }
 """What decides each request that depends on neither the time nor the log's end."""
 
