@@ -55,6 +55,10 @@ def server_limits(
         send_buffer_bytes=_buffer_bytes(config, "socket.send.buffer.bytes"),
         receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes"),
         listen_backlog=config.get_int("socket.listen.backlog.size"),
+        max_connection_creation_rate=values["max.connection.creation.rate"],
+        unlimited_rate_listener=(
+            config.inter_broker_listener_name if len(config.broker_listeners) > 1 else ""
+        ),
     )
 
 

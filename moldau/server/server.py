@@ -18,6 +18,7 @@ from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.network import AsyncioNetwork, Listener, Network
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
 from moldau.server.server_connection import ConnectionGroup, ServerConnection, ServerLimits
 
@@ -54,9 +55,10 @@ class Server:
         offload: Offload | None = None,
         memory: ReceiveMemory | None = None,
         watchdog: LoopWatchdog | None = None,
+        rates: ConnectionRates | None = None,
     ) -> None:
         """`offload` is the Filesystem's (for cold file regions); `memory` may be shared by servers
-        of one loop; `watchdog` is the loop's.
+        of one loop; `watchdog` is the loop's; `rates` limits new connections.
         """
         self.connections = ConnectionGroup(
             handler or self._hold_back,
@@ -66,6 +68,7 @@ class Server:
             offload=offload,
             memory=memory,
             watchdog=watchdog,
+            rates=rates,
         )
         self._early: deque[Request] = deque()
         self._network = network or AsyncioNetwork()

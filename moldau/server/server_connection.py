@@ -38,6 +38,7 @@ from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.timers import TimerWheel
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
+from moldau.server.quotas.core.connection_rates import UNLIMITED, ConnectionRates
 from moldau.server.request import Request, RequestMetrics
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
@@ -77,8 +78,6 @@ SWEEP_INTERVAL_MS: Final = 1000.0
 
 STALLED_FRAME_MS: Final = 10_000.0
 """A peer silent for so long inside a large frame is closed when others wait for the memory."""
-
-UNLIMITED: Final = 2**31 - 1
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
@@ -132,6 +131,11 @@ class ServerLimits:
     """`socket.receive.buffer.bytes`"""
     listen_backlog: int = DEFAULT_BACKLOG
     """`socket.listen.backlog.size`"""
+    max_connection_creation_rate: int = UNLIMITED
+    """`max.connection.creation.rate`"""
+    unlimited_rate_listener: str = ""
+    """The listener that the rate does not hold for: the inter-broker one, if it has a listener of
+    its own."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -574,9 +578,13 @@ class ConnectionGroup:
         offload: Offload | None,
         memory: ReceiveMemory | None,
         watchdog: LoopWatchdog | None,
+        rates: ConnectionRates | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
+        self.rates = rates or ConnectionRates()
+        self._limit_rate()
+        self._refused: dict[ServerConnection, TimerHandle] = {}
         self.clock = clock
         self.timers = TimerWheel(clock)
         self.offload = offload
@@ -612,11 +620,20 @@ class ConnectionGroup:
     def update_limits(self, limits: ServerLimits) -> None:
         """Use other limits from now on; existing connections are left alone."""
         self.limits = limits
+        self._limit_rate()
         self.memory.limit_bytes = limits.queued_max_request_bytes
         self.on_memory_released()
 
+    def _limit_rate(self) -> None:
+        rates, limits = self.rates, self.limits
+        rates.node_limit = limits.max_connection_creation_rate
+        rates.unlimited_listener = limits.unlimited_rate_listener
+        rates.max_waiting = limits.listen_backlog
+
     async def close(self, graceful_ms: float) -> None:
         """Answer what was accepted for at most `graceful_ms`, then cut the rest."""
+        for refused in tuple(self._refused):
+            self._end_refused(refused)
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -655,6 +672,12 @@ class ConnectionGroup:
         limits = self.limits
         if not self.is_open:
             return False
+        wait_ms = 0.0
+        if self.rates.is_limited:
+            admission = self.rates.admit(connection.listener_name, host, self.clock.monotonic_ms())
+            wait_ms = admission.wait_ms
+            if not admission.is_taken:
+                return self._refuse(connection, wait_ms)
         if len(self._connections) >= limits.max_connections:
             return self._turn_away(connection, f"max.connections={limits.max_connections}")
         allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
@@ -665,7 +688,25 @@ class ConnectionGroup:
         self._connections[connection] = None
         self.created_count += 1
         set_socket_options(connection.transport, limits.send_buffer_bytes)
+        if wait_ms:
+            connection.throttle(wait_ms)
         return True
+
+    def _refuse(self, connection: ServerConnection, wait_ms: float) -> bool:
+        """End a connection that came too soon after others, and not at once: its client would be
+        back immediately (KIP-612). Returns whether it may stay until then.
+        """
+        self._turn_away(connection, "the limit on new connections per second")
+        if wait_ms:
+            connection.transport.pause_reading()
+            self._refused[connection] = self.timers.call_later(
+                wait_ms, self._end_refused, connection
+            )
+        return bool(wait_ms)
+
+    def _end_refused(self, connection: ServerConnection) -> None:
+        del self._refused[connection]
+        connection.transport.abort()
 
     def _turn_away(self, connection: ServerConnection, limit: str) -> bool:
         self.rejected_count += 1
@@ -678,6 +719,9 @@ class ConnectionGroup:
         return False
 
     def forget(self, connection: ServerConnection) -> None:
+        refused = self._refused.pop(connection, None)
+        if refused is not None:
+            refused.cancel()
         if connection not in self._connections:
             return
         del self._connections[connection]

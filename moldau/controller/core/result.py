@@ -52,6 +52,15 @@ class ControllerResult(Generic[Response_co]):
     may_wait: bool = False
 
 
+TakesPermits: TypeAlias = Callable[[int], bool]
+"""Whether the sender's quota lets it create or delete so many partitions; it counts them if so."""
+
+
+def unlimited(_count: int) -> bool:
+    """The quota of a sender without a limit."""
+    return True
+
+
 class Refusal(Exception):
     """One item of a request cannot be done; the manager turns it into that item's error code."""
 
@@ -61,3 +70,12 @@ class Refusal(Exception):
         super().__init__(message)
         self.error = error
         self.message = message
+
+
+def take_permits(takes_permits: TakesPermits, count: int) -> None:
+    """Raises: Refusal: the quota is used up."""
+    if not takes_permits(count):
+        raise Refusal(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            "the quota controller_mutation_rate is used up; wait for the throttle time",
+        )

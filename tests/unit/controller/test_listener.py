@@ -15,7 +15,7 @@ from moldau.controller.apis import (
     CONTROLLER_APIS,
     SERVED,
 )
-from moldau.controller.core.controller_core import HANDLERS
+from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS, decode_enveloped_response, encode_envelope
@@ -352,7 +352,7 @@ def test_the_quorum_answers_for_what_is_sent_to_it() -> None:
 
 async def test_the_active_controller_decides_all_that_is_sent_to_it(start: Start) -> None:
     core = (await start()).core
-    assert {*HANDLERS, *core._broker_handlers} == ACTIVE_CONTROLLER_APIS
+    assert {*HANDLERS, *LIMITED_HANDLERS, *core._broker_handlers} == ACTIVE_CONTROLLER_APIS
     served = {request_class(api_key) for api_key in ACTIVE_CONTROLLER_APIS}
     assert {kind.API_KEY for kind in served} == ACTIVE_CONTROLLER_APIS
 
