@@ -52,7 +52,8 @@ class PlainRate:
     window_ms: float
     events: list[tuple[float, float]] = field(default_factory=list)
 
-    def per_second(self, now_ms: float) -> float:
+    def counted(self, now_ms: float) -> list[tuple[float, float]]:
+        """The events of samples that are not too old."""
         samples: list[list[tuple[float, float]]] = []
         for at_ms, amount in self.events:
             if not samples or at_ms - samples[-1][0][0] >= self.window_ms:
@@ -60,9 +61,12 @@ class PlainRate:
             samples[-1].append((at_ms, amount))
         samples = samples[-self.sample_count - 1 :]
         span_ms = self.sample_count * self.window_ms
-        alive = [each for each in samples if now_ms - each[-1][0] < span_ms]
-        total = sum(amount for sample in alive for _, amount in sample)
-        elapsed_ms = now_ms - alive[0][0][0] if alive else 0.0
+        return [event for each in samples if now_ms - each[-1][0] < span_ms for event in each]
+
+    def per_second(self, now_ms: float) -> float:
+        alive = self.counted(now_ms)
+        total = sum(amount for _, amount in alive)
+        elapsed_ms = now_ms - alive[0][0] if alive else 0.0
         whole_windows = int(elapsed_ms // self.window_ms)
         missing = max(self.sample_count - 1 - whole_windows, 0)
         return total / max(elapsed_ms + missing * self.window_ms, self.window_ms) * SECOND
