@@ -72,10 +72,9 @@ class Refusal(Exception):
         self.message = message
 
 
-def take_permits(takes_permits: TakesPermits, count: int) -> None:
-    """Raises: Refusal: the quota is used up."""
-    if not takes_permits(count):
-        raise Refusal(
-            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-            "the quota controller_mutation_rate is used up; wait for the throttle time",
-        )
+def permits_refusal() -> Refusal:
+    """What a sender is told whose quota is used up."""
+    return Refusal(
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        "the quota controller_mutation_rate is used up; wait for the throttle time",
+    )

@@ -29,7 +29,7 @@ from moldau.controller.core.result import (
     Refusal,
     TakesPermits,
     VersionedRecord,
-    take_permits,
+    permits_refusal,
     unlimited,
 )
 from moldau.controller.core.state import ControllerState
@@ -137,7 +137,8 @@ def _create_topic(
     _check_name(batch, topic.name)
     configs = _checked_configs(batch, topic)
     placements = yield from _place(batch, topic)
-    take_permits(batch.takes_permits, len(placements))
+    if not batch.takes_permits(len(placements)):
+        raise permits_refusal()
     state = batch.state
     topic_id = random_topic_id(state.random)  # type: ignore[arg-type]  # a structural Random does
     while topic_id in state.image.topics.topics_by_id:
@@ -301,9 +302,12 @@ def delete_topics(
             topic = _find_topic(state, each)
             if topic.topic_id in named_twice:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
-            take_permits(takes_permits, len(topic.partitions))
         except Refusal as refusal:
             response.responses.append(_not_deleted(each, refusal))
+            continue
+        if not takes_permits(len(topic.partitions)):
+            found = p20.DeleteTopicState(name=topic.name, topic_id=topic.topic_id)
+            response.responses.append(_not_deleted(found, permits_refusal()))
             continue
         result.records.append((RemoveTopicRecord(topic_id=topic.topic_id), 0))
         response.responses.append(
@@ -435,6 +439,7 @@ def _new_partitions(
         for partition_index, replicas in enumerate(placements, start=first_new):
             check_manual_replicas(state, partition_index, replicas, replication_factor)
             yield
-    take_permits(takes_permits, added)
+    if not takes_permits(added):
+        raise permits_refusal()
     records = yield from _partition_records(state, topic.topic_id, placements, first_new)
     return records
