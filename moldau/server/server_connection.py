@@ -361,6 +361,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # -- the group's side -----------------------------------------------------------------------
 
+    def stop_reading(self) -> None:
+        """Handle nothing of what the peer sends: the connection only waits for its end."""
+        self._pause(PauseReason.CLOSING)
+
     def begin_closing(self) -> None:
         """Take no further request; close when everything accepted has been answered and sent."""
         if self.is_closed:
@@ -689,7 +693,8 @@ class ConnectionGroup:
         self.created_count += 1
         set_socket_options(connection.transport, limits.send_buffer_bytes)
         if wait_ms:
-            connection.throttle(wait_ms)
+            # Not now: uvloop begins to read after `connection_made`, whatever that has paused.
+            self.loop.call_soon(connection.throttle, wait_ms)
         return True
 
     def _refuse(self, connection: ServerConnection, wait_ms: float) -> bool:
@@ -698,7 +703,7 @@ class ConnectionGroup:
         """
         self._turn_away(connection, "the limit on new connections per second")
         if wait_ms:
-            connection.transport.pause_reading()
+            self.loop.call_soon(connection.stop_reading)
             self._refused[connection] = self.timers.call_later(
                 wait_ms, self._end_refused, connection
             )

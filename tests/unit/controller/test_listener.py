@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,12 @@ from moldau.protocol.messages.p45_alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from moldau.protocol.messages.p49_alter_client_quotas import AlterClientQuotasRequest, EntryData
+from moldau.protocol.messages.p48_describe_client_quotas import EntityData
+from moldau.protocol.messages.p49_alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntryData,
+    OpData,
+)
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
@@ -451,6 +457,59 @@ async def test_who_may_not_forward_is_refused_by_the_envelope(start: Start) -> N
     answer = await connection.send(wrap(topics("a"), 7))
     assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert answer.response_data is None
+
+
+async def limited_bench(start: Start, rate: float) -> tuple[ControllerBench, Connection]:
+    """With a quota of mutations for Alice, whose requests are forwarded."""
+    bench = await start()
+    connection = await bench.connect()
+    await bench.join(connection)
+    entity = [EntityData(entity_type="user", entity_name="alice")]
+    quota = OpData(key="controller_mutation_rate", value=rate)
+    change = AlterClientQuotasRequest(entries=[EntryData(entity=entity, ops=[quota])])
+    answer: Any = await connection.send(change)
+    assert [each.error_code for each in answer.entries] == [ErrorCode.NONE]
+    return bench, connection
+
+
+async def test_forwarded_mutations_count_for_their_client(start: Start) -> None:
+    bench, connection = await limited_bench(start, 0.05)
+
+    async def create(*names: str, version: int, principal: str = ALICE) -> tuple[list[int], int]:
+        request = topics(*names)
+        envelope = wrap(request, version, principal)
+        answer: Any = unwrap(await connection.send(envelope), request, version)
+        return [each.error_code for each in answer.topics], answer.throttle_time_ms
+
+    codes, throttle_ms = await create("a", "b", version=7)
+    assert codes == [ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+    assert 0 < throttle_ms <= 20_000
+    codes, permissive_ms = await create("c", version=5)
+    assert codes == [ErrorCode.NONE]
+    assert permissive_ms > throttle_ms, "what is lent takes longer to come back"
+    codes, throttle_ms = await create("d", version=7, principal="User:bob")
+    assert (codes, throttle_ms) == ([ErrorCode.NONE], 0)
+    tokens = {
+        dict(each.labels)["user"]: each.instrument.value
+        for each in bench.registry.collect()
+        if each.name == "kafka.server:type=ControllerMutation,name=tokens"
+    }
+    assert tokens.keys() == {"alice"}
+    assert tokens["alice"] < 0
+
+
+async def test_a_changed_quota_of_mutations_counts_for_the_next_request(start: Start) -> None:
+    _bench, connection = await limited_bench(start, 0.05)
+    request = topics("a", "b")
+    answer: Any = unwrap(await connection.send(wrap(request, 7)), request, 7)
+    assert answer.topics[1].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    gone = OpData(key="controller_mutation_rate", remove=True)
+    entity = [EntityData(entity_type="user", entity_name="alice")]
+    await connection.send(AlterClientQuotasRequest(entries=[EntryData(entity=entity, ops=[gone])]))
+    request = topics("b", "c")
+    answer = unwrap(await connection.send(wrap(request, 7)), request, 7)
+    assert [each.error_code for each in answer.topics] == [ErrorCode.NONE] * 2
+    assert answer.throttle_time_ms == 0
 
 
 async def test_a_standby_says_so_at_the_envelope(start: Start) -> None:
