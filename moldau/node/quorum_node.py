@@ -52,7 +52,7 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.server import ListenerSpec
-from moldau.server.server_connection import ServerLimits
+from moldau.server.server_limits import ServerLimits
 from moldau.server.standard_authorizer import StandardAuthorizer
 
 logger = logging.getLogger("moldau.controller")

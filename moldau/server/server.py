@@ -20,7 +20,8 @@ from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
-from moldau.server.server_connection import ConnectionGroup, ServerConnection, ServerLimits
+from moldau.server.server_connection import ConnectionGroup, ServerConnection
+from moldau.server.server_limits import ServerLimits
 
 MAX_EARLY_REQUESTS: Final = 10_000
 """Requests that may wait for the node to be ready."""

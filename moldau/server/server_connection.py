@@ -16,30 +16,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
-    DEFAULT_MAX_FRAME_BYTES,
-    DEFAULT_MEMORY_LIMIT_BYTES,
     FrameReader,
     ReceiveMemory,
 )
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
-from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES, set_socket_options
+from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.timers import TimerWheel
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
-from moldau.server.quotas.core.connection_rates import UNLIMITED, ConnectionRates
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
+from moldau.server.server_limits import ServerLimits
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
@@ -107,35 +105,6 @@ _STOPS_DISPATCH: Final = (
     | PauseReason.HELD
     | PauseReason.SUSPENDED
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Kafka's limits by their own keys; the defaults are Kafka's, except where it has none."""
-
-    request_max_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    """`socket.request.max.bytes`"""
-    queued_max_request_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
-    """`queued.max.request.bytes`; Kafka's -1 (no limit) becomes this default."""
-    max_connections: int = UNLIMITED
-    """`max.connections`"""
-    max_connections_per_ip: int = UNLIMITED
-    """`max.connections.per.ip`"""
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    """`max.connections.per.ip.overrides`"""
-    connections_max_idle_ms: float = 600_000.0
-    """`connections.max.idle.ms`; negative for never."""
-    send_buffer_bytes: int = OS_DEFAULT_BYTES
-    """`socket.send.buffer.bytes`"""
-    receive_buffer_bytes: int = OS_DEFAULT_BYTES
-    """`socket.receive.buffer.bytes`"""
-    listen_backlog: int = DEFAULT_BACKLOG
-    """`socket.listen.backlog.size`"""
-    max_connection_creation_rate: int = UNLIMITED
-    """`max.connection.creation.rate`"""
-    unlimited_rate_listener: str = ""
-    """The listener that the rate does not hold for: the inter-broker one, if it has a listener of
-    its own."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -587,7 +556,7 @@ class ConnectionGroup:
         self.handler = handler
         self.limits = limits
         self.rates = rates or ConnectionRates()
-        self._limit_rate()
+        limits.apply_to(self.rates)
         self._refused: dict[ServerConnection, TimerHandle] = {}
         self.clock = clock
         self.timers = TimerWheel(clock)
@@ -624,15 +593,9 @@ class ConnectionGroup:
     def update_limits(self, limits: ServerLimits) -> None:
         """Use other limits from now on; existing connections are left alone."""
         self.limits = limits
-        self._limit_rate()
+        limits.apply_to(self.rates)
         self.memory.limit_bytes = limits.queued_max_request_bytes
         self.on_memory_released()
-
-    def _limit_rate(self) -> None:
-        rates, limits = self.rates, self.limits
-        rates.node_limit = limits.max_connection_creation_rate
-        rates.unlimited_listener = limits.unlimited_rate_listener
-        rates.max_waiting = limits.listen_backlog
 
     async def close(self, graceful_ms: float) -> None:
         """Answer what was accepted for at most `graceful_ms`, then cut the rest."""

@@ -38,8 +38,8 @@ from moldau.server.server_connection import (
     MAX_HELD_REQUESTS,
     MAX_IN_FLIGHT_REQUESTS,
     MAX_PENDING_RESPONSE_BYTES,
-    ServerLimits,
 )
+from moldau.server.server_limits import ServerLimits
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
