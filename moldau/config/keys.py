@@ -43,6 +43,9 @@ _NETWORK = (
     ConfigKey("listeners", LIST, ("PLAINTEXT://:9092",), list_of(may_be_empty=False), HIGH, BROKER,
         "The addresses to bind, as NAME://HOST:PORT; no host means every interface, port 0 a "
         "free one."),
+    ConfigKey("max.connection.creation.rate", INT, MAX_INT32, within(0), MEDIUM, CLUSTER,
+        "Connections taken per second on each listener but the inter-broker listener, when there "
+        "are others; further ones wait."),
     ConfigKey("max.connections", INT, MAX_INT32, within(0), MEDIUM, CLUSTER,
         "Connections kept open on all listeners together; further ones are turned away."),
     ConfigKey("max.connections.per.ip", INT, MAX_INT32, within(0), MEDIUM, CLUSTER,
@@ -257,6 +260,11 @@ _QUORUM = (
     ConfigKey("controller.quorum.voters", LIST, (), list_of(), HIGH, STATIC,
         "The fixed voters, as ID@HOST:PORT; leave it empty when storage was formatted with its "
         "voters."),
+    ConfigKey("controller.quota.window.num", INT, 11, within(1), LOW, STATIC,
+        "Samples kept for controller_mutation_rate: what comes back in so many windows may be "
+        "used at once."),
+    ConfigKey("controller.quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,
+        "The span of a sample for controller_mutation_rate."),
     ConfigKey("controller.socket.timeout.ms", INT, 30_000, None, MEDIUM, STATIC,
         "How long a broker waits on a connection to the controller."),
     ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, None, MEDIUM, STATIC,
@@ -407,6 +415,10 @@ _METRICS = (
     ConfigKey("moldau.log.level", STRING, "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
+    ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
+        "Samples kept for client quotas."),
+    ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,
+        "The span of a sample for client quotas, and the longest pause for request_percentage."),
 )
 
 _BEHIND: Final = {key.name: key for key in (*_LOG, *_REPLICATION, *_GROUP)}

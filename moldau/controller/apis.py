@@ -18,9 +18,11 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from moldau.controller.controller import Controller, RequestFailed
-from moldau.controller.core.controller_core import HANDLERS
+from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS
 from moldau.controller.core.feature_control import is_known_upgrade_type, updated
+from moldau.controller.core.result import TakesPermits, unlimited
 from moldau.controller.descriptions import ClusterDescriptions
+from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.steps import Steps, repeated
@@ -56,7 +58,7 @@ from moldau.server.request_router import Handler, Lane, Route
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
-ACTIVE_CONTROLLER_APIS: Final = frozenset(map(ApiKey, HANDLERS)) | {
+ACTIVE_CONTROLLER_APIS: Final = frozenset(map(ApiKey, (*HANDLERS, *LIMITED_HANDLERS))) | {
     ApiKey.BROKER_REGISTRATION,
     ApiKey.BROKER_HEARTBEAT,
     ApiKey.UNREGISTER_BROKER,
@@ -87,6 +89,7 @@ CLUSTER_OPERATION: Final = {
     ApiKey.DESCRIBE_ACLS: Operation.DESCRIBE,
     ApiKey.CREATE_ACLS: Operation.ALTER,
     ApiKey.DELETE_ACLS: Operation.ALTER,
+    ApiKey.ALTER_CLIENT_QUOTAS: Operation.ALTER_CONFIGS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
     ApiKey.ELECT_LEADERS: Operation.ALTER,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
@@ -357,12 +360,14 @@ class ControllerApis:
         *,
         kraft_upgrade: KraftUpgrade,
         work: LongWork,
+        mutations: ControllerMutationQuotas,
     ) -> None:
         self._controller = controller
         self._quorum = quorum
         self._descriptions = descriptions
         self._kraft_upgrade = kraft_upgrade
         self._work = work
+        self._mutations = mutations
         self._in_order = asyncio.Lock()
         """Held from a client's request until its decision is asked for: none overtakes another
         whose resources are being looked at.
@@ -501,27 +506,34 @@ class ControllerApis:
         """The response to a request for resources, of which the sender may ask for some."""
         work = self._work
         decision = None
+        quota = self._mutations.of(ApiKey(request.API_KEY), context)
         async with self._in_order:
             allowed, merge = await work.in_slices(
                 restrict(request, context, self._controller.committed_image)
             )
             if allowed is not None:
-                decision = self._begin(allowed, context)
+                decision = self._begin(allowed, context, quota.takes_permits)
         response = None
         if allowed is not None and decision is not None:
             response = await self._decision(allowed, context, decision)
-        return await work.in_slices(merge(response))
+        merged = await work.in_slices(merge(response))
+        throttle_ms = quota.throttle_ms()
+        if throttle_ms:
+            merged.throttle_time_ms = throttle_ms  # type: ignore[attr-defined]  # all of these APIs
+        return merged
 
     async def _decide(self, request: AnyRequest, context: Sender) -> Message:
         async with self._in_order:
             decision = self._begin(request, context)
         return await self._decision(request, context, decision)
 
-    def _begin(self, request: AnyRequest, context: Sender) -> asyncio.Future[Message]:
+    def _begin(
+        self, request: AnyRequest, context: Sender, takes_permits: TakesPermits = unlimited
+    ) -> asyncio.Future[Message]:
         timeout_ms = context.timeout_ms
         if timeout_ms is None:
             timeout_ms = float(getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS))
-        return self._controller.ask(request, timeout_ms=timeout_ms)
+        return self._controller.ask(request, timeout_ms=timeout_ms, takes_permits=takes_permits)
 
     async def _decision(
         self, request: AnyRequest, context: Sender, decision: asyncio.Future[Message]

@@ -28,7 +28,12 @@ from math import inf
 from typing import Final, Protocol
 
 from moldau.controller.core.controller_core import ControllerCore, Role
-from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.core.result import (
+    ControllerResult,
+    TakesPermits,
+    VersionedRecord,
+    unlimited,
+)
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot, MetadataLogListener
 from moldau.metadata.steps import Steps, at_once
@@ -294,9 +299,15 @@ class Controller:
         """How many requests wait for their decision, its next step or their commit."""
         return len(self._waiting) + len(self._undecided)
 
-    def ask(self, request: AnyRequest, *, timeout_ms: float) -> asyncio.Future[Message]:
+    def ask(
+        self,
+        request: AnyRequest,
+        *,
+        timeout_ms: float,
+        takes_permits: TakesPermits = unlimited,
+    ) -> asyncio.Future[Message]:
         """The response, once what the request did is committed; the request has its place in line
-        when this returns.
+        when this returns. `takes_permits` is the sender's quota of mutations.
 
         Raises RequestFailed: not the active controller, too many requests wait, or no commit in
         time.
@@ -309,19 +320,24 @@ class Controller:
             waiting.answer.set_exception(RequestFailed(ErrorCode.REQUEST_TIMED_OUT, words))
         else:
             self._undecided[waiting] = None
-            self._turns.take(self._decide(request, waiting))
+            self._turns.take(self._decide(request, waiting, takes_permits))
             if not waiting.done:
                 delay_ms = max(timeout_ms, 0.0)
                 waiting.timer = self._clock.call_later(delay_ms, self._time_out, waiting)
         return waiting.answer
 
-    def _decide(self, request: AnyRequest, waiting: _Waiting) -> Steps[None]:
+    def _decide(
+        self, request: AnyRequest, waiting: _Waiting, takes_permits: TakesPermits
+    ) -> Steps[None]:
         if waiting.done:  # its time was over before its turn came
             self._undecided.pop(waiting, None)
             return
         self._core.state.voter_ids = frozenset(self._log.voter_ids)
         result = yield from self._core.handle(
-            request, log_end_offset=self._log.log_end_offset, now_ms=self._clock.monotonic_ms()
+            request,
+            log_end_offset=self._log.log_end_offset,
+            now_ms=self._clock.monotonic_ms(),
+            takes_permits=takes_permits,
         )
         yield from self._take_over(request, result, waiting)
 

@@ -45,6 +45,7 @@ from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
 from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.request import RequestMetrics
 from moldau.server.request_router import RequestRouter
 from moldau.server.server import ListenerSpec, Server
@@ -152,6 +153,13 @@ class BrokerPart:
         """
         log_manager = self._log_manager
         assert log_manager is not None, "loaded"
+        quotas = Quotas(
+            self._clock,
+            self._registry,
+            sample_count=self._config.get_int("quota.window.num"),
+            window_ms=self._config.get_int("quota.window.size.seconds") * 1000.0,
+        )
+        self._metadata.add_publisher(quotas)
         server = Server(
             network=self._network,
             clock=self._clock,
@@ -159,6 +167,7 @@ class BrokerPart:
             metrics=RequestMetrics(self._registry),
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
+            rates=quotas.connection_rates,
         )
         self.server = server
         timers = server.connections.timers
@@ -194,6 +203,7 @@ class BrokerPart:
             clock=self._clock,
             authorizer=authorizer,
             on_fault=self._on_fault,
+            quotas=quotas,
             watchdog=self._watchdog,
         )
         services.fetch_sessions.register_gauges(self._registry)

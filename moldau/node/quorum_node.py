@@ -26,6 +26,7 @@ from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
+from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
@@ -51,7 +52,7 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.server import ListenerSpec
-from moldau.server.server_connection import ServerLimits
+from moldau.server.server_limits import ServerLimits
 from moldau.server.standard_authorizer import StandardAuthorizer
 
 logger = logging.getLogger("moldau.controller")
@@ -338,6 +339,13 @@ class QuorumNode:
             ),
             kraft_upgrade=log.upgrade_kraft_version,
             work=LongWork(clock, self._filesystem.offload),
+            mutations=ControllerMutationQuotas(
+                lambda: controller.committed_image,
+                clock,
+                self._registry,
+                sample_count=self._config.get_int("controller.quota.window.num"),
+                window_ms=self._config.get_int("controller.quota.window.size.seconds") * 1000.0,
+            ),
         )
 
     def _start_registration(

@@ -21,7 +21,8 @@ from moldau.raft import MetadataLogSettings, VoterDescription, VoterEndpoint, Vo
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.runtime.network import OS_DEFAULT_BYTES
 from moldau.runtime.telemetry.logs import set_level
-from moldau.server.server_connection import ConnectionGroup, ServerLimits
+from moldau.server.server_connection import ConnectionGroup
+from moldau.server.server_limits import ServerLimits
 from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 
@@ -55,6 +56,10 @@ def server_limits(
         send_buffer_bytes=_buffer_bytes(config, "socket.send.buffer.bytes"),
         receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes"),
         listen_backlog=config.get_int("socket.listen.backlog.size"),
+        max_connection_creation_rate=values["max.connection.creation.rate"],
+        unlimited_rate_listener=(
+            config.inter_broker_listener_name if len(config.broker_listeners) > 1 else ""
+        ),
     )
 
 

@@ -20,6 +20,7 @@ from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p43_elect_leaders as election
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassignment
+from moldau.protocol.messages import p49_alter_client_quotas as quotas
 from moldau.protocol.messages.p01_fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from moldau.protocol.messages.p01_fetch import PartitionData as FetchedPartition
 from moldau.protocol.messages.p19_create_topics import (
@@ -245,6 +246,9 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
     FetchRequest: _fetch,
     creation.CreateAclsRequest: lambda request, failed: creation.CreateAclsResponse(
         results=[failed(creation.AclCreationResult) for _ in request.creations]
+    ),
+    quotas.AlterClientQuotasRequest: lambda request, failed: quotas.AlterClientQuotasResponse(
+        entries=[failed(quotas.EntryDataResponse, entity=entry.entity) for entry in request.entries]
     ),
     deletion.DeleteAclsRequest: lambda request, failed: deletion.DeleteAclsResponse(
         filter_results=[failed(deletion.DeleteAclsFilterResult) for _ in request.filters]

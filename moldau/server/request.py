@@ -30,6 +30,8 @@ from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.metrics import Counter, Histogram, Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload
+from moldau.server.quotas.client_quotas import Quotas
+from moldau.server.quotas.request_time import Stopwatch
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -325,11 +327,20 @@ class Sender:
 class RequestContext(Sender):
     """One request in a handler's hands; outlives the handler's call when the answer comes later."""
 
-    __slots__ = ("api_key", "received_ms", "request", "throttle_time_ms")
+    __slots__ = (
+        "api_key",
+        "quotas",
+        "received_ms",
+        "request",
+        "stopwatch",
+        "throttle_time_ms",
+    )
 
     api_version: int
 
-    def __init__(self, request: Request, authorizer: Authorizer) -> None:
+    def __init__(
+        self, request: Request, authorizer: Authorizer, quotas: Quotas | None = None
+    ) -> None:
         connection = request.connection
         self.request = request
         self.authorizer = authorizer
@@ -342,6 +353,9 @@ class RequestContext(Sender):
         self.client_host = connection.client_host
         self.timeout_ms = None
         self.throttle_time_ms = 0
+        self.quotas = quotas
+        self.stopwatch: Stopwatch | None = None
+        """Measures how long the request holds the loop, where a quota needs it."""
 
     @property
     def is_answered(self) -> bool:
@@ -351,6 +365,17 @@ class RequestContext(Sender):
     def throttle(self, throttle_time_ms: int) -> None:
         """Ask for a pause; the longest one asked for wins."""
         self.throttle_time_ms = max(self.throttle_time_ms, throttle_time_ms)
+
+    def record_request_time(self) -> int:
+        """Count the time that the request took, once; returns its pause in milliseconds."""
+        stopwatch, self.stopwatch = self.stopwatch, None
+        if stopwatch is None or self.quotas is None:
+            return 0
+        return self.quotas.record_request(self.principal, self.client_id, stopwatch.elapsed_ms())
+
+    def exempt_from_request_quota(self) -> None:
+        """Do not count the time of this request: a node of the cluster has sent it."""
+        self.stopwatch = None
 
     def throttle_at_once(self, throttle_time_ms: int) -> None:
         """Ask for a pause that begins before the answer."""
@@ -367,8 +392,15 @@ class RequestContext(Sender):
     def respond(self, message: Message) -> None:
         """Send the response in its turn on the connection; dropped when the client has gone."""
         assert not self.is_answered, "a request is answered once"
-        if self.throttle_time_ms:
-            message.throttle_time_ms = self.throttle_time_ms  # type: ignore[attr-defined]
+        if self.stopwatch is not None:
+            self.throttle(self.record_request_time())
+        told_ms: int = getattr(
+            message, "throttle_time_ms", 0
+        )  # a forwarded request's answer has it
+        if self.throttle_time_ms or told_ms:
+            self.throttle(told_ms)
+            if hasattr(message, "throttle_time_ms"):
+                message.throttle_time_ms = self.throttle_time_ms
             self.request.connection.throttle(self.throttle_time_ms)
         try:
             self.request.respond(message)
@@ -380,6 +412,8 @@ class RequestContext(Sender):
     def respond_nothing(self) -> None:
         """Finish a request whose sender expects no response (acks=0)."""
         assert not self.is_answered, "a request is answered once"
+        if self.throttle_time_ms:
+            self.request.connection.throttle(self.throttle_time_ms)
         self.request.respond_nothing()
 
     def close(self, reason: str) -> None:

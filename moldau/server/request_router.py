@@ -20,6 +20,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.registry import request_class
 from moldau.runtime.slices import Work, in_slices
+from moldau.server.quotas.request_time import Stopwatch, TimedWork, timed_steps
 from moldau.server.request import RequestContext
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from moldau.runtime.clock import Clock
     from moldau.server.authorizer import Authorizer
     from moldau.server.loop_watchdog import LoopWatchdog
+    from moldau.server.quotas.client_quotas import Quotas
     from moldau.server.request import Request
 
 
@@ -108,7 +110,7 @@ class RequestRouter:
 
     Args:
         routes: the table, by API key.
-        authorizer: goes into every request's context.
+        authorizer, quotas: go into every request's context.
         on_fault: told of an exception that no handler expected; decides if the node goes on.
         watchdog: of the loop, if it has one.
     """
@@ -120,12 +122,14 @@ class RequestRouter:
         clock: Clock,
         authorizer: Authorizer,
         on_fault: Callable[[BaseException], None],
+        quotas: Quotas | None = None,
         watchdog: LoopWatchdog | None = None,
     ) -> None:
         self._routes = routes
         self._clock = clock
         self._authorizer = authorizer
         self._on_fault = on_fault
+        self._quotas = quotas
         self._watchdog = watchdog
         self._suspended: set[asyncio.Task[None]] = set()
         self._traffic = {route.lane: _Traffic(route.lane) for route in routes.values()}
@@ -178,9 +182,12 @@ class RequestRouter:
             await asyncio.wait(running)
 
     def _handle(self, route: Route, request: Request, message: object) -> Work | None:
-        context = RequestContext(request, self._authorizer)
+        quotas = self._quotas
+        context = RequestContext(request, self._authorizer, quotas)
+        if quotas is not None and quotas.limits_requests:
+            context.stopwatch = Stopwatch(self._clock)
         if route.handle is not None:
-            steps = route.handle(context, message)
+            steps = self._first_step(route.handle, context, message)
             return None if steps is None else in_slices(self._clock, steps)
         assert route.answer is not None, "loaded"
         call = _Call(route.answer, context, message)
@@ -193,6 +200,20 @@ class RequestRouter:
         else:
             request.close(lane.refusal)
         return None
+
+    @staticmethod
+    def _first_step(
+        handle: Handle, context: RequestContext, message: object
+    ) -> Iterator[None] | None:
+        stopwatch = context.stopwatch
+        if stopwatch is None:
+            return handle(context, message)
+        stopwatch.start()
+        try:
+            steps = handle(context, message)
+        finally:
+            stopwatch.stop()
+        return None if steps is None else timed_steps(stopwatch, steps)
 
     # -- requests that take several turns ----------------------------------------------------------
 
@@ -227,6 +248,8 @@ class RequestRouter:
 
     def _start(self, traffic: _Traffic, call: _Call) -> None:
         running = self._run(call)
+        if call.context.stopwatch is not None:
+            running = TimedWork(running, call.context.stopwatch)
         if self._watchdog is not None:
             running = self._watchdog.watch(call.context.request, running)
         task = asyncio.get_running_loop().create_task(running)

@@ -18,8 +18,10 @@ from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.network import AsyncioNetwork, Listener, Network
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
-from moldau.server.server_connection import ConnectionGroup, ServerConnection, ServerLimits
+from moldau.server.server_connection import ConnectionGroup, ServerConnection
+from moldau.server.server_limits import ServerLimits
 
 MAX_EARLY_REQUESTS: Final = 10_000
 """Requests that may wait for the node to be ready."""
@@ -54,9 +56,10 @@ class Server:
         offload: Offload | None = None,
         memory: ReceiveMemory | None = None,
         watchdog: LoopWatchdog | None = None,
+        rates: ConnectionRates | None = None,
     ) -> None:
         """`offload` is the Filesystem's (for cold file regions); `memory` may be shared by servers
-        of one loop; `watchdog` is the loop's.
+        of one loop; `watchdog` is the loop's; `rates` limits new connections.
         """
         self.connections = ConnectionGroup(
             handler or self._hold_back,
@@ -66,6 +69,7 @@ class Server:
             offload=offload,
             memory=memory,
             watchdog=watchdog,
+            rates=rates,
         )
         self._early: deque[Request] = deque()
         self._network = network or AsyncioNetwork()

@@ -16,29 +16,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
-    DEFAULT_MAX_FRAME_BYTES,
-    DEFAULT_MEMORY_LIMIT_BYTES,
     FrameReader,
     ReceiveMemory,
 )
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
-from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES, set_socket_options
+from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.timers import TimerWheel
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
+from moldau.server.server_limits import ServerLimits
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
@@ -78,8 +77,6 @@ SWEEP_INTERVAL_MS: Final = 1000.0
 STALLED_FRAME_MS: Final = 10_000.0
 """A peer silent for so long inside a large frame is closed when others wait for the memory."""
 
-UNLIMITED: Final = 2**31 - 1
-
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 _LOG = logging.getLogger("moldau.server")
@@ -108,30 +105,6 @@ _STOPS_DISPATCH: Final = (
     | PauseReason.HELD
     | PauseReason.SUSPENDED
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Kafka's limits by their own keys; the defaults are Kafka's, except where it has none."""
-
-    request_max_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    """`socket.request.max.bytes`"""
-    queued_max_request_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
-    """`queued.max.request.bytes`; Kafka's -1 (no limit) becomes this default."""
-    max_connections: int = UNLIMITED
-    """`max.connections`"""
-    max_connections_per_ip: int = UNLIMITED
-    """`max.connections.per.ip`"""
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    """`max.connections.per.ip.overrides`"""
-    connections_max_idle_ms: float = 600_000.0
-    """`connections.max.idle.ms`; negative for never."""
-    send_buffer_bytes: int = OS_DEFAULT_BYTES
-    """`socket.send.buffer.bytes`"""
-    receive_buffer_bytes: int = OS_DEFAULT_BYTES
-    """`socket.receive.buffer.bytes`"""
-    listen_backlog: int = DEFAULT_BACKLOG
-    """`socket.listen.backlog.size`"""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -357,6 +330,10 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # -- the group's side -----------------------------------------------------------------------
 
+    def stop_reading(self) -> None:
+        """Handle nothing of what the peer sends: the connection only waits for its end."""
+        self._pause(PauseReason.CLOSING)
+
     def begin_closing(self) -> None:
         """Take no further request; close when everything accepted has been answered and sent."""
         if self.is_closed:
@@ -574,9 +551,13 @@ class ConnectionGroup:
         offload: Offload | None,
         memory: ReceiveMemory | None,
         watchdog: LoopWatchdog | None,
+        rates: ConnectionRates | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
+        self.rates = rates or ConnectionRates()
+        limits.apply_to(self.rates)
+        self._refused: dict[ServerConnection, TimerHandle] = {}
         self.clock = clock
         self.timers = TimerWheel(clock)
         self.offload = offload
@@ -612,11 +593,14 @@ class ConnectionGroup:
     def update_limits(self, limits: ServerLimits) -> None:
         """Use other limits from now on; existing connections are left alone."""
         self.limits = limits
+        limits.apply_to(self.rates)
         self.memory.limit_bytes = limits.queued_max_request_bytes
         self.on_memory_released()
 
     async def close(self, graceful_ms: float) -> None:
         """Answer what was accepted for at most `graceful_ms`, then cut the rest."""
+        for refused in tuple(self._refused):
+            self._end_refused(refused)
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
@@ -655,6 +639,12 @@ class ConnectionGroup:
         limits = self.limits
         if not self.is_open:
             return False
+        wait_ms = 0.0
+        if self.rates.is_limited:
+            admission = self.rates.admit(connection.listener_name, host, self.clock.monotonic_ms())
+            wait_ms = admission.wait_ms
+            if not admission.is_taken:
+                return self._refuse(connection, wait_ms)
         if len(self._connections) >= limits.max_connections:
             return self._turn_away(connection, f"max.connections={limits.max_connections}")
         allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
@@ -665,7 +655,26 @@ class ConnectionGroup:
         self._connections[connection] = None
         self.created_count += 1
         set_socket_options(connection.transport, limits.send_buffer_bytes)
+        if wait_ms:
+            # Not now: uvloop begins to read after `connection_made`, whatever that has paused.
+            self.loop.call_soon(connection.throttle, wait_ms)
         return True
+
+    def _refuse(self, connection: ServerConnection, wait_ms: float) -> bool:
+        """End a connection that came too soon after others, and not at once: its client would be
+        back immediately (KIP-612). Returns whether it may stay until then.
+        """
+        self._turn_away(connection, "the limit on new connections per second")
+        if wait_ms:
+            self.loop.call_soon(connection.stop_reading)
+            self._refused[connection] = self.timers.call_later(
+                wait_ms, self._end_refused, connection
+            )
+        return bool(wait_ms)
+
+    def _end_refused(self, connection: ServerConnection) -> None:
+        del self._refused[connection]
+        connection.transport.abort()
 
     def _turn_away(self, connection: ServerConnection, limit: str) -> bool:
         self.rejected_count += 1
@@ -678,6 +687,9 @@ class ConnectionGroup:
         return False
 
     def forget(self, connection: ServerConnection) -> None:
+        refused = self._refused.pop(connection, None)
+        if refused is not None:
+            refused.cancel()
         if connection not in self._connections:
             return
         del self._connections[connection]

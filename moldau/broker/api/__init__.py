@@ -71,6 +71,8 @@ BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ServedApi(FORWARDED, 0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ServedApi(FORWARDED, 0, 0),
     ApiKey.OFFSET_DELETE: ServedApi("p47_offset_delete", 0, 0),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ServedApi("p48_describe_client_quotas", 0, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: ServedApi(FORWARDED, 0, 1),
     ApiKey.DESCRIBE_QUORUM: ServedApi(FORWARDED, 0, 2),
     ApiKey.UPDATE_FEATURES: ServedApi(FORWARDED, 0, 2),
     ApiKey.DESCRIBE_CLUSTER: ServedApi("p60_describe_cluster", 0, 2),

@@ -9,13 +9,16 @@ A follower's fetch says how far its log reaches (the leader counts that once for
 `DelayedFetch`) and, from v15, in which life of its broker (KIP-903).
 A consumer that names its rack (v11) is told of an in-sync replica there, and gets no records from
 the leader then, if replica.selector.class says so (KIP-392); followers serve consumers up to their
-high watermark. A follower that is not in sync may get no records for a while (KIP-73).
+high watermark. A follower that is not in sync may get no records for a while (KIP-73). A consumer
+above its quota gets an empty answer and a pause (KIP-219), and with a quota never more at once than
+that allows in ten windows.
 Known gaps: no tiered storage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from moldau.broker.api.leader_hints import WRONG_LEADER_ERRORS, LeaderHints
@@ -34,6 +37,7 @@ from moldau.broker.replica.fetch_sessions import (
     INITIAL_SESSION_EPOCH,
     INVALID_SESSION_ID,
     FetchSession,
+    FetchSessionCache,
     request_partitions,
 )
 from moldau.broker.replica.partition import NO_REPLICA, FetchPartition, FetchRead, PartitionKey
@@ -107,7 +111,7 @@ def handle(
         partitions=[],
         session=session if is_open else None,
         is_incremental=is_open,
-        new_answer=_Answer,
+        new_answer=partial(_Answer, services.fetch_sessions),
     )
     return _start(services, fetch)
 
@@ -163,7 +167,7 @@ def _start_full(
         partitions=partitions,
         session=session,
         is_incremental=False,
-        new_answer=_Answer,
+        new_answer=partial(_Answer, services.fetch_sessions),
     )
     if session is None:
         for fetched in partitions:
@@ -184,6 +188,11 @@ def _parameters(
     if api_version >= FIRST_FROM_FOLLOWERS and replica_id < 0:
         rack_id = read_replicas.rack_of(request.rack_id)
     max_bytes = min(max(0, request.max_bytes), services.node_config["fetch.max.bytes"])
+    quotas = context.quotas
+    if quotas is not None and quotas.limits_fetches and replica_id < 0:
+        allowed = quotas.most_fetched(context.principal, context.client_id)
+        if allowed is not None:
+            max_bytes = min(max_bytes, int(allowed))
     return FetchParameters(
         max_wait_ms=request.max_wait_ms,
         min_bytes=min(max(0, request.min_bytes), max_bytes),
@@ -209,12 +218,41 @@ def _refuse(context: RequestContext, error: ErrorCode) -> None:
 class _Answer:
     """Builds the response, remembers what the client knows then, sends it."""
 
-    __slots__ = ("_fetch", "_hints", "_topics")
+    __slots__ = ("_fetch", "_hints", "_sessions", "_topics")
 
-    def __init__(self, fetch: DelayedFetch) -> None:
+    def __init__(self, sessions: FetchSessionCache, fetch: DelayedFetch) -> None:
+        self._sessions = sessions
         self._fetch = fetch
         self._hints = LeaderHints(fetch.manager, fetch.context.listener_name)
         self._topics: dict[object, FetchableTopicResponse] = {}
+
+    def is_throttled(self, outcomes: list[Outcome]) -> bool:
+        """A client above its quota of bytes or of time gets an empty answer and a pause (KIP-219).
+        A session learns nothing by it; one that this fetch would found is not founded.
+        """
+        fetch = self._fetch
+        context, quotas = fetch.context, fetch.context.quotas
+        if fetch.parameters.is_from_follower:
+            context.exempt_from_request_quota()
+            return False
+        if quotas is None or not quotas.limits_fetches:
+            return False
+        size_bytes = total_bytes(outcomes)
+        for_time_ms = context.record_request_time()
+        for_bytes_ms = quotas.record_fetch(context.principal, context.client_id, size_bytes)
+        if not for_time_ms and not for_bytes_ms:
+            return False
+        if not for_bytes_ms:
+            quotas.take_back_fetch(context.principal, context.client_id, size_bytes)
+        session_id = INVALID_SESSION_ID
+        if fetch.session is not None:
+            if fetch.is_incremental:
+                session_id = fetch.session.session_id
+            else:
+                self._sessions.end(fetch.session.session_id)
+        context.throttle(max(for_time_ms, for_bytes_ms))
+        context.respond(FetchResponse(session_id=session_id, responses=[]))
+        return True
 
     def add(self, outcomes: list[Outcome]) -> None:
         fetch, hints, topics = self._fetch, self._hints, self._topics
@@ -235,7 +273,7 @@ class _Answer:
 
     def send(self, outcomes: list[Outcome]) -> None:
         fetch = self._fetch
-        context, manager, session = fetch.context, fetch.manager, fetch.session
+        context, session = fetch.context, fetch.session
         response = FetchResponse(
             session_id=INVALID_SESSION_ID if session is None else session.session_id,
             responses=list(self._topics.values()),
@@ -244,11 +282,6 @@ class _Answer:
             response.node_endpoints = self._hints.endpoints(NodeEndpoint)
         if fetch.parameters.is_from_follower:
             _count_replication(fetch, outcomes)
-        else:
-            throttle_time_ms = manager.quotas.record_fetch(
-                context.principal, context.client_id, total_bytes(outcomes)
-            )
-            context.throttle(throttle_time_ms)
         context.respond(response)
 
 

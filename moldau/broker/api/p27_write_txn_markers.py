@@ -35,6 +35,7 @@ def handle(
         context.authorized_cluster(operation)
         for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
     ):
+        context.exempt_from_request_quota()
         yield from write_markers(services, request, context.respond)
         return
     response = WriteTxnMarkersResponse()

@@ -40,6 +40,11 @@ Outcome = tuple["FetchPartition", FetchRead]
 class FetchAnswer(Protocol):
     """The response while it is built."""
 
+    def is_throttled(self, outcomes: list[Outcome]) -> bool:
+        """Whether a quota of the client keeps `outcomes` from it: then the request has been
+        answered without them, and nothing else is to be added or sent.
+        """
+
     def add(self, outcomes: list[Outcome]) -> None:
         """Add partitions and what was read of them."""
 
@@ -253,8 +258,9 @@ class DelayedFetch(DelayedOperation):
         try:
             found = self.read_all() if outcomes is None else outcomes
             answer = self._new_answer(self)
-            answer.add(found)
-            answer.send(found)
+            if not answer.is_throttled(found):
+                answer.add(found)
+                answer.send(found)
         finally:
             self._ended()
 
@@ -268,6 +274,8 @@ class DelayedFetch(DelayedOperation):
                 outcomes = []
                 yield from self._read_in_steps(outcomes)
             answer = self._new_answer(self)
+            if answer.is_throttled(outcomes):
+                return
             for begin in range(0, len(outcomes), STEP_COUNT):
                 answer.add(outcomes[begin : begin + STEP_COUNT])
                 yield

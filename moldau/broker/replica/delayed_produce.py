@@ -235,11 +235,12 @@ class ProduceOperation(DelayedOperation):
         if self._is_linked:
             manager.produce_purgatory.remove_request(self, context)
         self.is_ended = True
-        context.throttle(
-            manager.quotas.record_produce(
-                context.principal, context.client_id, context.request.size_bytes
+        if context.quotas is not None:
+            context.throttle(
+                context.quotas.record_produce(
+                    context.principal, context.client_id, context.request.size_bytes
+                )
             )
-        )
         if self.required_acks == 0:
             if self._has_failed:
                 context.close("a produce request with acks=0 failed")

@@ -28,7 +28,6 @@ from moldau.metadata.image.configs import ConfigResource, ConfigResourceType
 from moldau.metadata.image.values import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
-from moldau.server.quotas import Quotas
 from moldau.storage.log_config import ConfigValues, LogConfig
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class TopicSettings:
 class ReplicaManager:
     """The broker's replicas. Belongs to the data loop.
 
-    `node_values` is the node's static configuration. No client is throttled without `quotas`.
+    `node_values` is the node's static configuration.
     `on_fault` is told of an unexpected exception in work off the loop.
     """
 
@@ -127,14 +126,12 @@ class ReplicaManager:
         timers: TimerWheel,
         registry: Registry,
         ports: ReplicationPorts,
-        quotas: Quotas | None = None,
         on_fault: Callable[[BaseException], None] | None = None,
     ) -> None:
         self.broker_id = broker_id
         self.clock = clock
         self.filesystem = filesystem
         self.image = MetadataImage.EMPTY
-        self.quotas = quotas or Quotas()
         self.is_confirmed = ports.is_confirmed
         self._on_fault = on_fault
         self.topic_stats = BrokerTopicStats(registry)

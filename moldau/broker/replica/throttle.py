@@ -10,14 +10,13 @@ burst; after `retry_ms` without new bytes `allows` is true again, unless the quo
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from moldau.config import effective_broker_config
 from moldau.metadata.image.configs import ConfigResource, ConfigResourceType
+from moldau.server.quotas.core.rates import SampledTotal
 
 if TYPE_CHECKING:
     from moldau.metadata.image import MetadataDelta, MetadataImage
@@ -40,54 +39,23 @@ ALL_PARTITIONS: Final = None
 ThrottledPartitions = frozenset[int] | None
 
 
-@dataclass(slots=True)
-class _Sample:
-    start_ms: float
-    last_event_ms: float
-    size_bytes: int = 0
-
-
-class WindowedRate:
-    """Bytes per second over the last samples, measured as Kafka measures them.
-
-    A sample begins with the first bytes after the one before is complete, and is forgotten when its
-    last bytes are `sample_count` windows old. The rate is that of the span since the oldest sample
-    began, which counts as one window at least: a first burst is not divided by nothing.
+class WindowedRate(SampledTotal):
+    """Bytes per second over the last samples, measured as Kafka measures replication. The rate is
+    that of the span since the oldest sample began, which counts as one window at least: a first
+    burst is not divided by nothing.
     """
 
-    __slots__ = ("_samples", "sample_count", "window_ms")
-
-    def __init__(self, sample_count: int, window_ms: float) -> None:
-        self.sample_count = sample_count
-        self.window_ms = window_ms
-        self._samples: deque[_Sample] = deque(maxlen=sample_count + 1)
-
-    @property
-    def span_ms(self) -> float:
-        return self.sample_count * self.window_ms
-
-    def record(self, size_bytes: int, now_ms: float) -> None:
-        samples = self._samples
-        if not samples or now_ms - samples[-1].start_ms >= self.window_ms:
-            samples.append(_Sample(now_ms, now_ms))
-        sample = samples[-1]
-        sample.size_bytes += size_bytes
-        sample.last_event_ms = now_ms
+    __slots__ = ()
 
     def bytes_per_second(self, now_ms: float) -> float:
-        self._forget(now_ms)
-        samples = self._samples
-        if not samples:
-            return 0.0
-        elapsed_ms = max(now_ms - samples[0].start_ms, self.window_ms)
-        return sum(sample.size_bytes for sample in samples) * 1000.0 / elapsed_ms
+        elapsed_ms = max(self.elapsed_ms(now_ms), self.window_ms)
+        return self.total(now_ms) * 1000.0 / elapsed_ms
 
     def ms_until(self, limit: int, now_ms: float) -> float:
         """How long until the rate is at most `limit` bytes per second, if nothing is added."""
-        self._forget(now_ms)
-        total_bytes = sum(sample.size_bytes for sample in self._samples)
+        total_bytes = self.total(now_ms)
         oldest_since_ms = now_ms
-        for sample in self._samples:
+        for sample in self.counted(now_ms):
             # While this one is the oldest, the span grows; then its bytes are forgotten.
             spread_ms = total_bytes * 1000.0 / limit
             if spread_ms <= self.window_ms:
@@ -96,13 +64,8 @@ class WindowedRate:
             if sample.start_ms + spread_ms < forgotten_ms:
                 return max(oldest_since_ms, sample.start_ms + spread_ms) - now_ms
             oldest_since_ms = forgotten_ms
-            total_bytes -= sample.size_bytes
+            total_bytes -= sample.amount
         return oldest_since_ms - now_ms
-
-    def _forget(self, now_ms: float) -> None:
-        samples = self._samples
-        while samples and now_ms - samples[0].last_event_ms >= self.span_ms:
-            samples.popleft()
 
 
 class ReplicationQuota:

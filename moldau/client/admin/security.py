@@ -306,7 +306,7 @@ class SecurityCalls(AdminCalls):
         validate_only: bool = False,
         timeout_ms: float | None = None,
     ) -> dict[QuotaEntity, BrokerError | None]:
-        """Set quotas, or delete them with None; the outcome by entity.
+        """Set quotas, or delete them with None; the outcome by entity, as given in `changes`.
 
         Args:
             changes: such as {(("user", "alice"),): {"producer_byte_rate": 1e6}}.
@@ -333,8 +333,10 @@ class SecurityCalls(AdminCalls):
             response: altered_quotas.AlterClientQuotasResponse,
         ) -> dict[QuotaEntity, BrokerError | None]:
             outcome = {}
+            given = {frozenset(entity): entity for entity in changes}
             for entry in response.entries:
-                entity = _entity(entry)
+                found = _entity(entry)
+                entity = given.get(frozenset(found), found)
                 outcome[entity] = problem_told_by_controller(
                     entry.error_code, entry.error_message, f"quotas of {entity}"
                 )

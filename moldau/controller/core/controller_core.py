@@ -24,6 +24,7 @@ from types import GeneratorType
 from typing import Any, Final
 
 from moldau.controller.core.access_control import create_acls, delete_acls
+from moldau.controller.core.client_quota_control import alter_client_quotas
 from moldau.controller.core.cluster_control import (
     ClusterControl,
     allocate_producer_ids,
@@ -40,7 +41,12 @@ from moldau.controller.core.reassignments import (
     list_partition_reassignments,
 )
 from moldau.controller.core.replica_reports import alter_partition, assign_replicas_to_directories
-from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.core.result import (
+    ControllerResult,
+    TakesPermits,
+    VersionedRecord,
+    unlimited,
+)
 from moldau.controller.core.state import ControllerSettings, ControllerState, Random
 from moldau.controller.core.topic_control import create_partitions, create_topics, delete_topics
 from moldau.metadata.features import (
@@ -86,9 +92,6 @@ class Change:
 _Decision = ControllerResult[Message] | Steps[ControllerResult[Message]]
 
 HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
-    ApiKey.CREATE_TOPICS: create_topics,
-    ApiKey.DELETE_TOPICS: delete_topics,
-    ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
     ApiKey.ALTER_CONFIGS: legacy_alter_configs,
     ApiKey.UPDATE_FEATURES: update_features,
@@ -101,8 +104,16 @@ HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.CREATE_ACLS: create_acls,
     ApiKey.DELETE_ACLS: delete_acls,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
 }
 """What decides each request that depends on neither the time nor the log's end."""
+
+LIMITED_HANDLERS: Final[dict[int, Callable[[ControllerState, Any, TakesPermits], _Decision]]] = {
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+}
+"""As `HANDLERS`, with the sender's quota of partitions that it creates and deletes (KIP-599)."""
 
 
 class ControllerCore:
@@ -232,20 +243,30 @@ class ControllerCore:
         self.state.reset(self.committed_image)
 
     def handle(
-        self, request: AnyRequest, *, log_end_offset: int, now_ms: float
+        self,
+        request: AnyRequest,
+        *,
+        log_end_offset: int,
+        now_ms: float,
+        takes_permits: TakesPermits = unlimited,
     ) -> Steps[ControllerResult[Message]]:
         """Decide one request.
 
         Args:
             log_end_offset: the offset that the next record will get.
             now_ms: monotonic milliseconds, for sessions.
+            takes_permits: the sender's quota of partitions created and deleted.
         """
         assert self.role is Role.ACTIVE
         broker_handler = self._broker_handlers.get(request.API_KEY)
         if broker_handler is not None:
             result = broker_handler(request, log_end_offset=log_end_offset, now_ms=now_ms)
             return self._note_steps(request, result)
-        decided = HANDLERS[request.API_KEY](self.state, request)
+        limited = LIMITED_HANDLERS.get(request.API_KEY)
+        if limited is not None:
+            decided: _Decision = limited(self.state, request, takes_permits)
+        else:
+            decided = HANDLERS[request.API_KEY](self.state, request)
         if isinstance(decided, GeneratorType):
             result = yield from decided
             result.may_wait = True

@@ -52,6 +52,15 @@ class ControllerResult(Generic[Response_co]):
     may_wait: bool = False
 
 
+TakesPermits: TypeAlias = Callable[[int], bool]
+"""Whether the sender's quota lets it create or delete so many partitions; it counts them if so."""
+
+
+def unlimited(_count: int) -> bool:
+    """The quota of a sender without a limit."""
+    return True
+
+
 class Refusal(Exception):
     """One item of a request cannot be done; the manager turns it into that item's error code."""
 
@@ -61,3 +70,11 @@ class Refusal(Exception):
         super().__init__(message)
         self.error = error
         self.message = message
+
+
+def permits_refusal() -> Refusal:
+    """What a sender is told whose quota is used up."""
+    return Refusal(
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        "the quota controller_mutation_rate is used up; wait for the throttle time",
+    )

@@ -27,7 +27,10 @@ from moldau.controller.core.result import (
     MAX_RECORDS_PER_REQUEST,
     ControllerResult,
     Refusal,
+    TakesPermits,
     VersionedRecord,
+    permits_refusal,
+    unlimited,
 )
 from moldau.controller.core.state import ControllerState
 from moldau.metadata.features import partition_record_version
@@ -62,12 +65,17 @@ class _Batch:
     names_by_collision_key: dict[str, str]
     described: dict[tuple[tuple[str, str], ...], list[p19.CreatableTopicConfigs]]
     defaults: Callable[[], Values]
+    takes_permits: TakesPermits
 
 
 def create_topics(
-    state: ControllerState, request: p19.CreateTopicsRequest
+    state: ControllerState,
+    request: p19.CreateTopicsRequest,
+    takes_permits: TakesPermits = unlimited,
 ) -> Steps[ControllerResult[p19.CreateTopicsResponse]]:
-    """CreateTopics: a topic that is refused leaves the others alone (KIP-4, KIP-525)."""
+    """CreateTopics: a topic that is refused leaves the others alone (KIP-4, KIP-525). What is only
+    validated takes permits, too, as in Kafka.
+    """
     response = p19.CreateTopicsResponse()
     result = ControllerResult(response)
     if _partition_total(state, request) > MAX_RECORDS_PER_REQUEST:
@@ -77,7 +85,7 @@ def create_topics(
         )
         response.topics = yield from _all_refused(request, too_many)
         return result
-    batch = _Batch(state, {}, {}, cache(state.broker_defaults))
+    batch = _Batch(state, {}, {}, cache(state.broker_defaults), takes_permits)
     named_twice = yield from repeated(topic.name for topic in request.topics)
     for topic in request.topics:
         yield
@@ -129,6 +137,8 @@ def _create_topic(
     _check_name(batch, topic.name)
     configs = _checked_configs(batch, topic)
     placements = yield from _place(batch, topic)
+    if not batch.takes_permits(len(placements)):
+        raise permits_refusal()
     state = batch.state
     topic_id = random_topic_id(state.random)  # type: ignore[arg-type]  # a structural Random does
     while topic_id in state.image.topics.topics_by_id:
@@ -268,7 +278,9 @@ def _refused(topic: p19.CreatableTopic, refusal: Refusal) -> p19.CreatableTopicR
 
 
 def delete_topics(
-    state: ControllerState, request: p20.DeleteTopicsRequest
+    state: ControllerState,
+    request: p20.DeleteTopicsRequest,
+    takes_permits: TakesPermits = unlimited,
 ) -> Steps[ControllerResult[p20.DeleteTopicsResponse]]:
     """DeleteTopics by name, or by id (KIP-516); each topic on its own."""
     response = p20.DeleteTopicsResponse()
@@ -292,6 +304,10 @@ def delete_topics(
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is named more than once")
         except Refusal as refusal:
             response.responses.append(_not_deleted(each, refusal))
+            continue
+        if not takes_permits(len(topic.partitions)):
+            found = p20.DeleteTopicState(name=topic.name, topic_id=topic.topic_id)
+            response.responses.append(_not_deleted(found, permits_refusal()))
             continue
         result.records.append((RemoveTopicRecord(topic_id=topic.topic_id), 0))
         response.responses.append(
@@ -335,7 +351,9 @@ def _not_deleted(wanted: p20.DeleteTopicState, refusal: Refusal) -> p20.Deletabl
 
 
 def create_partitions(
-    state: ControllerState, request: p37.CreatePartitionsRequest
+    state: ControllerState,
+    request: p37.CreatePartitionsRequest,
+    takes_permits: TakesPermits = unlimited,
 ) -> Steps[ControllerResult[p37.CreatePartitionsResponse]]:
     """CreatePartitions: grow topics (KIP-195); each on its own."""
     response = p37.CreatePartitionsResponse()
@@ -355,7 +373,7 @@ def create_partitions(
                     ErrorCode.POLICY_VIOLATION,
                     f"a request may create at most {MAX_RECORDS_PER_REQUEST} partitions",
                 )
-            records = yield from _new_partitions(state, topic, wanted)
+            records = yield from _new_partitions(state, topic, wanted, takes_permits)
         except Refusal as refusal:
             error, message = refusal.error, refusal.message
         else:
@@ -396,7 +414,10 @@ def _growing_topic(state: ControllerState, wanted: p37.CreatePartitionsTopic) ->
 
 
 def _new_partitions(
-    state: ControllerState, topic: TopicImage, wanted: p37.CreatePartitionsTopic
+    state: ControllerState,
+    topic: TopicImage,
+    wanted: p37.CreatePartitionsTopic,
+    takes_permits: TakesPermits,
 ) -> Steps[list[VersionedRecord]]:
     first_new = len(topic.partitions)
     added = wanted.count - first_new
@@ -418,5 +439,7 @@ def _new_partitions(
         for partition_index, replicas in enumerate(placements, start=first_new):
             check_manual_replicas(state, partition_index, replicas, replication_factor)
             yield
+    if not takes_permits(added):
+        raise permits_refusal()
     records = yield from _partition_records(state, topic.topic_id, placements, first_new)
     return records

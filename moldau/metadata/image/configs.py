@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from moldau.metadata.image.overlay import NestedMappingDelta
+from moldau.metadata.quota_entities import QuotaEntity, part_key, quota_entity
 from moldau.protocol.metadata_records import ClientQuotaRecord, ConfigRecord
 from moldau.protocol.metadata_records.cluster import EntityData
 from moldau.protocol.schema import Message
@@ -86,11 +87,6 @@ class ConfigsDelta(NestedMappingDelta[ConfigResource, str, ConfigsImage]):
             self.changes[resource] = dict.fromkeys(keys)
 
 
-QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Sorted pairs of entity type (user,
-client-id, ip) and name; the name None is the type's default."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClientQuotasImage:
     """Quota values by entity, then by key."""
@@ -98,13 +94,20 @@ class ClientQuotasImage:
     quotas_by_entity: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
 
     def write(self) -> Iterator[tuple[Message, int]]:
-        for entity in sorted(self.quotas_by_entity, key=lambda parts: [*map(_part_key, parts)]):
+        for entity in sorted(self.quotas_by_entity, key=lambda parts: [*map(part_key, parts)]):
             for key, value in sorted(self.quotas_by_entity[entity].items()):
-                parts = [
-                    EntityData(entity_type=entity_type, entity_name=name)
-                    for entity_type, name in entity
-                ]
-                yield ClientQuotaRecord(entity=parts, key=key, value=value, remove=False), 0
+                yield client_quota_record(entity, key, value)
+
+
+def client_quota_record(entity: QuotaEntity, key: str, value: float | None) -> tuple[Message, int]:
+    """The record that sets a quota of an entity, or removes it (None), with its version."""
+    record = ClientQuotaRecord(
+        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        key=key,
+        value=value or 0.0,
+        remove=value is None,
+    )
+    return record, 0
 
 
 class ClientQuotasDelta(NestedMappingDelta[QuotaEntity, float, ClientQuotasImage]):
@@ -113,12 +116,6 @@ class ClientQuotasDelta(NestedMappingDelta[QuotaEntity, float, ClientQuotasImage
     __slots__ = ()
 
     def replay_client_quota(self, record: ClientQuotaRecord) -> None:
-        entity = tuple(
-            sorted(((part.entity_type, part.entity_name) for part in record.entity), key=_part_key)
-        )
+        entity = quota_entity((part.entity_type, part.entity_name) for part in record.entity)
         changes = self.changes.setdefault(entity, {})
         changes[record.key] = None if record.remove else record.value
-
-
-def _part_key(part: tuple[str, str | None]) -> tuple[str, bool, str]:
-    return part[0], part[1] is not None, part[1] or ""

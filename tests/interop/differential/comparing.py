@@ -147,6 +147,11 @@ def _by_identity(elements: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for place, element in enumerate(elements):
         names = IDENTITY if "permission_type" not in element else ACCESS_IDENTITY
         told_by = [str(element[name]) for name in names if element.get(name) is not None]
+        if isinstance(element.get("entity"), Mapping):  # of a client quota: a set of parts
+            told_by += sorted(
+                f"{part['entity_type']}={part['entity_name']}"
+                for part in element["entity"].values()
+            )
         word = ":".join(told_by) if told_by else str(place)
         again = 1
         unique = word

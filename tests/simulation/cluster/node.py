@@ -21,6 +21,7 @@ from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
+from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.node.quorum_node import leader_address
@@ -318,6 +319,9 @@ class ControllerNode:
             descriptions,
             kraft_upgrade=log.upgrade_kraft_version,
             work=LongWork(clock, disk.offload),
+            mutations=ControllerMutationQuotas(
+                lambda: controller.committed_image, clock, sample_count=11, window_ms=1000.0
+            ),
         )
         registration = self._registration(config, controller, log, apis, clock, network)
         self._parts = (listener, registration, controller, log)

@@ -324,7 +324,6 @@ class DataPath:
                 listener_name="PLAINTEXT",
                 network=self.network,
             ),
-            quotas=self.quotas,
             on_fault=self.faults.append,
         )
         self.sessions = FetchSessionCache(self.clock, self.random, max_sessions=self.max_sessions)
@@ -359,6 +358,7 @@ class DataPath:
             clock=self.clock,
             authorizer=self.authorizer,
             on_fault=self.faults.append,
+            quotas=self.quotas,
         )
 
     async def __aexit__(self, *exception: object) -> None:

@@ -13,6 +13,7 @@ from moldau.controller.core.controller_core import ControllerCore
 from moldau.controller.core.state import ControllerSettings
 from moldau.controller.descriptions import ClusterDescriptions
 from moldau.controller.listener import ControllerListener
+from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, MetadataLogListener
 from moldau.protocol.access_control import Operation, ResourceType
@@ -23,6 +24,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.server import ListenerSpec
 from moldau.testing.waiting import wait_until_async
@@ -153,6 +155,7 @@ class ControllerBench:
         self.faults: list[BaseException] = []
         self.kraft_version = 1
         self.kraft_upgrade_outcome = ErrorCode.NONE
+        self.registry = Registry(self.clock.monotonic_ms)
         self.core = ControllerCore(ControllerSettings(self.config, CLUSTER_ID), random.Random(3))
         self.controller = Controller(
             self.core,
@@ -174,6 +177,13 @@ class ControllerBench:
             ),
             kraft_upgrade=self.upgrade_kraft_version,
             work=LongWork(self.clock, asyncio.to_thread),
+            mutations=ControllerMutationQuotas(
+                lambda: self.controller.committed_image,
+                self.clock,
+                self.registry,
+                sample_count=11,
+                window_ms=1000.0,
+            ),
         )
         self.listener = ControllerListener(
             clock=self.clock,

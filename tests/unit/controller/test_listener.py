@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from moldau.controller.apis import (
     CONTROLLER_APIS,
     SERVED,
 )
-from moldau.controller.core.controller_core import HANDLERS
+from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS, decode_enveloped_response, encode_envelope
@@ -45,6 +46,12 @@ from moldau.protocol.messages.p45_alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
+)
+from moldau.protocol.messages.p48_describe_client_quotas import EntityData
+from moldau.protocol.messages.p49_alter_client_quotas import (
+    AlterClientQuotasRequest,
+    EntryData,
+    OpData,
 )
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest
@@ -120,6 +127,8 @@ def sample(api_key: ApiKey) -> Message:
         request.creations = [AclCreation(resource_type=2, resource_name="t", principal="User:a")]
     if isinstance(request, DeleteAclsRequest):
         request.filters = [DeleteAclsFilter()]
+    if isinstance(request, AlterClientQuotasRequest):
+        request.entries = [EntryData()]
     if api_key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         module = request_class(api_key).__module__
         resource = __import__(module, fromlist=["x"]).AlterConfigsResource
@@ -349,7 +358,7 @@ def test_the_quorum_answers_for_what_is_sent_to_it() -> None:
 
 async def test_the_active_controller_decides_all_that_is_sent_to_it(start: Start) -> None:
     core = (await start()).core
-    assert {*HANDLERS, *core._broker_handlers} == ACTIVE_CONTROLLER_APIS
+    assert {*HANDLERS, *LIMITED_HANDLERS, *core._broker_handlers} == ACTIVE_CONTROLLER_APIS
     served = {request_class(api_key) for api_key in ACTIVE_CONTROLLER_APIS}
     assert {kind.API_KEY for kind in served} == ACTIVE_CONTROLLER_APIS
 
@@ -448,6 +457,59 @@ async def test_who_may_not_forward_is_refused_by_the_envelope(start: Start) -> N
     answer = await connection.send(wrap(topics("a"), 7))
     assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert answer.response_data is None
+
+
+async def limited_bench(start: Start, rate: float) -> tuple[ControllerBench, Connection]:
+    """With a quota of mutations for Alice, whose requests are forwarded."""
+    bench = await start()
+    connection = await bench.connect()
+    await bench.join(connection)
+    entity = [EntityData(entity_type="user", entity_name="alice")]
+    quota = OpData(key="controller_mutation_rate", value=rate)
+    change = AlterClientQuotasRequest(entries=[EntryData(entity=entity, ops=[quota])])
+    answer: Any = await connection.send(change)
+    assert [each.error_code for each in answer.entries] == [ErrorCode.NONE]
+    return bench, connection
+
+
+async def test_forwarded_mutations_count_for_their_client(start: Start) -> None:
+    bench, connection = await limited_bench(start, 0.05)
+
+    async def create(*names: str, version: int, principal: str = ALICE) -> tuple[list[int], int]:
+        request = topics(*names)
+        envelope = wrap(request, version, principal)
+        answer: Any = unwrap(await connection.send(envelope), request, version)
+        return [each.error_code for each in answer.topics], answer.throttle_time_ms
+
+    codes, throttle_ms = await create("a", "b", version=7)
+    assert codes == [ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+    assert 0 < throttle_ms <= 20_000
+    codes, permissive_ms = await create("c", version=5)
+    assert codes == [ErrorCode.NONE]
+    assert permissive_ms > throttle_ms, "what is lent takes longer to come back"
+    codes, throttle_ms = await create("d", version=7, principal="User:bob")
+    assert (codes, throttle_ms) == ([ErrorCode.NONE], 0)
+    tokens = {
+        dict(each.labels)["user"]: each.instrument.value
+        for each in bench.registry.collect()
+        if each.name == "kafka.server:type=ControllerMutation,name=tokens"
+    }
+    assert tokens.keys() == {"alice"}
+    assert tokens["alice"] < 0
+
+
+async def test_a_changed_quota_of_mutations_counts_for_the_next_request(start: Start) -> None:
+    _bench, connection = await limited_bench(start, 0.05)
+    request = topics("a", "b")
+    answer: Any = unwrap(await connection.send(wrap(request, 7)), request, 7)
+    assert answer.topics[1].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    gone = OpData(key="controller_mutation_rate", remove=True)
+    entity = [EntityData(entity_type="user", entity_name="alice")]
+    await connection.send(AlterClientQuotasRequest(entries=[EntryData(entity=entity, ops=[gone])]))
+    request = topics("b", "c")
+    answer = unwrap(await connection.send(wrap(request, 7)), request, 7)
+    assert [each.error_code for each in answer.topics] == [ErrorCode.NONE] * 2
+    assert answer.throttle_time_ms == 0
 
 
 async def test_a_standby_says_so_at_the_envelope(start: Start) -> None:

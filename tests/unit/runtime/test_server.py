@@ -24,6 +24,7 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import (
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
@@ -37,8 +38,8 @@ from moldau.server.server_connection import (
     MAX_HELD_REQUESTS,
     MAX_IN_FLIGHT_REQUESTS,
     MAX_PENDING_RESPONSE_BYTES,
-    ServerLimits,
 )
+from moldau.server.server_limits import ServerLimits
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
@@ -284,6 +285,56 @@ async def test_connection_limits(harness: Harness) -> None:
     second.send(second.request(1, b"still here"))
     assert await second.receive() == (1, b"still here")
     assert server.connections.rejected_count == 2
+
+
+async def test_connections_wait_above_the_rate_of_the_node(harness: Harness) -> None:
+    """With one per second, ten come at once; each further one is read from later, in order."""
+    clock = ManualClock()
+    limits = ServerLimits(max_connection_creation_rate=1, listen_backlog=2)
+    server = await harness.server(echo, limits=limits, clock=clock)
+    peers = []
+    for count in range(1, 13):
+        peers.append(await harness.peer(server))
+        await until(lambda count=count: len(server.connections) == count)
+    for number, peer in enumerate(peers):
+        peer.send(peer.request(number, b"x"))
+    for number, peer in enumerate(peers[:10]):
+        assert await peer.receive() == (number, b"x")
+    assert await (await harness.peer(server)).at_eof(), "two wait already"
+    assert server.connections.rejected_count == 1
+    requests = server.connections.bytes_received
+    clock.advance(1000.0)
+    assert await peers[10].receive() == (10, b"x")
+    assert server.connections.bytes_received == requests + len(peers[0].request(0, b"x"))
+    clock.advance(1000.0)
+    assert await peers[11].receive() == (11, b"x")
+
+
+async def test_connections_above_the_rate_of_their_address_are_closed_later(
+    harness: Harness,
+) -> None:
+    clock = ManualClock()
+    rates = ConnectionRates()
+    rates.change({(("ip", "127.0.0.1"),): {"connection_creation_rate": 1.0}})
+    server = await harness.server(echo, rates=rates, clock=clock)
+    peers = [await harness.peer(server) for _ in range(10)]
+    await until(lambda: len(server.connections) == 10)
+    refused = await harness.peer(server)
+    refused.send(refused.request(1, b"never read"))
+    await until(lambda: server.connections.rejected_count == 1)
+    assert len(server.connections) == 10
+    clock.advance(999.0)
+    assert not refused.reader.at_eof()
+    clock.advance(1.0)
+    assert await refused.at_eof(), "without an answer"
+    assert server.connections.bytes_received == 0
+    peers[0].send(peers[0].request(2, b"still here"))
+    assert await peers[0].receive() == (2, b"still here")
+    # One that waits for its end does not hold up the server's.
+    last = await harness.peer(server)
+    await until(lambda: server.connections.rejected_count == 2)
+    await server.close(0)
+    assert await last.at_eof()
 
 
 async def test_idle_connections_are_closed_and_waiting_ones_are_not(harness: Harness) -> None:

@@ -21,8 +21,8 @@ from moldau.server.server_connection import (
     MIN_READ_BYTES,
     TURN_MS,
     ServerConnection,
-    ServerLimits,
 )
+from moldau.server.server_limits import ServerLimits
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until

@@ -424,6 +424,8 @@ async def test_flush_messages_flushes_before_the_answer(broker: DataPath) -> Non
 
 async def test_throttle(tmp_path: Path) -> None:
     class Strict:
+        limits_requests = False
+
         def record_produce(self, principal: str, client_id: str | None, size_bytes: int) -> int:
             return 250
 

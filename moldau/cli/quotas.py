@@ -1,0 +1,123 @@
+"""`moldau quotas`: describe and alter client quotas."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
+from moldau.cli.output import fail, print_json, print_table
+from moldau.client.admin.security import QuotaEntity, SecurityCalls
+
+app = typer.Typer()
+
+User = Annotated[
+    str | None, typer.Option("--user", help="A user's name, or '' for the default of all users.")
+]
+ClientId = Annotated[
+    str | None,
+    typer.Option("--client-id", help="A client id, or '' for the default of all client ids."),
+]
+Address = Annotated[
+    str | None, typer.Option("--ip", help="An IP address, or '' for the default of all addresses.")
+]
+
+
+def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
+    """What the options name; None as a name is the default."""
+    given = {"user": user, "client-id": client_id, "ip": ip}
+    return {kind: name or None for kind, name in given.items() if name is not None}
+
+
+@app.command("describe")
+@asks_cluster()
+def describe(
+    access: ClusterAccess,
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Address = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Only quotas for just what is named: --user alice without client ids."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show quotas: all of them, or those of a user, a client id, both, or an address."""
+    wanted = _entity(user, client_id, ip)
+    if strict and not wanted:
+        fail("--strict needs --user, --client-id or --ip", status=2)
+
+    async def work(admin: SecurityCalls) -> dict[QuotaEntity, dict[str, float]]:
+        return await admin.describe_client_quotas(wanted, strict=strict)
+
+    found = access.ask(SecurityCalls, work)
+    entities = sorted(found, key=lambda entity: [(kind, name or "") for kind, name in entity])
+    if as_json:
+        print_json([{"entity": dict(each), "quotas": found[each]} for each in entities])
+        return
+    print_table(
+        ("user", "client id", "address", "quota", "value"),
+        (
+            (*(_shown(each, kind) for kind in ("user", "client-id", "ip")), key, f"{value:.15g}")
+            for each in entities
+            for key, value in sorted(found[each].items())
+        ),
+    )
+
+
+def _shown(entity: QuotaEntity, kind: str) -> str:
+    parts = dict(entity)
+    if kind not in parts:
+        return "-"
+    name = parts[kind]
+    return "(default)" if name is None else name
+
+
+@app.command("alter")
+@asks_cluster()
+def alter(
+    access: ClusterAccess,
+    user: User = None,
+    client_id: ClientId = None,
+    ip: Address = None,
+    set_pairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="KEY=VALUE to set; may be repeated. Keys: producer_byte_rate, consumer_byte_rate, "
+            "request_percentage, controller_mutation_rate; for --ip connection_creation_rate.",
+        ),
+    ] = None,
+    delete_keys: Annotated[
+        list[str] | None, typer.Option("--delete", help="KEY to remove; may be repeated.")
+    ] = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Only check, change nothing.")
+    ] = False,
+) -> None:
+    """Set or remove quotas of a user, a client id, both, or an address: all of them or none."""
+    entity = tuple(_entity(user, client_id, ip).items())
+    if not entity:
+        fail("whose quotas? give --user, --client-id or --ip", status=2)
+    changes: dict[str, float | None] = dict.fromkeys(delete_keys or [])
+    for key, text in key_values(set_pairs or [], "--set").items():
+        if key in changes:
+            fail(f"{key} cannot be set and deleted at once", status=2)
+        try:
+            changes[key] = float(text)
+        except ValueError:
+            fail(f"--set {key}: {text!r} is not a number", status=2)
+    if not changes:
+        fail("nothing to change: give --set or --delete", status=2)
+
+    async def work(admin: SecurityCalls) -> None:
+        outcome = await admin.alter_client_quotas({entity: changes}, validate_only=validate_only)
+        for problem in outcome.values():
+            if problem is not None:
+                raise problem
+
+    access.ask(SecurityCalls, work)
+    typer.echo("valid" if validate_only else "altered")

@@ -1,0 +1,1 @@
+"""Client quotas: how much each user, client and address may use, and how it has to pause then."""

@@ -1,0 +1,1 @@
+"""What was used, what is allowed, and what follows: values and arithmetic only."""
