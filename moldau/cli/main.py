@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "groups": ("groups", "app", "List, describe and delete groups; move their offsets."),
     "transactions": ("transactions", "app", "List, describe and abort transactions."),
     "configs": ("configs", "app", "Describe and alter the configuration of topics and brokers."),
+    "acls": ("acls", "app", "List, create and delete access control entries; who may do what."),
     "quotas": ("quotas", "app", "Describe and alter what users, client ids and addresses may use."),
     "brokers": ("brokers", "app", "List, describe and unregister brokers."),
     "profile": ("profiles", "app", "Name clusters and how to reach them; choose one."),

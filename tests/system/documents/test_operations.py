@@ -46,6 +46,7 @@ def test_each_section_is_here():
         "The quorum",
         "Logs",
         "Machines",
+        "Quotas",
         "Rolling restart and upgrade",
         "Replacing a broker",
         "Monitoring",
@@ -242,6 +243,18 @@ def settings(at: Operated) -> None:
             at.terminal.run(command)
 
 
+def quotas(at: Operated) -> None:
+    *altering, describe, removing = section("Quotas")
+    assert len(altering) == 4
+    for command in altering:
+        assert at.terminal.run(command) == "altered\n"
+    told = at.terminal.run(describe)
+    for key in ("consumer_byte_rate", "request_percentage", "connection_creation_rate"):
+        assert key in told
+    at.terminal.run(removing)
+    assert "consumer_byte_rate" not in at.terminal.run(describe)
+
+
 def all_in_sync(at: Operated, command: str) -> None:
     """The command prints nothing, in the end."""
     wait_until(
@@ -308,6 +321,7 @@ def test_a_cluster_in_operation(tmp_path: Path) -> None:
         groups(at)
         transactions(at)
         settings(at)
+        quotas(at)
         the_quorum(at)
         rolling_restart(at)
         replacing_a_broker(at)

@@ -1,0 +1,99 @@
+"""Which access control entry decides, and why, as StandardAuthorizer does (KIP-801).
+
+Must not ask a cluster: entries and the node's settings come from the caller. Invariant: the answer
+is that of the brokers' authorizer for the same entries and settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+from moldau.client.admin.security import AclBinding
+from moldau.protocol.access_control import (
+    ANY_PRINCIPAL,
+    WILDCARD,
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+
+IMPLYING: Final = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+"""Which operations imply one when they are allowed. A denial implies nothing."""
+
+
+class Question(NamedTuple):
+    """What a principal wants to do.
+
+    Attributes:
+        host: the client's IP address.
+    """
+
+    principal: str
+    host: str
+    operation: Operation
+    resource_type: ResourceType
+    resource_name: str
+
+
+class Decision(NamedTuple):
+    """The answer: allowed or not, the reason in words, and the entry that decides, if one does."""
+
+    is_allowed: bool
+    reason: str
+    binding: AclBinding | None = None
+
+
+def decide(
+    question: Question,
+    bindings: Sequence[AclBinding],
+    *,
+    super_users: Collection[str],
+    allows_unmentioned: bool,
+) -> Decision:
+    """The decision about one question.
+
+    Args:
+        bindings: every entry that may concern the resource; others do no harm.
+        super_users, allows_unmentioned: `super.users`, `allow.everyone.if.no.acl.found`.
+    """
+    if question.principal in super_users:
+        return Decision(True, f"super.users names {question.principal}")
+    about = [each for each in bindings if _is_about(each, question)]
+    mine = [each for each in about if _is_of(each, question)]
+    for each in mine:
+        if each.permission == PermissionType.DENY and _names(each, question.operation):
+            return Decision(False, "an entry denies it, whatever others allow", each)
+    for each in mine:
+        if each.permission != PermissionType.ALLOW:
+            continue
+        if _names(each, question.operation):
+            return Decision(True, "an entry allows it", each)
+        if each.operation in IMPLYING.get(question.operation, ()):
+            return Decision(True, "an entry allows what implies it", each)
+    if about or not allows_unmentioned:
+        return Decision(False, "no entry allows it")
+    return Decision(True, "no entry is about the resource, and allow.everyone.if.no.acl.found=true")
+
+
+def _is_about(binding: AclBinding, question: Question) -> bool:
+    if binding.resource_type != question.resource_type:
+        return False
+    if binding.pattern_type == PatternType.PREFIXED:
+        return question.resource_name.startswith(binding.resource_name)
+    return binding.resource_name in (question.resource_name, WILDCARD)
+
+
+def _is_of(binding: AclBinding, question: Question) -> bool:
+    return binding.principal in (question.principal, ANY_PRINCIPAL) and binding.host in (
+        question.host,
+        WILDCARD,
+    )
+
+
+def _names(binding: AclBinding, operation: Operation) -> bool:
+    return binding.operation in (operation, Operation.ALL)

@@ -1,0 +1,402 @@
+"""`moldau acls`: list, create and delete access control entries, and say which one decides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from enum import IntEnum
+from typing import Annotated, TypeVar
+
+import typer
+
+from moldau import client
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.output import fail, print_json, print_table
+from moldau.client.admin.security import AclBinding, AclFilter, SecurityCalls
+from moldau.protocol.access_control import (
+    CLUSTER_RESOURCE_NAME,
+    SUPPORTED_OPERATIONS,
+    WILDCARD,
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
+
+app = typer.Typer()
+Kind = TypeVar("Kind", bound=IntEnum)
+
+Topic = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]
+Group = Annotated[list[str] | None, typer.Option("--group", help="A group; may be repeated.")]
+TransactionalId = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", help="A transactional id; may be repeated."),
+]
+Token = Annotated[
+    list[str] | None,
+    typer.Option("--delegation-token", help="A delegation token's id; may be repeated."),
+]
+UserResource = Annotated[
+    list[str] | None,
+    typer.Option("--user", help="A user whose tokens are meant, User:NAME; may be repeated."),
+]
+Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
+Principal = Annotated[str | None, typer.Option("--principal", help="User:NAME, or NAME alone.")]
+Host = Annotated[str | None, typer.Option("--host", help="An IP address, or '*'.")]
+OneOperation = Annotated[
+    str | None, typer.Option("--operation", help="Read, Write, DescribeConfigs, ….")
+]
+Permission = Annotated[str | None, typer.Option("--permission", help="allow or deny.")]
+Pattern = Annotated[
+    str | None,
+    typer.Option(
+        "--pattern",
+        help="literal, prefixed, or match: also those that apply to a name by prefix or '*'.",
+    ),
+]
+
+NamedResource = tuple[ResourceType, str]
+
+
+def _resources(
+    topic: list[str] | None,
+    group: list[str] | None,
+    transactional_id: list[str] | None,
+    token: list[str] | None,
+    user: list[str] | None,
+    cluster: bool,
+) -> list[NamedResource]:
+    given = {
+        ResourceType.TOPIC: topic,
+        ResourceType.GROUP: group,
+        ResourceType.TRANSACTIONAL_ID: transactional_id,
+        ResourceType.DELEGATION_TOKEN: token,
+        ResourceType.USER: [_principal(each) for each in user or []],
+        ResourceType.CLUSTER: [CLUSTER_RESOURCE_NAME] if cluster else [],
+    }
+    found = [(kind, name) for kind, names in given.items() for name in names or []]
+    if any(not name for _, name in found):
+        fail("a resource has an empty name; '*' stands for all of its kind", status=2)
+    return found
+
+
+def _principal(text: str) -> str:
+    """`User:alice` of `alice`; other types are left as they are, as brokers may know them."""
+    return text if ":" in text else f"User:{text}"
+
+
+def _word(member: IntEnum) -> str:
+    """As Kafka's tools write it: DescribeConfigs."""
+    return "".join(part.capitalize() for part in member.name.split("_"))
+
+
+def _named(text: str, kinds: Iterable[Kind], option: str) -> Kind:
+    """The one of these that a text names; exits with status 2 where there is none."""
+    wanted = text.lower().replace("_", "").replace("-", "")
+    members = list(kinds)
+    for member in members:
+        if _word(member).lower() == wanted:
+            return member
+    fail(f"{option} {text!r} is none of {', '.join(map(_word, members))}", status=2)
+
+
+def _operations_of(resource_type: ResourceType) -> tuple[Operation, ...]:
+    return (Operation.ALL, *SUPPORTED_OPERATIONS[resource_type])
+
+
+def _filters(
+    resources: list[NamedResource],
+    principal: str | None,
+    host: str | None,
+    operation: str | None,
+    permission: str | None,
+    pattern: str | None,
+) -> list[AclFilter]:
+    known = [each for each in Operation if each > Operation.ANY]
+    patterns = (PatternType.ANY, PatternType.MATCH, PatternType.LITERAL, PatternType.PREFIXED)
+    permissions = (PermissionType.ALLOW, PermissionType.DENY)
+    wanted = AclFilter(
+        principal=None if principal is None else _principal(principal),
+        host=host,
+        operation=Operation.ANY if operation is None else _named(operation, known, "--operation"),
+        permission=(
+            PermissionType.ANY
+            if permission is None
+            else _named(permission, permissions, "--permission")
+        ),
+        pattern_type=PatternType.ANY if pattern is None else _named(pattern, patterns, "--pattern"),
+    )
+    return [
+        replace(wanted, resource_type=kind, resource_name=name) for kind, name in resources
+    ] or [wanted]
+
+
+def _fields(binding: AclBinding) -> dict[str, str]:
+    return {
+        "resource": _shown(ResourceType, binding.resource_type),
+        "name": binding.resource_name,
+        "pattern": _shown(PatternType, binding.pattern_type).lower(),
+        "principal": binding.principal,
+        "host": binding.host,
+        "permission": _shown(PermissionType, binding.permission),
+        "operation": _shown(Operation, binding.operation),
+    }
+
+
+def _shown(kinds: type[IntEnum], number: int) -> str:
+    """The word of a number; a number that a newer cluster has is shown as it is."""
+    try:
+        return _word(kinds(number))
+    except ValueError:
+        return str(number)
+
+
+def _rows(bindings: Iterable[AclBinding]) -> list[dict[str, str]]:
+    return sorted((_fields(each) for each in bindings), key=lambda row: [*row.values()])
+
+
+def _print(rows: list[dict[str, str]]) -> None:
+    columns = ("resource", "name", "pattern", "principal", "host", "permission", "operation")
+    print_table(columns, ([*row.values()] for row in rows))
+
+
+@app.command("list")
+@asks_cluster()
+def list_all(
+    access: ClusterAccess,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    token: Token = None,
+    user: UserResource = None,
+    cluster: Cluster = False,
+    principal: Principal = None,
+    host: Host = None,
+    operation: OneOperation = None,
+    permission: Permission = None,
+    pattern: Pattern = None,
+    as_json: AsJson = False,
+) -> None:
+    """List access control entries: all of them, or those that the options describe."""
+    resources = _resources(topic, group, transactional_id, token, user, cluster)
+    filters = _filters(resources, principal, host, operation, permission, pattern)
+
+    async def work(admin: SecurityCalls) -> set[AclBinding]:
+        return {each for one in filters for each in await admin.describe_acls(one)}
+
+    rows = _rows(access.ask(SecurityCalls, work))
+    if as_json:
+        print_json(rows)
+    else:
+        _print(rows)
+
+
+@app.command("create")
+@asks_cluster()
+def create(
+    access: ClusterAccess,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    token: Token = None,
+    user: UserResource = None,
+    cluster: Cluster = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", help="A principal that may, '*' for all; may be repeated."),
+    ] = None,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option("--deny", help="A principal that may not, whatever else allows it."),
+    ] = None,
+    operation: Annotated[
+        list[str] | None,
+        typer.Option("--operation", help="Read, Write, DescribeConfigs, All; may be repeated."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="An IP address that it is for; all when left out."),
+    ] = None,
+    prefixed: Annotated[
+        bool, typer.Option("--prefixed", help="The names are prefixes of names.")
+    ] = False,
+    producer: Annotated[
+        bool,
+        typer.Option("--producer", help="What a producer needs on --topic, --transactional-id."),
+    ] = False,
+    consumer: Annotated[
+        bool, typer.Option("--consumer", help="What a consumer needs on --topic and --group.")
+    ] = False,
+) -> None:
+    """Allow or deny principals operations on resources."""
+    resources = _resources(topic, group, transactional_id, token, user, cluster)
+    if not resources:
+        fail("on what? give --topic, --group, --transactional-id or --cluster", status=2)
+    if not allow and not deny:
+        fail("to whom? give --allow or --deny with a principal", status=2)
+    if prefixed and any(kind is ResourceType.CLUSTER for kind, _ in resources):
+        fail("--prefixed does not go with --cluster: it has one name", status=2)
+    pairs = _pairs(resources, operation, producer=producer, consumer=consumer)
+    who = [
+        *((PermissionType.ALLOW, each) for each in allow or []),
+        *((PermissionType.DENY, each) for each in deny or []),
+    ]
+    bindings = [
+        AclBinding(
+            kind,
+            name,
+            _principal(principal),
+            wanted,
+            permission,
+            each_host,
+            PatternType.PREFIXED if prefixed else PatternType.LITERAL,
+        )
+        for (kind, name), wanted in pairs
+        for permission, principal in who
+        for each_host in host or [WILDCARD]
+    ]
+
+    async def work(admin: SecurityCalls) -> None:
+        await admin.create_acls(bindings)
+
+    access.ask(SecurityCalls, work)
+    _print(_rows(bindings))
+
+
+def _pairs(
+    resources: list[NamedResource],
+    operations: list[str] | None,
+    *,
+    producer: bool,
+    consumer: bool,
+) -> list[tuple[NamedResource, Operation]]:
+    """Each resource with each operation that is to be allowed or denied on it."""
+    if not (producer or consumer):
+        if not operations:
+            fail("what? give --operation, --producer or --consumer", status=2)
+        return [
+            (resource, _named(each, _operations_of(resource[0]), "--operation"))
+            for resource in resources
+            for each in operations
+        ]
+    if operations:
+        fail("--operation does not go with --producer and --consumer", status=2)
+    needed: dict[ResourceType, set[Operation]] = {}
+    if producer:
+        topic = {Operation.WRITE, Operation.DESCRIBE, Operation.CREATE}
+        needed[ResourceType.TOPIC] = topic
+        needed[ResourceType.TRANSACTIONAL_ID] = {Operation.WRITE, Operation.DESCRIBE}
+    if consumer:
+        topic = needed.get(ResourceType.TOPIC, set())
+        needed[ResourceType.TOPIC] = topic | {Operation.READ, Operation.DESCRIBE}
+        needed[ResourceType.GROUP] = {Operation.READ}
+    for kind, name in resources:
+        if kind not in needed:
+            fail(f"--producer and --consumer say nothing about {_word(kind)} {name}", status=2)
+    return [(resource, each) for resource in resources for each in sorted(needed[resource[0]])]
+
+
+@app.command("delete")
+@asks_cluster()
+def delete(
+    access: ClusterAccess,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    token: Token = None,
+    user: UserResource = None,
+    cluster: Cluster = False,
+    principal: Principal = None,
+    host: Host = None,
+    operation: OneOperation = None,
+    permission: Permission = None,
+    pattern: Pattern = None,
+    every_one: Annotated[bool, typer.Option("--all", help="Every entry of the cluster.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete the access control entries that the options describe, and print them."""
+    resources = _resources(topic, group, transactional_id, token, user, cluster)
+    given = resources or [principal, host, operation, permission] != [None] * 4
+    if bool(given) == every_one:
+        fail("which ones? give what they are about, or --all", status=2)
+    filters = _filters(resources, principal, host, operation, permission, pattern)
+
+    async def find(admin: SecurityCalls) -> set[AclBinding]:
+        return {each for one in filters for each in await admin.describe_acls(one)}
+
+    async def remove(admin: SecurityCalls) -> list[AclBinding]:
+        return await admin.delete_acls(filters)
+
+    if not yes:
+        found = access.ask(SecurityCalls, find)
+        if not found:
+            fail("no entry is like that")
+        if not sys.stdin.isatty():
+            fail(f"{len(found)} entries would be deleted; give --yes if so", status=2)
+        _print(_rows(found))
+        if not typer.confirm(f"Delete {len(found)} entries?", err=True):
+            raise typer.Exit(1)
+    deleted = access.ask(SecurityCalls, remove)
+    if not deleted:
+        fail("no entry is like that")
+    _print(_rows(set(deleted)))
+
+
+@app.command("check")
+@asks_cluster()
+def check(
+    access: ClusterAccess,
+    topic: Topic = None,
+    group: Group = None,
+    transactional_id: TransactionalId = None,
+    token: Token = None,
+    user: UserResource = None,
+    cluster: Cluster = False,
+    principal: Annotated[str, typer.Option("--as", help="User:NAME, or NAME alone.")] = "",
+    operation: Annotated[str, typer.Option("--operation", help="What it wants to do.")] = "",
+    host: Annotated[
+        str, typer.Option("--host", help="The IP address that it comes from.")
+    ] = "127.0.0.1",
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a principal may do something, and which entry decides; status 1 if not."""
+    from moldau.cli.acl_decisions import Question, decide
+
+    resources = _resources(topic, group, transactional_id, token, user, cluster)
+    if len(resources) != 1 or not principal or not operation:
+        fail("give --as, --operation and one resource, such as --topic flights", status=2)
+    [(kind, name)] = resources
+    wanted = _named(operation, SUPPORTED_OPERATIONS[kind], "--operation")
+    question = Question(_principal(principal), host, wanted, kind, name)
+
+    async def work(admin: client.Admin) -> tuple[list[AclBinding], frozenset[str], bool]:
+        bindings = await admin.describe_acls(AclFilter(kind, name, pattern_type=PatternType.MATCH))
+        super_users, allows = await _settings(admin)
+        return bindings, super_users, allows
+
+    bindings, super_users, allows = access.run(work)
+    decision = decide(question, bindings, super_users=super_users, allows_unmentioned=allows)
+    binding = decision.binding
+    if as_json:
+        entry = None if binding is None else _fields(binding)
+        allowed = {"allowed": decision.is_allowed, "reason": decision.reason, "entry": entry}
+        print_json(allowed)
+    else:
+        verdict = "allowed" if decision.is_allowed else "not allowed"
+        typer.echo(f"{verdict}: {decision.reason}")
+        if binding is not None:
+            _print([_fields(binding)])
+    if not decision.is_allowed:
+        raise typer.Exit(1)
+
+
+async def _settings(admin: client.Admin) -> tuple[frozenset[str], bool]:
+    """`super.users` and `allow.everyone.if.no.acl.found` of a broker."""
+    brokers = (await admin.describe_cluster()).brokers
+    first = str(min(each.node_id for each in brokers))
+    resource = client.ConfigResource(client.ConfigResourceType.BROKER, first)
+    values = (await admin.describe_configs([resource]))[resource]
+    users = (each.strip() for each in (values["super.users"].value or "").split(";"))
+    everyone = values["allow.everyone.if.no.acl.found"].value == "true"
+    return frozenset(each for each in users if each), everyone
