@@ -59,7 +59,8 @@ def decide(
 
     Args:
         bindings: every entry that may concern the resource; others do no harm.
-        super_users, allows_unmentioned: `super.users`, `allow.everyone.if.no.acl.found`.
+        super_users: principals that may do all, as the node is configured.
+        allows_unmentioned: whether every principal may do what no entry is about.
     """
     if question.principal in super_users:
         return Decision(True, f"super.users names {question.principal}")

@@ -392,11 +392,11 @@ def check(
 
 
 async def _settings(admin: client.Admin) -> tuple[frozenset[str], bool]:
-    """`super.users` and `allow.everyone.if.no.acl.found` of a broker."""
+    """The super users of a broker, and whether it allows what no entry is about."""
     brokers = (await admin.describe_cluster()).brokers
     first = str(min(each.node_id for each in brokers))
     resource = client.ConfigResource(client.ConfigResourceType.BROKER, first)
     values = (await admin.describe_configs([resource]))[resource]
     users = (each.strip() for each in (values["super.users"].value or "").split(";"))
-    everyone = values["allow.everyone.if.no.acl.found"].value == "true"
-    return frozenset(each for each in users if each), everyone
+    allows = values["allow.everyone.if.no.acl.found"].value == "true"
+    return frozenset(each for each in users if each), allows

@@ -6,10 +6,13 @@ import json
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from moldau.client import NewTopic, TopicPartition, sync
+from moldau.client.sync import Admin
 from moldau.testing import Cluster, wait_until
 from tests.interop.topics import TopicMaker
 from tests.system.http.conftest import Http
@@ -128,9 +131,33 @@ def test_metrics_count_what_happened(listener: Http, topic: str):
     assert 0 <= values["kafka_network_socketserver_networkprocessoravgidlepercent"] <= 1
 
 
-def test_operators_guide_lists_exactly_the_metrics_there_are(listener: Http, topic: str):
+@pytest.fixture
+def limited(cluster: Cluster, topic: str) -> str:
+    """A client that quotas hold for, which has produced, fetched and made a topic."""
+    name = "limited"
+    config: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_server, "client_id": name}
+    limits = dict.fromkeys(
+        ("producer_byte_rate", "consumer_byte_rate", "request_percentage"), 1_000_000_000
+    )
+    with Admin(config=config) as admin:
+        quotas = {(("client-id", name),): {**limits, "controller_mutation_rate": 1_000}}
+        assert [*admin.alter_client_quotas(quotas).values()] == [None]
+        admin.create_topics([NewTopic("of-the-limited")])
+    with sync.Producer(config=config) as producer:
+        producer.send("of-the-limited", b"a record")
+    with sync.Consumer(config={**config, "auto_offset_reset": "earliest"}) as consumer:
+        consumer.assign([TopicPartition("of-the-limited", 0)])
+        assert consumer.getone().value == b"a record"
+    return name
+
+
+def test_operators_guide_lists_exactly_the_metrics_there_are(listener: Http, limited: str):
+    mine = [each for each in series(listener) if f'client_id="{limited}"' in each]
+    assert len(mine) == 8, "three quotas of brokers and one of controllers, two series each"
     exposed = set(re.findall(r"^# TYPE (\S+)", listener.ask("/metrics").body.decode(), re.M))
-    documented = set(re.findall(r"^\| `([a-z]+_[a-z_]+)` \|", OPERATIONS.read_text(), re.M))
+    documented = set(
+        re.findall(r"^\| `((?:kafka|process|python)_[a-z_]+)` \|", OPERATIONS.read_text(), re.M)
+    )
     assert documented == exposed
 
 
