@@ -154,13 +154,13 @@ class FrameReader:
         "_large",
         "_large_filled",
         "_large_length",
-        "_max_frame_bytes",
         "_memory",
         "_peek",
         "_reusable",
         "_start",
         "error",
         "is_blocked",
+        "max_frame_bytes",
     )
 
     def __init__(
@@ -171,7 +171,7 @@ class FrameReader:
         detached: bool = False,
     ) -> None:
         self._memory = memory
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._detached = detached
         self._chunk: FrameBuffer | None = None
         self._start = 0
@@ -312,7 +312,7 @@ class FrameReader:
         reserved = 0
         while end - start >= 4:
             (length,) = _LENGTH.unpack_from(chunk, start)
-            if not 0 < length <= self._max_frame_bytes:
+            if not 0 < length <= self.max_frame_bytes:
                 self.error = self._refuse(length)
                 end = start  # what follows has no meaning
                 break
@@ -348,7 +348,7 @@ class FrameReader:
         if length <= 0:
             return BadFrameLength(f"frame length {length} is not positive", length)
         return BadFrameLength(
-            f"frame length {length} is over the limit of {self._max_frame_bytes} bytes", length
+            f"frame length {length} is over the limit of {self.max_frame_bytes} bytes", length
         )
 
     def _begin_large(self, chunk: FrameBuffer, length: int, just_cut_bytes: int) -> bool:

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
     DEFAULT_MAX_FRAME_BYTES,
     DEFAULT_MEMORY_LIMIT_BYTES,
+    BadFrameLength,
     FrameReader,
     ReceiveMemory,
 )
@@ -39,6 +40,10 @@ from moldau.runtime.timers import TimerWheel
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
 from moldau.server.request import Request, RequestMetrics
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.gate import SaslGate
+    from moldau.server.authentication.listener_security import ListenerSecurity
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
@@ -81,6 +86,9 @@ STALLED_FRAME_MS: Final = 10_000.0
 UNLIMITED: Final = 2**31 - 1
 
 ANONYMOUS: Final = "User:ANONYMOUS"
+
+TLS_HANDSHAKE: Final = 0x1603
+"""The first two bytes of a client that begins with TLS."""
 
 _LOG = logging.getLogger("moldau.server")
 
@@ -132,6 +140,10 @@ class ServerLimits:
     """`socket.receive.buffer.bytes`"""
     listen_backlog: int = DEFAULT_BACKLOG
     """`socket.listen.backlog.size`"""
+    tls_handshake_ms: float = 10_000.0
+    """Our own limit: a TLS handshake that has not ended by then is cut."""
+    authentication_ms: float = 30_000.0
+    """Our own limit: a SASL client that is not authenticated by then is cut."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -150,6 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_read_bytes",
         "_reader",
         "_requests",
+        "_security",
         "_stream",
         "_throttle_timer",
         "_throttled_until_ms",
@@ -159,9 +172,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         "client_software_name",
         "client_software_version",
         "connection_id",
+        "gate",
         "is_closed",
         "last_active_ms",
         "listener_name",
+        "opened_ms",
         "principal",
         "state",
         "transport",
@@ -170,9 +185,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
     _stream: OutgoingStream
 
-    def __init__(self, group: ConnectionGroup, listener_name: str) -> None:
+    def __init__(
+        self, group: ConnectionGroup, listener_name: str, security: ListenerSecurity | None = None
+    ) -> None:
+        """`security` is the listener's, None where it is PLAINTEXT."""
         self._group = group
+        self._security = security
         self.listener_name = listener_name
+        self.gate: SaslGate | None = None
         self._reader = FrameReader(group.memory, max_frame_bytes=group.limits.request_max_bytes)
         self._requests: deque[Request] = deque()
         self._backlog: deque[memoryview] = deque()
@@ -195,7 +215,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.connection_id = ""
         self.principal = ANONYMOUS
         self.state: dict[str, Any] = {}
-        self.last_active_ms = group.clock.monotonic_ms()
+        self.opened_ms = self.last_active_ms = group.clock.monotonic_ms()
 
     def __repr__(self) -> str:
         return f"ServerConnection({self.connection_id})"
@@ -257,6 +277,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._group.log_closing(self, reason)
             self._abort()
 
+    def limit_frames(self, max_bytes: int) -> None:
+        """Close the connection of a client whose next request is larger."""
+        self._reader.max_frame_bytes = max_bytes
+
     def release_frame(self, frame: memoryview) -> None:
         self._reader.release(frame)
         self._group.on_memory_released()
@@ -287,6 +311,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         if not group.admit(self):
             self._abort()
+        elif self._security is not None:
+            problem = self._security.greet(self, group)
+            if problem is not None:
+                self.close(problem)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._finish()
@@ -307,7 +335,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             frames = reader.buffer_updated(nbytes)
         except RemoteProtocolError as error:
-            self.close(str(error))
+            self.close(self._words_for(error))
             return
         if frames:
             if len(frames) > MAX_IN_FLIGHT_REQUESTS // 2:
@@ -425,6 +453,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # -- inner workings -------------------------------------------------------------------------
 
+    @staticmethod
+    def _words_for(error: RemoteProtocolError) -> str:
+        if isinstance(error, BadFrameLength) and error.length >> 16 == TLS_HANDSHAKE:
+            return "the client speaks TLS, which this listener does not"
+        return str(error)
+
     def _dispatch(self, now: float, turn_ms: float) -> None:
         """Give frames to the handler until there are none, a pause reason stops it, or the turn is
         over, with one request at least.
@@ -437,8 +471,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             while backlog and not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
                 frame = backlog.popleft()
+                gate = self.gate
                 try:
-                    header, header_size = decode_request_header(frame)
+                    header, header_size = (
+                        decode_request_header(frame) if gate is None else gate.read_header(frame)
+                    )
                 except RemoteProtocolError as error:
                     self._reader.release(frame)
                     self.flush()
@@ -592,6 +629,7 @@ class ConnectionGroup:
         self._metrics = metrics
         self._connections: dict[ServerConnection, None] = {}  # in the order they came
         self._per_ip: dict[str, int] = {}
+        self._handshakes_per_ip: Counter[str] = Counter()
         self.connection_numbers = count(1)
         self._flush_queue: list[ServerConnection] = []
         self._line: deque[ServerConnection] = deque()
@@ -649,31 +687,54 @@ class ConnectionGroup:
                 {"message": "a request failed", "exception": error, "task": task}
             )
 
+    def begin_handshake(self, listener_name: str, host: str) -> bool:
+        """Count a TLS handshake in, or say that a limit forbids the connection behind it."""
+        handshakes = self._handshakes_per_ip
+        limit = self._reached_limit(host, handshakes.total(), handshakes[host])
+        if limit is not None:
+            return self._turn_away(listener_name, host, limit)
+        handshakes[host] += 1
+        return True
+
+    def end_handshake(self, listener_name: str, host: str, problem: str | None) -> None:
+        """Count it out, and log what went wrong with it."""
+        handshakes = self._handshakes_per_ip
+        handshakes[host] -= 1
+        if not handshakes[host]:
+            del handshakes[host]
+        if problem is not None:
+            self._log.warning(
+                "connection from %s refused on listener %s: %s", host, listener_name, problem
+            )
+
     def admit(self, connection: ServerConnection) -> bool:
         """Count a new connection in, or say that a limit forbids it."""
         host = connection.client_host
-        limits = self.limits
         if not self.is_open:
             return False
-        if len(self._connections) >= limits.max_connections:
-            return self._turn_away(connection, f"max.connections={limits.max_connections}")
-        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
-        count = self._per_ip.get(host, 0)
-        if count >= allowed:
-            return self._turn_away(connection, f"max.connections.per.ip={allowed}")
-        self._per_ip[host] = count + 1
+        limit = self._reached_limit(host)
+        if limit is not None:
+            return self._turn_away(connection.listener_name, host, limit)
+        self._per_ip[host] = self._per_ip.get(host, 0) + 1
         self._connections[connection] = None
         self.created_count += 1
-        set_socket_options(connection.transport, limits.send_buffer_bytes)
+        set_socket_options(connection.transport, self.limits.send_buffer_bytes)
         return True
 
-    def _turn_away(self, connection: ServerConnection, limit: str) -> bool:
+    def _reached_limit(self, host: str, others: int = 0, others_of_host: int = 0) -> str | None:
+        """The limit that one more connection would break, with others that count too."""
+        limits = self.limits
+        if len(self._connections) + others >= limits.max_connections:
+            return f"max.connections={limits.max_connections}"
+        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
+        if self._per_ip.get(host, 0) + others_of_host >= allowed:
+            return f"max.connections.per.ip={allowed}"
+        return None
+
+    def _turn_away(self, listener_name: str, host: str, limit: str) -> bool:
         self.rejected_count += 1
         self._log.warning(
-            "connection from %s refused on listener %s: %s is reached",
-            connection.client_host,
-            connection.listener_name,
-            limit,
+            "connection from %s refused on listener %s: %s is reached", host, listener_name, limit
         )
         return False
 
@@ -782,6 +843,12 @@ class ConnectionGroup:
             silent_ms = now - connection.last_active_ms
             if 0 <= idle_ms < silent_ms and connection.is_idle:
                 connection.close(f"idle for {silent_ms:.0f} ms")
+            elif (
+                connection.gate is not None
+                and not connection.gate.is_authenticated
+                and now - connection.opened_ms > self.limits.authentication_ms
+            ):
+                connection.close("not authenticated in time")
             elif (
                 frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame
             ):
