@@ -41,6 +41,7 @@ from moldau.controller.core.reassignments import (
 )
 from moldau.controller.core.replica_reports import alter_partition, assign_replicas_to_directories
 from moldau.controller.core.result import ControllerResult, VersionedRecord
+from moldau.controller.core.scram_control import alter_user_scram_credentials
 from moldau.controller.core.state import ControllerSettings, ControllerState, Random
 from moldau.controller.core.topic_control import create_partitions, create_topics, delete_topics
 from moldau.metadata.features import (
@@ -101,6 +102,7 @@ HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.CREATE_ACLS: create_acls,
     ApiKey.DELETE_ACLS: delete_acls,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
 }
 """What decides each request that depends on neither the time nor the log's end."""
 

@@ -46,6 +46,10 @@ from moldau.protocol.messages.p45_alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from moldau.protocol.messages.p51_alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
@@ -120,6 +124,8 @@ def sample(api_key: ApiKey) -> Message:
         request.creations = [AclCreation(resource_type=2, resource_name="t", principal="User:a")]
     if isinstance(request, DeleteAclsRequest):
         request.filters = [DeleteAclsFilter()]
+    if isinstance(request, AlterUserScramCredentialsRequest):
+        request.deletions = [ScramCredentialDeletion(name="a", mechanism=1)]
     if api_key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         module = request_class(api_key).__module__
         resource = __import__(module, fromlist=["x"]).AlterConfigsResource
