@@ -75,7 +75,13 @@ def format_command(
         bool, typer.Option("--ignore-formatted", "-g", help="Skip formatted directories.")
     ] = False,
     add_scram: Annotated[
-        list[str] | None, typer.Option("--add-scram", "-S", help="SASL is not served yet: refused.")
+        list[str] | None,
+        typer.Option(
+            "--add-scram",
+            "-S",
+            metavar="MECHANISM=[name=NAME,password=…]",
+            help="A first user for SASL/SCRAM; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Format a node's log directories for its cluster.
@@ -88,9 +94,8 @@ def format_command(
         format_storage,
         parse_initial_controllers,
     )
+    from moldau.node.initial_users import scram_records
 
-    if add_scram:
-        fail("--add-scram: SCRAM credentials cannot be stored, SASL is not served yet", status=2)
     node_config = _load(config)
     _check_modes(node_config, standalone, initial_controllers, no_initial_controllers)
     filesystem = OsFilesystem()
@@ -101,7 +106,10 @@ def format_command(
         if initial_controllers is not None:
             listener = node_config.controller_listener_names[0]
             voters = parse_initial_controllers(initial_controllers, listener)
-        plan = FormatPlan.from_config(node_config, identity, levels, initial_controllers=voters)
+        users = scram_records(add_scram or (), secrets.token_bytes)
+        plan = FormatPlan.from_config(
+            node_config, identity, levels, initial_controllers=voters, users=users
+        )
         formatted = format_storage(
             filesystem, SystemClock(), _random(), plan, ignore_formatted=ignore_formatted
         )
