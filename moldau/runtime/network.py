@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from moldau.runtime.authentication.alerts import new_alert
+
 DEFAULT_BACKLOG = 50
 """Default of `socket.listen.backlog.size`."""
 
@@ -236,6 +238,8 @@ class _TlsAcceptor:
         begun_s = self._loop.time()
         problem: OSError | None = None
         is_late = False
+        alert = new_alert()
+        duplicate = accepted.dup()  # the transport closes its own when the handshake fails
         try:
             context = await handshakes.context()
             await self._loop.connect_accepted_socket(
@@ -249,8 +253,26 @@ class _TlsAcceptor:
             problem = error
             is_late = self._loop.time() - begun_s >= timeout_s
             accepted.close()
+            if isinstance(error, ssl.SSLError):
+                await self._tell(duplicate, alert.content)
         finally:
+            duplicate.close()
             handshakes.end(host, problem, is_late=is_late)
+
+    async def _tell(self, connection: socket.socket, alert: bytes) -> None:
+        """Send the alert that says why, and let the client read it: what it has sent meanwhile is
+        read first, or the system would answer with a reset that takes the alert away.
+        """
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
+                if alert:
+                    await self._loop.sock_sendall(connection, alert)
+                connection.shutdown(socket.SHUT_WR)
+                while await self._loop.sock_recv(connection, 65_536):
+                    pass
+        except OSError:
+            return  # it has gone, or is slow to go: it does not matter any more
 
 
 def _bind(

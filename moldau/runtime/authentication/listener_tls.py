@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.alerts import AlertingContext
 from moldau.runtime.authentication.tls import (
     Store,
     contents,
@@ -65,7 +66,7 @@ def listener_context(settings: ListenerTlsSettings) -> ssl.SSLContext:
         SecuritySettingError: there is no key store, a file cannot be read, a password is wrong, or
             a type, version or cipher suite is not served.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
     if settings.protocol not in PROTOCOLS:
         raise SecuritySettingError(
             f"ssl.protocol: {settings.protocol}; served: {', '.join(PROTOCOLS)}"

@@ -331,15 +331,24 @@ async def test_certificates_are_asked_for_and_name_the_client(
         return by.issue_cert("client", organization_name="moldau", organization_unit_name=unit)
 
     assert await (await made.tls_client(issued("orders"))).who_am_i() == "User:orders-client"
-    for leaf, reason in (
-        (None, "shows no certificate"),
-        (issued("orders", trustme.CA()), "certificate is refused"),
-        (issued("ORDERS"), "no rule of ssl.principal.mapping.rules matches"),
+    for leaf, reason, told in (
+        (None, "shows no certificate", "CERTIFICATE_REQUIRED"),
+        (issued("orders", trustme.CA()), "certificate is refused", "UNKNOWN_CA"),
+        (issued("ORDERS"), "no rule of ssl.principal.mapping.rules matches", None),
     ):
         caplog.clear()
-        with caplog.at_level(logging.WARNING), suppress(OSError):
-            # With TLS 1.3 the client learns it when it reads.
-            assert await (await made.tls_client(leaf)).at_eof()
+        with caplog.at_level(logging.WARNING):
+            client = await made.tls_client(leaf)
+            client.tell(MetadataRequest(), 12)
+            async with asyncio.timeout(20):
+                # With TLS 1.3 the client learns it when it reads.
+                if told is None:
+                    assert await client.at_eof()
+                else:
+                    with pytest.raises(ssl.SSLError) as refused:
+                        await client.reader.read(1)
+                    assert told in str(refused.value.reason)
+            await until(lambda: bool(caplog.records))
         assert reason in caplog.text
 
 
