@@ -24,11 +24,11 @@ def described_scram(
         info = p50.CredentialInfo(mechanism=key.mechanism, iterations=iterations)
         infos.setdefault(key.user, []).append(info)
         yield
-    response = p50.DescribeUserScramCredentialsResponse(error_message=None)
+    response = p50.DescribeUserScramCredentialsResponse()
     asked = Counter(user.name for user in request.users or ()) or dict.fromkeys(infos, 1)
     for user, count in asked.items():
         yield
-        result = p50.DescribeUserScramCredentialsResult(user=user, error_message=None)
+        result = p50.DescribeUserScramCredentialsResult(user=user)
         response.results.append(result)
         if count > 1:
             result.error_code = ErrorCode.DUPLICATE_RESOURCE

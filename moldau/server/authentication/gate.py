@@ -97,7 +97,7 @@ class SaslGate:
             handshake, _ = SaslHandshakeRequest.decode(request.body, version)
             return session.handshake(handshake.mechanism, version, now_ms)
         if request.api_key == ApiKey.SASL_AUTHENTICATE:
-            if request.size_bytes > self._max_receive_bytes:
+            if session.waits_for_token and request.size_bytes > self._max_receive_bytes:
                 return Outcome(failure=f"a token of more than {self._max_receive_bytes} bytes")
             authentication, _ = SaslAuthenticateRequest.decode(request.body, version)
             return session.token(bytes(authentication.auth_bytes), now_ms)

@@ -28,7 +28,6 @@ from moldau.server.authentication.certificates import subject_name
 from tests.system.processes import properties, run_cli, run_node
 from tests.system.security.nodes import AUTHORIZER, PASSWORD, SecuredNode, keystore
 
-
 NOT_ALLOWED = (ClusterAuthorizationFailed, TopicAuthorizationFailed)
 
 

@@ -122,18 +122,22 @@ class SaslSession:
         """The name of the authenticated user; None before."""
 
     @property
+    def waits_for_token(self) -> bool:
+        return self.state in _WAITS_FOR_TOKEN
+
+    @property
     def waits_for_raw_token(self) -> bool:
         """Whether the next frame is a token without a request around it: a handshake of version 0
         leads there (KIP-43).
         """
-        return self._handshake_version == 0 and self.state in _WAITS_FOR_TOKEN
+        return self._handshake_version == 0 and self.waits_for_token
 
     def is_expired(self, now_ms: float) -> bool:
         return self._expires_at_ms is not None and now_ms > self._expires_at_ms
 
     def versions(self, now_ms: float) -> Outcome | None:
         """ApiVersions."""
-        if self.state in _WAITS_FOR_TOKEN:
+        if self.waits_for_token:
             return self._unexpected("ApiVersions")
         return self._served(Event.VERSIONS, "ApiVersions", now_ms)
 
@@ -143,7 +147,7 @@ class SaslSession:
 
     def handshake(self, mechanism: str, version: int, now_ms: float) -> Outcome | None:
         """SaslHandshake. One that cannot renew the session is for the handler, which refuses it."""
-        if self.state in _WAITS_FOR_TOKEN:
+        if self.waits_for_token:
             return self._unexpected("SaslHandshake")
         if self.state is State.ACTIVE:
             if not self._may_renew(now_ms):
@@ -151,11 +155,15 @@ class SaslSession:
             self._renewed_at_ms = now_ms
         enabled = list(self._mechanisms)
         if mechanism not in self._mechanisms:
+            failure = f"it wants mechanism {mechanism[:40]!r}, which is not enabled"
+            had_session = self.state is State.ACTIVE
             self.state = State.FAILED
+            if had_session:
+                return Outcome(failure=failure)  # as Apache Kafka: without a word
             response = SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
             )
-            return Outcome(response, f"it wants mechanism {mechanism[:40]!r}, which is not enabled")
+            return Outcome(response, failure)
         changed = self.state is State.ACTIVE and mechanism != self.mechanism
         if not self._move(Event.ANOTHER_CHOSEN if changed else Event.CHOSEN):
             return Outcome(failure=f"SaslHandshake does not belong here ({self.state.value})")
@@ -172,7 +180,7 @@ class SaslSession:
         if self.state is State.MECHANISM_CHANGED:
             self.state = State.FAILED
             return Outcome(failure="it wants another mechanism than its session has")
-        if self.state not in _WAITS_FOR_TOKEN:
+        if not self.waits_for_token:
             return self._served(Event.REQUEST, "SaslAuthenticate", now_ms)
         assert self._exchange is not None, "a mechanism is chosen"
         try:

@@ -144,7 +144,7 @@ def described(driver: CoreDriver, *names: str, all_users: bool = False) -> dict[
     users = None if all_users else [UserName(name=name) for name in names]
     request = DescribeUserScramCredentialsRequest(users=users)
     response = at_once(described_scram(driver.core.state.image.scram, request))
-    assert (response.error_code, response.error_message) == (0, None)
+    assert (response.error_code, response.error_message) == (0, "")
     assert len({each.user for each in response.results}) == len(response.results)
     return {
         each.user: each.error_code

@@ -173,6 +173,7 @@ def test_refusals_say_nothing_of_what_is_wrong() -> None:
     # As Apache Kafka: without a word.
     assert told(brought_to(State.MECHANISM_CHANGED).token(b"I am x", 0)) is None
     assert told(session().request("METADATA", 0)) is None
+    assert told(authenticated().handshake("GSSAPI", 1, 0)) is None
 
 
 def test_a_session_s_user_cannot_change() -> None:
