@@ -49,6 +49,10 @@ _LENGTH = Struct(">i")
 _EMPTY: Final = memoryview(b"")
 
 
+TLS_HANDSHAKE: Final = 0x1603
+"""The first two bytes of a peer that begins with TLS."""
+
+
 class BadFrameLength(RemoteProtocolError):
     """The first four bytes cannot be a length; often they are another protocol's."""
 
@@ -345,6 +349,8 @@ class FrameReader:
         return frames
 
     def _refuse(self, length: int) -> BadFrameLength:
+        if length >> 16 == TLS_HANDSHAKE:
+            return BadFrameLength("the peer speaks TLS, which is not spoken here", length)
         if length <= 0:
             return BadFrameLength(f"frame length {length} is not positive", length)
         return BadFrameLength(

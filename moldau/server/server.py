@@ -16,10 +16,11 @@ from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.network import AsyncioNetwork, Listener, Network
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.request import Request, RequestMetrics
-from moldau.server.server_connection import ConnectionGroup, ServerConnection, ServerLimits
+from moldau.server.server_connection import ConnectionGroup, ServerConnection
 
 if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity

@@ -15,28 +15,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
-    DEFAULT_MAX_FRAME_BYTES,
-    DEFAULT_MEMORY_LIMIT_BYTES,
-    BadFrameLength,
     FrameReader,
     ReceiveMemory,
 )
 from moldau.protocol.headers import decode_request_header
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
-from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES, set_socket_options
+from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.timers import TimerWheel
+from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
 from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
 from moldau.server.request import Request, RequestMetrics
@@ -83,12 +80,7 @@ SWEEP_INTERVAL_MS: Final = 1000.0
 STALLED_FRAME_MS: Final = 10_000.0
 """A peer silent for so long inside a large frame is closed when others wait for the memory."""
 
-UNLIMITED: Final = 2**31 - 1
-
 ANONYMOUS: Final = "User:ANONYMOUS"
-
-TLS_HANDSHAKE: Final = 0x1603
-"""The first two bytes of a client that begins with TLS."""
 
 _LOG = logging.getLogger("moldau.server")
 
@@ -116,34 +108,6 @@ _STOPS_DISPATCH: Final = (
     | PauseReason.HELD
     | PauseReason.SUSPENDED
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Kafka's limits by their own keys; the defaults are Kafka's, except where it has none."""
-
-    request_max_bytes: int = DEFAULT_MAX_FRAME_BYTES
-    """`socket.request.max.bytes`"""
-    queued_max_request_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
-    """`queued.max.request.bytes`; Kafka's -1 (no limit) becomes this default."""
-    max_connections: int = UNLIMITED
-    """`max.connections`"""
-    max_connections_per_ip: int = UNLIMITED
-    """`max.connections.per.ip`"""
-    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
-    """`max.connections.per.ip.overrides`"""
-    connections_max_idle_ms: float = 600_000.0
-    """`connections.max.idle.ms`; negative for never."""
-    send_buffer_bytes: int = OS_DEFAULT_BYTES
-    """`socket.send.buffer.bytes`"""
-    receive_buffer_bytes: int = OS_DEFAULT_BYTES
-    """`socket.receive.buffer.bytes`"""
-    listen_backlog: int = DEFAULT_BACKLOG
-    """`socket.listen.backlog.size`"""
-    tls_handshake_ms: float = 10_000.0
-    """Our own limit: a TLS handshake that has not ended by then is cut."""
-    authentication_ms: float = 30_000.0
-    """Our own limit: a SASL client that is not authenticated by then is cut."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -335,7 +299,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             frames = reader.buffer_updated(nbytes)
         except RemoteProtocolError as error:
-            self.close(self._words_for(error))
+            self.close(str(error))
             return
         if frames:
             if len(frames) > MAX_IN_FLIGHT_REQUESTS // 2:
@@ -452,12 +416,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             stream.close_when_sent()
 
     # -- inner workings -------------------------------------------------------------------------
-
-    @staticmethod
-    def _words_for(error: RemoteProtocolError) -> str:
-        if isinstance(error, BadFrameLength) and error.length >> 16 == TLS_HANDSHAKE:
-            return "the client speaks TLS, which this listener does not"
-        return str(error)
 
     def _dispatch(self, now: float, turn_ms: float) -> None:
         """Give frames to the handler until there are none, a pause reason stops it, or the turn is
@@ -628,8 +586,7 @@ class ConnectionGroup:
         self.rejected_count = 0
         self._metrics = metrics
         self._connections: dict[ServerConnection, None] = {}  # in the order they came
-        self._per_ip: dict[str, int] = {}
-        self._handshakes_per_ip: Counter[str] = Counter()
+        self._places = ConnectionPlaces()
         self.connection_numbers = count(1)
         self._flush_queue: list[ServerConnection] = []
         self._line: deque[ServerConnection] = deque()
@@ -689,19 +646,17 @@ class ConnectionGroup:
 
     def begin_handshake(self, listener_name: str, host: str) -> bool:
         """Count a TLS handshake in, or say that a limit forbids the connection behind it."""
-        handshakes = self._handshakes_per_ip
-        limit = self._reached_limit(host, handshakes.total(), handshakes[host])
+        limit = self._places.reached_limit(
+            self.limits, host, len(self._connections), with_handshakes=True
+        )
         if limit is not None:
             return self._turn_away(listener_name, host, limit)
-        handshakes[host] += 1
+        self._places.handshakes[host] += 1
         return True
 
     def end_handshake(self, listener_name: str, host: str, problem: str | None) -> None:
         """Count it out, and log what went wrong with it."""
-        handshakes = self._handshakes_per_ip
-        handshakes[host] -= 1
-        if not handshakes[host]:
-            del handshakes[host]
+        self._places.leave(self._places.handshakes, host)
         if problem is not None:
             self._log.warning(
                 "connection from %s refused on listener %s: %s", host, listener_name, problem
@@ -712,24 +667,14 @@ class ConnectionGroup:
         host = connection.client_host
         if not self.is_open:
             return False
-        limit = self._reached_limit(host)
+        limit = self._places.reached_limit(self.limits, host, len(self._connections))
         if limit is not None:
             return self._turn_away(connection.listener_name, host, limit)
-        self._per_ip[host] = self._per_ip.get(host, 0) + 1
+        self._places.connections[host] += 1
         self._connections[connection] = None
         self.created_count += 1
         set_socket_options(connection.transport, self.limits.send_buffer_bytes)
         return True
-
-    def _reached_limit(self, host: str, others: int = 0, others_of_host: int = 0) -> str | None:
-        """The limit that one more connection would break, with others that count too."""
-        limits = self.limits
-        if len(self._connections) + others >= limits.max_connections:
-            return f"max.connections={limits.max_connections}"
-        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
-        if self._per_ip.get(host, 0) + others_of_host >= allowed:
-            return f"max.connections.per.ip={allowed}"
-        return None
 
     def _turn_away(self, listener_name: str, host: str, limit: str) -> bool:
         self.rejected_count += 1
@@ -742,12 +687,7 @@ class ConnectionGroup:
         if connection not in self._connections:
             return
         del self._connections[connection]
-        host = connection.client_host
-        left = self._per_ip[host] - 1
-        if left:
-            self._per_ip[host] = left
-        else:
-            del self._per_ip[host]
+        self._places.leave(self._places.connections, connection.client_host)
         if self._all_closed is not None and not self._connections:
             self._all_closed.set()
 

@@ -31,10 +31,10 @@ from moldau.runtime.clock import SystemClock
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.authorizer import Authorizer
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from moldau.server.server import ListenerSpec, Server
-from moldau.server.server_connection import ServerLimits
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, until
@@ -269,7 +269,7 @@ async def test_plaintext_on_a_tls_port_and_tls_on_a_plaintext_port(
     with caplog.at_level(logging.WARNING), suppress(OSError):
         await made.client("PLAINTEXT", made.context())
     assert len(caplog.records) == 1
-    assert "the client speaks TLS, which this listener does not" in caplog.text
+    assert "the peer speaks TLS, which is not spoken here" in caplog.text
     assert await other.who_am_i() == "User:ANONYMOUS"
 
 

@@ -24,6 +24,7 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import (
     LARGE_BODY_BYTES,
     LARGE_ELEMENT_COUNT,
@@ -37,7 +38,6 @@ from moldau.server.server_connection import (
     MAX_HELD_REQUESTS,
     MAX_IN_FLIGHT_REQUESTS,
     MAX_PENDING_RESPONSE_BYTES,
-    ServerLimits,
 )
 from tests.kit.manual_clock import ManualClock
 

@@ -15,13 +15,13 @@ from moldau.protocol.framing import CHUNK_BYTES, ReceiveMemory
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
 from moldau.server.server_connection import (
     MAX_IN_FLIGHT_REQUESTS,
     MIN_READ_BYTES,
     TURN_MS,
     ServerConnection,
-    ServerLimits,
 )
 from tests.kit.manual_clock import ManualClock
 

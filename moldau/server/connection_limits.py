@@ -1,0 +1,80 @@
+"""How many connections a server takes, and what each of them may take.
+
+Owns the count of places by client address. Invariant: a handshake holds the place of the connection
+that may come of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MEMORY_LIMIT_BYTES
+from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES
+
+UNLIMITED: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Kafka's limits by their own keys; the defaults are Kafka's, except where it has none."""
+
+    request_max_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    """`socket.request.max.bytes`"""
+    queued_max_request_bytes: int = DEFAULT_MEMORY_LIMIT_BYTES
+    """`queued.max.request.bytes`; Kafka's -1 (no limit) becomes this default."""
+    max_connections: int = UNLIMITED
+    """`max.connections`"""
+    max_connections_per_ip: int = UNLIMITED
+    """`max.connections.per.ip`"""
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    """`max.connections.per.ip.overrides`"""
+    connections_max_idle_ms: float = 600_000.0
+    """`connections.max.idle.ms`; negative for never."""
+    send_buffer_bytes: int = OS_DEFAULT_BYTES
+    """`socket.send.buffer.bytes`"""
+    receive_buffer_bytes: int = OS_DEFAULT_BYTES
+    """`socket.receive.buffer.bytes`"""
+    listen_backlog: int = DEFAULT_BACKLOG
+    """`socket.listen.backlog.size`"""
+    tls_handshake_ms: float = 10_000.0
+    """Our own limit: a TLS handshake that has not ended by then is cut."""
+    authentication_ms: float = 30_000.0
+    """Our own limit: a SASL client that is not authenticated by then is cut."""
+
+
+class ConnectionPlaces:
+    """Connections and TLS handshakes by client address."""
+
+    __slots__ = ("connections", "handshakes")
+
+    def __init__(self) -> None:
+        self.connections: Counter[str] = Counter()
+        self.handshakes: Counter[str] = Counter()
+
+    def reached_limit(
+        self, limits: ServerLimits, host: str, total: int, *, with_handshakes: bool = False
+    ) -> str | None:
+        """The limit that one more connection would break, None for none.
+
+        Args:
+            total: connections of all clients.
+            with_handshakes: whether those that are not connections yet count, too.
+        """
+        of_host = self.connections[host]
+        if with_handshakes:
+            total += self.handshakes.total()
+            of_host += self.handshakes[host]
+        if total >= limits.max_connections:
+            return f"max.connections={limits.max_connections}"
+        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
+        return f"max.connections.per.ip={allowed}" if of_host >= allowed else None
+
+    @staticmethod
+    def leave(places: Counter[str], host: str) -> None:
+        """One of `connections` or `handshakes` has ended."""
+        places[host] -= 1
+        if not places[host]:
+            del places[host]
