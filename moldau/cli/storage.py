@@ -97,12 +97,10 @@ def format_command(
     try:
         identity = _cluster_id(filesystem, node_config, cluster_id, standalone)
         levels = _levels(node_config, feature or [], release_version)
+        voters = _voters(node_config, initial_controllers, standalone)
+        users = scram_records(add_scram or (), secrets.token_bytes)
         plan = FormatPlan.from_config(
-            node_config,
-            identity,
-            levels,
-            initial_controllers=_voters(node_config, initial_controllers, standalone),
-            users=scram_records(add_scram or (), secrets.token_bytes),
+            node_config, identity, levels, initial_controllers=voters, users=users
         )
         formatted = format_storage(
             filesystem, SystemClock(), _random(), plan, ignore_formatted=ignore_formatted
