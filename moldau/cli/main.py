@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "transactions": ("transactions", "app", "List, describe and abort transactions."),
     "configs": ("configs", "app", "Describe and alter the configuration of topics and brokers."),
     "brokers": ("brokers", "app", "List, describe and unregister brokers."),
+    "users": ("users", "app", "Create, list and delete users that log in with SCRAM."),
     "profile": ("profiles", "app", "Name clusters and how to reach them; choose one."),
     "features": ("features", "app", "Describe, upgrade and downgrade feature levels."),
     "quorum": ("quorum", "app", "Set up a cluster of several nodes; change its voters."),
