@@ -7,6 +7,7 @@ wrong.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
@@ -70,8 +71,8 @@ class Plain:
         if not name or not password:
             raise SaslRefused("the name or the password is empty")
         wanted = self._users.get(name)
-        # Compared for unknown names too: they take the same time.
-        is_equal = hmac.compare_digest(password.encode(), (wanted or "").encode())
+        # For unknown names too, and whatever the lengths are: they take the same time.
+        is_equal = hmac.compare_digest(_hashed(password), _hashed(wanted or ""))
         if wanted is None or not is_equal:
             raise SaslRefused("the name or the password is wrong", WRONG_PASSWORD)
         if authorization_id not in ("", name):
@@ -79,3 +80,7 @@ class Plain:
                 f"{name!r} asked to act as {authorization_id!r}", OTHER_AUTHORIZATION_ID
             )
         return Accepted(name)
+
+
+def _hashed(password: str) -> bytes:
+    return hashlib.sha256(password.encode()).digest()

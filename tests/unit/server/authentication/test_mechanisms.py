@@ -208,6 +208,27 @@ def test_a_server_without_the_keys_is_found_out_by_the_client() -> None:
         client.answer(b"v=AAAA")
 
 
+@given(st.lists(st.binary(max_size=300), max_size=4), st.sampled_from(["plain", "scram"]))
+def test_no_bytes_do_more_than_be_refused(tokens: list[bytes], kind: str) -> None:
+    exchange = Plain(USERS) if kind == "plain" else server("SCRAM-SHA-256", "alice", "a-secret")
+    for token in tokens:
+        try:
+            assert not isinstance(exchange.step(token), Accepted)
+        except SaslRefused:
+            continue
+
+
+@given(st.data())
+def test_a_final_message_with_any_change_is_refused(data: st.DataObject) -> None:
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    final = good_final(exchange).encode()
+    at = data.draw(st.integers(0, len(final) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda each: each != final[at]))
+    changed = final[:at] + bytes([byte]) + final[at + 1 :]
+    with pytest.raises(SaslRefused):
+        exchange.step(changed)
+
+
 def test_keys_are_never_shown() -> None:
     keys = scram_keys("SCRAM-SHA-256", b"salted", b"salt", ITERATIONS)
     assert repr(keys) == f"{keys}" == "ScramKeys([hidden])"
