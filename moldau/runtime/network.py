@@ -237,11 +237,13 @@ class _TlsAcceptor:
         timeout_s = handshakes.timeout_ms / 1000
         begun_s = self._loop.time()
         problem: OSError | None = None
-        is_late = False
+        is_late = is_handed_over = False
         alert = new_alert()
-        duplicate = accepted.dup()  # the transport closes its own when the handshake fails
+        duplicate: socket.socket | None = None
         try:
+            duplicate = accepted.dup()  # the transport closes its own when the handshake fails
             context = await handshakes.context()
+            is_handed_over = True
             await self._loop.connect_accepted_socket(
                 self._factory,
                 accepted,
@@ -252,11 +254,13 @@ class _TlsAcceptor:
         except OSError as error:
             problem = error
             is_late = self._loop.time() - begun_s >= timeout_s
-            accepted.close()
-            if isinstance(error, ssl.SSLError):
+            if duplicate is not None and isinstance(error, ssl.SSLError):
                 await self._tell(duplicate, alert.content)
         finally:
-            duplicate.close()
+            if not is_handed_over or problem is not None:
+                accepted.close()
+            if duplicate is not None:
+                duplicate.close()
             handshakes.end(host, problem, is_late=is_late)
 
     async def _tell(self, connection: socket.socket, alert: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import uuid
 from collections.abc import Callable
@@ -13,11 +14,13 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from moldau.client import NewTopic
+from moldau.client import NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
+from moldau.protocol.headers import encode_request
+from moldau.protocol.messages.p01_fetch import FetchPartition, FetchRequest, FetchTopic
 from moldau.testing import wait_until
 from tests.interop.kafka_python import kafka
-from tests.system.security.nodes import SecuredNode, keystore
+from tests.system.security.nodes import HOST, SecuredNode, keystore
 
 VALUES = {b"1", b"2", b"3"}
 
@@ -217,6 +220,52 @@ def test_records_travel(
     way: Way,
 ) -> None:
     assert client(node, way, topic, certificate) == VALUES
+
+
+def test_megabytes_over_tls_go_through_slow_readers_too(node: SecuredNode, topic: str) -> None:
+    """Regions of files that are read and encrypted, and a reader that takes its time."""
+    settings = {"security_protocol": "SSL", **node.trust}
+    values = [b"%06d" % number * 10_000 for number in range(300)]
+    with Producer(node.address("SSL"), compression_type="none", **settings) as producer:
+        for value in values:
+            producer.send(topic, value, partition=0)
+    with Consumer(node.address("SSL"), auto_offset_reset="earliest", **settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert [consumer.getone().value for _ in values] == values
+    context = python_context(node, WAYS["SSL"], node.keystore)
+    assert context is not None
+    with socket.create_connection((HOST, node.port("SSL"))) as plain:
+        with context.wrap_socket(plain, server_hostname=HOST) as slow:
+            slow.settimeout(60)
+            size = _fetch(slow, topic)
+            received = 0
+            while received < size:
+                piece = slow.recv(1_000)
+                assert piece
+                received += len(piece)
+    assert size > 10_000_000
+
+
+def _fetch(connection: ssl.SSLSocket, topic: str) -> int:
+    """Ask for everything in a topic; how long the answer is that follows."""
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=1_000,
+        min_bytes=1,
+        max_bytes=50_000_000,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                partitions=[FetchPartition(partition=0, partition_max_bytes=50_000_000)],
+            )
+        ],
+    )
+    parts = encode_request(request, api_version=11, correlation_id=1, client_id="slow")
+    connection.sendall(b"".join(bytes(part) for part in parts))  # type: ignore[arg-type]
+    head = b""
+    while len(head) < 4:
+        head += connection.recv(4 - len(head))
+    return int.from_bytes(head)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

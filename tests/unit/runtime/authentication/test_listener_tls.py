@@ -134,6 +134,25 @@ def test_pkcs12_and_inline_pem(authority: trustme.CA, tmp_path: Path) -> None:
     assert "a-secret" not in str(refused.value)
 
 
+def test_a_key_with_a_password(authority: trustme.CA, tmp_path: Path) -> None:
+    leaf = authority.issue_cert("localhost")
+    key = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"s3cret"),
+    )
+    path = tmp_path / "broker.pem"
+    path.write_bytes(locked + leaf.cert_chain_pems[0].bytes())
+    own = Store("ssl.keystore", str(path))
+    shown_by(listener_context(ListenerTlsSettings(own=own, key_password="s3cret")))
+    for password in (None, "wr0ng"):
+        with pytest.raises(SecuritySettingError, match=r"does ssl\.key\.password") as refused:
+            listener_context(ListenerTlsSettings(own=own, key_password=password))
+        assert "wr0ng" not in str(refused.value)
+    assert "s3cret" not in repr(ListenerTlsSettings(own=own, key_password="s3cret"))
+
+
 def test_stores_that_cannot_serve(authority: trustme.CA, tmp_path: Path) -> None:
     jks = tmp_path / "broker.jks"
     jks.write_bytes(b"\xfe\xed\xfe\xed rest")
