@@ -283,6 +283,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._finish()
         self._group.forget(self)
+        # No cycle is left: the collector comes seldom, and TLS holds 130 KB per connection.
+        del self.transport, self._stream
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._reader.get_buffer(sizehint)
@@ -525,8 +527,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resume(PauseReason.THROTTLED)
 
     def _abort(self) -> None:
+        transport = self.transport
         self._finish()
-        self.transport.abort()
+        transport.abort()
 
     def _drop_backlog(self) -> None:
         for frame in self._backlog:

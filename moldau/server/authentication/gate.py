@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, decode_request_header
@@ -41,7 +41,7 @@ class SaslGate:
         refusal_delay_ms: `connection.failed.authentication.delay.ms`.
     """
 
-    __slots__ = ("_connection", "_group", "_max_receive_bytes", "_refusal_delay_ms", "_session")
+    __slots__ = ("_group", "_max_receive_bytes", "_refusal_delay_ms", "_session")
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class SaslGate:
         refusal_delay_ms: float,
     ) -> None:
         self._session = session
-        self._connection = connection
         self._group = group
         self._max_receive_bytes = max_receive_bytes
         self._refusal_delay_ms = refusal_delay_ms
@@ -84,8 +83,9 @@ class SaslGate:
             return True
         self._answer(request, outcome.response, is_raw=is_raw)
         if self._session.state is State.ACTIVE:
-            self._connection.principal = f"User:{self._session.user}"
-            self._connection.limit_frames(self._group.limits.request_max_bytes)
+            connection = _connection_of(request)
+            connection.principal = f"User:{self._session.user}"
+            connection.limit_frames(self._group.limits.request_max_bytes)
         return True
 
     def _outcome(self, request: Request) -> Outcome | None:
@@ -121,8 +121,9 @@ class SaslGate:
         if response is None:
             request.close(failure)
             return
-        self._group.log_closing(self._connection, failure)
-        self._connection.begin_closing()
+        connection = _connection_of(request)
+        self._group.log_closing(connection, failure)
+        connection.begin_closing()
         if self._refusal_delay_ms > 0:
             tell = partial(self._tell, request, response)
             self._group.timers.call_later(self._refusal_delay_ms, tell)
@@ -135,3 +136,8 @@ class SaslGate:
             request.respond(response)
         else:
             request.discard()
+
+
+def _connection_of(request: Request) -> ServerConnection:
+    """The gate does not keep it: each would keep the other alive."""
+    return cast("ServerConnection", request.connection)

@@ -234,15 +234,17 @@ def test_megabytes_over_tls_go_through_slow_readers_too(node: SecuredNode, topic
         assert [consumer.getone().value for _ in values] == values
     context = python_context(node, WAYS["SSL"], node.keystore)
     assert context is not None
-    with socket.create_connection((HOST, node.port("SSL"))) as plain:
-        with context.wrap_socket(plain, server_hostname=HOST) as slow:
-            slow.settimeout(60)
-            size = _fetch(slow, topic)
-            received = 0
-            while received < size:
-                piece = slow.recv(1_000)
-                assert piece
-                received += len(piece)
+    with (
+        socket.create_connection((HOST, node.port("SSL"))) as plain,
+        context.wrap_socket(plain, server_hostname=HOST) as slow,
+    ):
+        slow.settimeout(60)
+        size = _fetch(slow, topic)
+        received = 0
+        while received < size:
+            piece = slow.recv(1_000)
+            assert piece
+            received += len(piece)
     assert size > 10_000_000
 
 

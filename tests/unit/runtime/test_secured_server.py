@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import ssl
 import struct
@@ -35,6 +36,7 @@ from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from moldau.server.server import ListenerSpec, Server
+from moldau.server.server_connection import ServerConnection
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, until
@@ -375,6 +377,26 @@ async def test_a_new_certificate_is_for_new_connections(
 
     assert shown(before) != shown(after)
     assert await before.who_am_i() == await after.who_am_i()
+
+
+async def test_connections_that_are_gone_leave_no_cycles(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    """The collector of a node comes seldom, and a TLS connection holds much memory."""
+    if type(asyncio.get_running_loop()).__module__.startswith("asyncio"):
+        pytest.skip("asyncio's own TLS leaves cycles")
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            client = await made.tls_client()
+            assert await client.who_am_i() == "User:ANONYMOUS"
+            client.close()
+        await until(lambda: not len(made.server.connections))
+        await until(lambda: not any(type(each) is ServerConnection for each in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 # -- SASL -----------------------------------------------------------------------------------------
