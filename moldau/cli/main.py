@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "acls": ("acls", "app", "List, create and delete access control entries; who may do what."),
     "quotas": ("quotas", "app", "Describe and alter what users, client ids and addresses may use."),
     "brokers": ("brokers", "app", "List, describe and unregister brokers."),
+    "users": ("users", "app", "Create, list and delete users that log in with SCRAM."),
     "profile": ("profiles", "app", "Name clusters and how to reach them; choose one."),
     "features": ("features", "app", "Describe, upgrade and downgrade feature levels."),
     "quorum": ("quorum", "app", "Set up a cluster of several nodes; change its voters."),

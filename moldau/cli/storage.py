@@ -75,33 +75,33 @@ def format_command(
         bool, typer.Option("--ignore-formatted", "-g", help="Skip formatted directories.")
     ] = False,
     add_scram: Annotated[
-        list[str] | None, typer.Option("--add-scram", "-S", help="SASL is not served yet: refused.")
+        list[str] | None,
+        typer.Option(
+            "--add-scram",
+            "-S",
+            metavar="MECHANISM=[name=NAME,password=…]",
+            help="A first user for SASL/SCRAM; may be repeated.",
+        ),
     ] = None,
 ) -> None:
     """Format a node's log directories for its cluster.
 
     They get their identity, and the cluster its first metadata.
     """
-    from moldau.node.formatting import (
-        FormatError,
-        FormatPlan,
-        format_storage,
-        parse_initial_controllers,
-    )
+    from moldau.node.formatting import FormatError, FormatPlan, format_storage
+    from moldau.node.initial_users import scram_records
 
-    if add_scram:
-        fail("--add-scram: SCRAM credentials cannot be stored, SASL is not served yet", status=2)
     node_config = _load(config)
     _check_modes(node_config, standalone, initial_controllers, no_initial_controllers)
     filesystem = OsFilesystem()
     try:
         identity = _cluster_id(filesystem, node_config, cluster_id, standalone)
         levels = _levels(node_config, feature or [], release_version)
-        voters: tuple[VoterDescription, ...] | None = None if standalone else ()
-        if initial_controllers is not None:
-            listener = node_config.controller_listener_names[0]
-            voters = parse_initial_controllers(initial_controllers, listener)
-        plan = FormatPlan.from_config(node_config, identity, levels, initial_controllers=voters)
+        voters = _voters(node_config, initial_controllers, standalone)
+        users = scram_records(add_scram or (), secrets.token_bytes)
+        plan = FormatPlan.from_config(
+            node_config, identity, levels, initial_controllers=voters, users=users
+        )
         formatted = format_storage(
             filesystem, SystemClock(), _random(), plan, ignore_formatted=ignore_formatted
         )
@@ -141,6 +141,17 @@ def _check_modes(config: NodeConfig, standalone: bool, initial: str | None, none
             "--initial-controllers or --no-initial-controllers",
             status=2,
         )
+
+
+def _voters(
+    config: NodeConfig, initial: str | None, standalone: bool
+) -> tuple[VoterDescription, ...] | None:
+    """The first voters; None for this node alone. Raises: FormatError."""
+    from moldau.node.formatting import parse_initial_controllers
+
+    if initial is None:
+        return None if standalone else ()
+    return parse_initial_controllers(initial, config.controller_listener_names[0])
 
 
 @app.command("info")

@@ -15,6 +15,7 @@ from typing import Any, Final
 from moldau.config.definition import ConfigError, Scope, Status, Values
 from moldau.config.table import (
     BROKER_KEYS,
+    PER_LISTENER_KEYS,
     TOPIC_KEYS,
     did_you_mean,
     find_broker_key,
@@ -24,6 +25,7 @@ from moldau.config.values import accept_value, shown
 
 NOT_AT_RUN_TIME: Final = frozenset(
     {"config.providers", "listeners", "listener.security.protocol.map"}
+    | {name for name in PER_LISTENER_KEYS if BROKER_KEYS[name].dynamic}
 )
 """Keys that Kafka changes at run time, and that this node reads only when it starts so far."""
 
@@ -48,7 +50,7 @@ def validate_dynamic_broker_config(
     key = find_broker_key(name)
     if key is None:
         return f"{name} has no effect: it is not a broker configuration"
-    if not key.dynamic or name in NOT_AT_RUN_TIME:
+    if not key.dynamic or key.name in NOT_AT_RUN_TIME:
         raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
     if cluster_default and key.scope is Scope.BROKER:
         raise ConfigError(

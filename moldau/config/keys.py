@@ -16,6 +16,7 @@ from moldau.constants import MAX_INT32, MAX_INT64
 
 BOOLEAN, STRING, INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 SHORT, LONG, DOUBLE, LIST = ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+PASSWORD = ConfigType.PASSWORD
 HIGH, MEDIUM, LOW = Importance.HIGH, Importance.MEDIUM, Importance.LOW
 STATIC, BROKER, CLUSTER, TOPIC = Scope.STATIC, Scope.BROKER, Scope.CLUSTER, Scope.TOPIC
 MAX_DOUBLE: Final = 1.7976931348623157e308
@@ -396,14 +397,62 @@ _SECURITY = (
         "Whether every principal may do what no access control entry is about."),
     ConfigKey("authorizer.class.name", STRING, "", None, LOW, STATIC,
         "The class that decides who may do what; without one every client may do everything."),
+    ConfigKey("connection.failed.authentication.delay.ms", INT, 100, within(0), LOW, STATIC,
+        "How long the answer to a failed authentication is held back, and its connection with it."),
+    ConfigKey("connections.max.reauth.ms", LONG, 0, None, MEDIUM, STATIC,
+        "The session length after which a SASL client must authenticate again; 0 for no limit."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, STATIC,
         "What brokers speak among themselves when no listener is named for it.",
         refused_values=("SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        refusal="only PLAINTEXT listeners are served yet"),
+        refusal="nodes speak PLAINTEXT among themselves so far; clients may use other listeners"),
     ConfigKey("super.users", STRING, "", None, LOW, STATIC,
         "Principals that may do everything, with semicolons between them, as "
         "User:admin;User:operator."),
+)
+
+_SASL = (
+    ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), list_of(), MEDIUM, BROKER,
+        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served."),
+    ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, BROKER,
+        "A mechanism's users in Java's JAAS form, as "
+        "listener.name.LISTENER.MECHANISM.sasl.jaas.config."),
+    ConfigKey("sasl.server.max.receive.size", INT, 524_288, None, MEDIUM, STATIC,
+        "The largest request in bytes that a client may send before it is authenticated."),
+)
+
+_TLS = (
+    ConfigKey("ssl.cipher.suites", LIST, (), list_of(), MEDIUM, BROKER,
+        "The cipher suites offered, by their IANA or OpenSSL names; OpenSSL's choice when empty."),
+    ConfigKey("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), MEDIUM,
+        BROKER,
+        "Whether clients must, may, or need not show a certificate."),
+    ConfigKey("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of(), MEDIUM, BROKER,
+        "The TLS versions offered: TLSv1.2, TLSv1.3 or both."),
+    ConfigKey("ssl.key.password", PASSWORD, None, None, MEDIUM, BROKER,
+        "What unlocks the private key."),
+    ConfigKey("ssl.keystore.certificate.chain", PASSWORD, None, None, MEDIUM, BROKER,
+        "The certificate chain as PEM text."),
+    ConfigKey("ssl.keystore.key", PASSWORD, None, None, MEDIUM, BROKER,
+        "The private key as PEM text."),
+    ConfigKey("ssl.keystore.location", STRING, None, None, MEDIUM, BROKER,
+        "The file with the private key and its certificates; read again when it changes."),
+    ConfigKey("ssl.keystore.password", PASSWORD, None, None, MEDIUM, BROKER,
+        "What unlocks the key store file."),
+    ConfigKey("ssl.keystore.type", STRING, "JKS", None, MEDIUM, BROKER,
+        "The format of the key store, PEM or PKCS12; the file shows it unless it is set."),
+    ConfigKey("ssl.principal.mapping.rules", STRING, "DEFAULT", None, LOW, STATIC,
+        "How a certificate's subject becomes a user name (KIP-371)."),
+    ConfigKey("ssl.protocol", STRING, "TLSv1.3", None, MEDIUM, BROKER,
+        "TLS, TLSv1.2 or TLSv1.3; as with Java's server side, ssl.enabled.protocols decides."),
+    ConfigKey("ssl.truststore.certificates", PASSWORD, None, None, MEDIUM, BROKER,
+        "Trusted certificates as PEM text."),
+    ConfigKey("ssl.truststore.location", STRING, None, None, MEDIUM, BROKER,
+        "The file with trusted certificates; read again when it changes."),
+    ConfigKey("ssl.truststore.password", PASSWORD, None, None, MEDIUM, BROKER,
+        "What unlocks the trust store file."),
+    ConfigKey("ssl.truststore.type", STRING, "JKS", None, MEDIUM, BROKER,
+        "The format of the trust store, PEM or PKCS12; the file shows it unless it is set."),
 )
 
 _METRICS = (
@@ -518,6 +567,8 @@ SERVED_KEYS: Final[Mapping[str, tuple[ConfigKey, ...]]] = {
     "group": _GROUP,
     "transaction": _TRANSACTION,
     "security": _SECURITY,
+    "sasl": _SASL,
+    "tls": _TLS,
     "metrics": _METRICS,
     TOPIC_AREA: _TOPIC_OVERRIDES,
     GROUP_AREA: _GROUP_OVERRIDES,

@@ -28,6 +28,14 @@ class SecurityProtocol(Enum):
     SASL_PLAINTEXT = 2
     SASL_SSL = 3
 
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
 
 class Endpoint(NamedTuple):
     """One listener. `host` "" means every interface; `port` 0 means one that the system picks."""

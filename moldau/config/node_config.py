@@ -32,6 +32,8 @@ from moldau.config.table import (
     BROKER_KEYS,
     LIMITED_GROUP_KEYS,
     LISTENER_PREFIX,
+    PER_LISTENER_KEYS,
+    PER_MECHANISM_KEYS,
     PLUGIN_PREFIXES,
     TOPIC_KEYS,
     did_you_mean,
@@ -104,8 +106,9 @@ class NodeConfig(Mapping[str, Any]):
         """
         self.explicit: Mapping[str, str] = MappingProxyType(_with_both_ids(properties))
         warnings: list[str] = []
-        self._values = _typed_values(properties, warnings, quiet_keys)
+        self._values, self._listener_values = _typed_values(properties, warnings, quiet_keys)
         self._parse_addresses()
+        warnings.extend(_listener_warnings(self))
         warnings.extend(_check_node(self))
         self.warnings = tuple(warnings)
 
@@ -181,6 +184,25 @@ class NodeConfig(Mapping[str, Any]):
         value = self._values[name]
         assert isinstance(value, str)
         return value
+
+    def listener_value(self, listener_name: str, name: str, mechanism: str | None = None) -> Any:
+        """A key's value for one listener, and for one of its SASL mechanisms.
+
+        The first that is set: `listener.name.LISTENER.MECHANISM.KEY` (for the keys that have it),
+        `listener.name.LISTENER.KEY`, `KEY`. `sasl.jaas.config` is taken from the first alone, as in
+        Apache Kafka: users of one mechanism are none of another.
+        """
+        prefix = f"{LISTENER_PREFIX}{listener_name.lower()}."
+        if mechanism is not None and name in PER_MECHANISM_KEYS:
+            own = f"{prefix}{mechanism.lower()}.{name}"
+            if own in self._listener_values or name == "sasl.jaas.config":
+                return self._listener_values.get(own)
+        return self._listener_values.get(prefix + name, self._values[name])
+
+    def is_set_for_listener(self, listener_name: str, name: str) -> bool:
+        """Whether the configuration names the key, for this listener or for all."""
+        own = f"{LISTENER_PREFIX}{listener_name.lower()}.{name}"
+        return own in self._listener_values or name in self.explicit
 
     @property
     def node_id(self) -> int:
@@ -329,8 +351,10 @@ class NodeConfig(Mapping[str, Any]):
 
 def _typed_values(
     properties: Mapping[str, str], warnings: list[str], quiet_keys: frozenset[str]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values of all keys, and those that are set for one listener by their whole names."""
     values: dict[str, Any] = {name: key.default for name, key in BROKER_KEYS.items()}
+    of_listeners: dict[str, Any] = {}
     removed: list[str] = []
     for name, text in properties.items():
         key = find_broker_key(name)
@@ -346,6 +370,8 @@ def _typed_values(
         value = accept_value(key._replace(name=name), text)
         if name == key.name:
             values[name] = value
+        else:
+            of_listeners[name] = value
         warnings.extend(_status_warnings(key, name, value))
     warnings.extend(removed)
     _adopt_broker_id(values, properties)
@@ -353,7 +379,7 @@ def _typed_values(
         if values[name] is REQUIRED:
             hint = f" ({removed[0]})" if removed else ""
             raise ConfigError(name, None, f"is required{hint}")
-    return values
+    return values, of_listeners
 
 
 def _adopt_broker_id(values: dict[str, Any], properties: Mapping[str, str]) -> None:
@@ -395,8 +421,34 @@ def _status_warnings(key: ConfigKey, name: str, value: object) -> Iterator[str]:
         yield f"{name} has no effect: {key.note}"
     elif isinstance(value, tuple) and (idle := [e for e in key.idle_elements if e in value]):
         yield f"{', '.join(idle)} in {name} has no effect: {key.refusal}"
-    elif name.startswith(LISTENER_PREFIX) and key.status is Status.SERVED:
+    elif (
+        name.startswith(LISTENER_PREFIX)
+        and key.status is Status.SERVED
+        and key.name not in PER_LISTENER_KEYS
+    ):
         yield f"{name} has no effect: {listener_key_suffix(name)} is not served per listener yet"
+
+
+def _listener_warnings(config: NodeConfig) -> Iterator[str]:
+    """Settings of TLS and SASL that reach no listener."""
+    prefixes = tuple(f"{LISTENER_PREFIX}{each.listener_name.lower()}." for each in config.listeners)
+    for name in config.explicit:
+        key = find_broker_key(name)
+        if key is None or key.name not in PER_LISTENER_KEYS:
+            continue
+        if name.startswith(LISTENER_PREFIX) and not name.startswith(prefixes):
+            yield f"{name} has no effect: listeners has none of that name (in lower case here)"
+        elif key.name == "sasl.jaas.config" and not _names_mechanism(name):
+            yield (
+                f"{name} has no effect: a listener's users are given by mechanism, as in "
+                "listener.name.LISTENER.plain.sasl.jaas.config"
+            )
+
+
+def _names_mechanism(name: str) -> bool:
+    """Whether it is `listener.name.LISTENER.MECHANISM.KEY`."""
+    own = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+    return name.startswith(LISTENER_PREFIX) and own != listener_key_suffix(name)
 
 
 def _check_node(config: NodeConfig) -> Iterator[str]:
@@ -498,17 +550,44 @@ def _check_controller_listeners(config: NodeConfig) -> None:
             raise ConfigError("listeners", name, reason)
 
 
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""The values of `sasl.enabled.mechanisms` that are served."""
+
+
 def _check_security_protocols(config: NodeConfig) -> None:
-    for key, endpoints in (
-        ("listeners", config.listeners),
-        ("advertised.listeners", config.advertised_listeners),
-    ):
-        for endpoint in endpoints:
-            protocol = endpoint.security_protocol
-            if protocol is not SecurityProtocol.PLAINTEXT:
-                raise ConfigError(
-                    key, str(endpoint), f"{protocol.name} is not served yet, only PLAINTEXT"
-                )
+    """Clients' listeners may be secured; nodes speak PLAINTEXT among themselves so far."""
+    internal = {*config.controller_listener_names, config.inter_broker_listener_name}
+    for endpoint in config.listeners:
+        name, protocol = endpoint.listener_name, endpoint.security_protocol
+        if protocol is SecurityProtocol.PLAINTEXT:
+            continue
+        if name in internal:
+            raise ConfigError(
+                "listeners",
+                str(endpoint),
+                f"{protocol.name} is not served yet between nodes: controller listeners and "
+                "inter.broker.listener.name are PLAINTEXT, clients may use other listeners",
+            )
+        if protocol.has_sasl:
+            _check_mechanisms(config, name)
+
+
+def _check_mechanisms(config: NodeConfig, listener_name: str) -> None:
+    mechanisms = config.listener_value(listener_name, "sasl.enabled.mechanisms")
+    served = ", ".join(SASL_MECHANISMS)
+    for mechanism in mechanisms:
+        if mechanism not in SASL_MECHANISMS:
+            default = ", Kafka's default," if mechanism == "GSSAPI" else ""
+            raise ConfigError(
+                "sasl.enabled.mechanisms",
+                ",".join(mechanisms),
+                f"listener {listener_name}: {mechanism}{default} is not served; name some of "
+                f"{served}",
+            )
+    if not mechanisms:
+        raise ConfigError(
+            "sasl.enabled.mechanisms", "", f"listener {listener_name} needs some of {served}"
+        )
 
 
 def _check_advertised(config: NodeConfig) -> None:

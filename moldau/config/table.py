@@ -131,6 +131,18 @@ def find_broker_key(name: str) -> ConfigKey | None:
     return key
 
 
+PER_MECHANISM_KEYS: Final = frozenset({"connections.max.reauth.ms", "sasl.jaas.config"})
+"""What `listener.name.LISTENER.MECHANISM.` may stand before."""
+
+PER_LISTENER_KEYS: Final = frozenset(
+    {
+        "connections.max.reauth.ms",
+        *(key.name for area in ("sasl", "tls") for key in SERVED_KEYS[area]),
+    }
+)
+"""The served keys that have an effect behind `listener.name.LISTENER.`."""
+
+
 def listener_key_suffix(name: str) -> str:
     """`ssl.client.auth` of `listener.name.outside.ssl.client.auth`.
 
@@ -138,7 +150,8 @@ def listener_key_suffix(name: str) -> str:
     """
     suffix = name[len(LISTENER_PREFIX) :].partition(".")[2]
     mechanism_suffix = suffix.partition(".")[2]
-    return mechanism_suffix if mechanism_suffix.startswith("sasl.") else suffix
+    is_of_mechanism = mechanism_suffix.startswith("sasl.") or mechanism_suffix in PER_MECHANISM_KEYS
+    return mechanism_suffix if is_of_mechanism else suffix
 
 
 def did_you_mean(name: str, known: Mapping[str, ConfigKey]) -> str:

@@ -51,6 +51,7 @@ from moldau.protocol.types import METADATA_TOPIC_NAME, ZERO_UUID
 from moldau.runtime.clock import Clock
 from moldau.runtime.slices import completed
 from moldau.server.api_versions import answer_api_versions
+from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
 from moldau.server.described_configs import config_permission
 from moldau.server.outgoing import Offload
 from moldau.server.request import RequestContext, Sender, array_names
@@ -66,7 +67,12 @@ ACTIVE_CONTROLLER_APIS: Final = frozenset(map(ApiKey, (*HANDLERS, *LIMITED_HANDL
 """Decided by the active controller; every other answers NOT_CONTROLLER."""
 
 DESCRIBING_APIS: Final = frozenset(
-    {ApiKey.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_ACLS}
+    {
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    }
 )
 """Answered by any controller, from what it has replayed."""
 
@@ -90,6 +96,8 @@ CLUSTER_OPERATION: Final = {
     ApiKey.CREATE_ACLS: Operation.ALTER,
     ApiKey.DELETE_ACLS: Operation.ALTER,
     ApiKey.ALTER_CLIENT_QUOTAS: Operation.ALTER_CONFIGS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Operation.DESCRIBE,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Operation.ALTER,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Operation.DESCRIBE,
     ApiKey.ELECT_LEADERS: Operation.ALTER,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Operation.ALTER,
@@ -114,7 +122,10 @@ PEERS: Final = Lane(10_000, 0, "10000 requests are under way already")
 
 SERVED: Final[dict[ApiKey, tuple[int, int]]] = {
     api_key: (request_class(api_key).MIN_VERSION, request_class(api_key).LATEST_STABLE_VERSION)
-    for api_key in sorted(CONTROLLER_APIS | {ApiKey.API_VERSIONS, ApiKey.ENVELOPE})
+    for api_key in sorted(
+        CONTROLLER_APIS
+        | {ApiKey.API_VERSIONS, ApiKey.ENVELOPE, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+    )
 }
 """What ApiVersions tells, and nothing else is served: the lowest and highest version by API."""
 
@@ -377,6 +388,12 @@ class ControllerApis:
         own = {
             ApiKey.API_VERSIONS: Route(
                 *SERVED[ApiKey.API_VERSIONS], lambda: Handler(handle=self._answer_api_versions)
+            ),
+            ApiKey.SASL_HANDSHAKE: Route(
+                *SERVED[ApiKey.SASL_HANDSHAKE], lambda: Handler(handle=refuse_handshake)
+            ),
+            ApiKey.SASL_AUTHENTICATE: Route(
+                *SERVED[ApiKey.SASL_AUTHENTICATE], lambda: Handler(handle=refuse_token)
             ),
             ApiKey.ENVELOPE: Route(
                 *SERVED[ApiKey.ENVELOPE],

@@ -18,10 +18,12 @@ from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p29_describe_acls as p29
 from moldau.protocol.messages import p32_describe_configs as p32
+from moldau.protocol.messages import p50_describe_user_scram_credentials as p50
 from moldau.protocol.messages import p60_describe_cluster as p60
 from moldau.protocol.schema import Message
 from moldau.server.described_acls import described_acls
 from moldau.server.described_configs import DescribedEntries, config_permission, description
+from moldau.server.described_scram import described_scram
 from moldau.server.request import Sender
 
 BROKER_ENDPOINTS: Final = 1
@@ -48,12 +50,14 @@ class ClusterDescriptions:
     kraft_version: Callable[[], int]
 
     def answer(self, request: Message, context: Sender) -> Steps[Message]:
-        """The response to DescribeCluster, DescribeAcls or DescribeConfigs, in steps."""
+        """The response to a request of `apis.DESCRIBING_APIS`, in steps."""
         if isinstance(request, p60.DescribeClusterRequest):
             return self._describe_cluster(request, context)
         if isinstance(request, p29.DescribeAclsRequest):
             acls = self.image().acls
             return (yield from described_acls(self._config, acls, request))
+        if isinstance(request, p50.DescribeUserScramCredentialsRequest):
+            return (yield from described_scram(self.image().scram, request))
         assert isinstance(request, p32.DescribeConfigsRequest)
         image = self.image()
         entries = DescribedEntries(request)

@@ -13,11 +13,11 @@ from moldau.controller.apis import ControllerApis
 from moldau.runtime.clock import Clock
 from moldau.runtime.network import Network
 from moldau.server.authorizer import Authorizer
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.request_router import RequestRouter
 from moldau.server.server import ListenerSpec, Server
-from moldau.server.server_limits import ServerLimits
 
 CLOSE_GRACE_MS: Final = 500.0
 """How long a stop waits for answers on their way; waiting fetches are ended before."""

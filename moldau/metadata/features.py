@@ -27,6 +27,8 @@ LATEST_METADATA_LEVEL: Final = 30
 LATEST_KRAFT_LEVEL: Final = 1
 
 _MIGRATION_LEVEL: Final = 8
+SCRAM_LEVEL: Final = 11
+"""From this level on SCRAM credentials are records (KIP-900)."""
 ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL: Final = 12
 """From this level on a smaller ISR alone leaves the leader epoch as it is."""
 TRANSACTIONS_LEVEL: Final = 13

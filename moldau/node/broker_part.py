@@ -29,8 +29,10 @@ from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
+from moldau.config.listeners import SecurityProtocol
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.metadata.image.security import ScramKey
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
@@ -38,6 +40,7 @@ from moldau.protocol.messages.p62_broker_registration import (
     Feature,
     Listener,
 )
+from moldau.protocol.scram import MECHANISM_NUMBERS, ScramKeys
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
 from moldau.runtime.filesystem import Filesystem
@@ -149,6 +152,7 @@ class BrokerPart:
         """Bind the listeners; requests that come wait until `join` has let them in.
 
         Raises:
+            ConfigError: the settings of a secured listener cannot work.
             OSError: an address cannot be bound.
         """
         log_manager = self._log_manager
@@ -171,10 +175,7 @@ class BrokerPart:
         )
         self.server = server
         timers = server.connections.timers
-        await server.start(
-            ListenerSpec(endpoint.listener_name, endpoint.host, endpoint.port)
-            for endpoint in self._config.broker_listeners
-        )
+        await server.start(self._listener_specs())
         replica_manager = ReplicaManager(
             broker_id=self._config.node_id,
             node_values=self._config,
@@ -214,6 +215,25 @@ class BrokerPart:
             "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
             lambda: float(sum(not each.is_online for each in self._directories.online)),
         )
+
+    def _listener_specs(self) -> list[ListenerSpec]:
+        specs: list[ListenerSpec] = []
+        for endpoint in self._config.broker_listeners:
+            name, host, port, protocol = endpoint
+            security = None
+            if protocol is not SecurityProtocol.PLAINTEXT:
+                from moldau.server.authentication.listener_security import ListenerSecurity
+
+                security = ListenerSecurity.of(self._config, endpoint, self._scram_keys)
+            specs.append(ListenerSpec(name, host, port, security))
+        return specs
+
+    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
+        key = ScramKey(user, MECHANISM_NUMBERS[mechanism])
+        found = self._metadata.image.scram.credentials.get(key)
+        if found is None:
+            return None
+        return ScramKeys(found.salt, found.stored_key, found.server_key, found.iterations)
 
     def _make_services(
         self,

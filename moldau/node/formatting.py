@@ -17,9 +17,14 @@ from moldau.config.listeners import parse_quorum_voters
 from moldau.metadata.features import (
     KRAFT_VERSION,
     LATEST_KRAFT_LEVEL,
+    LATEST_METADATA_LEVEL,
+    METADATA_VERSION,
+    SCRAM_LEVEL,
     feature_records,
     initial_feature_levels,
+    metadata_release,
 )
+from moldau.protocol.metadata_records import UserScramCredentialRecord
 from moldau.protocol.types import (
     RESERVED_TOPIC_IDS,
     random_topic_id,
@@ -68,6 +73,7 @@ class FormatPlan:
     feature_levels: Mapping[str, int]
     is_standalone: bool = True
     initial_controllers: tuple[VoterDescription, ...] = field(default=())
+    users: tuple[UserScramCredentialRecord, ...] = field(default=(), repr=False)
 
     @classmethod
     def from_config(
@@ -77,6 +83,7 @@ class FormatPlan:
         feature_levels: Mapping[str, int] | None = None,
         *,
         initial_controllers: Sequence[VoterDescription] | None = None,
+        users: Sequence[UserScramCredentialRecord] = (),
     ) -> FormatPlan:
         """The plan for a node's configuration; the latest feature levels unless others are given.
 
@@ -85,9 +92,11 @@ class FormatPlan:
         Args:
             initial_controllers: the first voters, empty for none (`--no-initial-controllers`);
                 None lets a controller without static voters be the only one.
+            users: the first SCRAM credentials (`--add-scram`).
 
         Raises:
-            FormatError: initial controllers that cannot be this node's.
+            FormatError: initial controllers that cannot be this node's; users at a level of
+                `metadata.version` that has no records for them.
         """
         static, given = config.has_static_voters, tuple(initial_controllers or ())
         levels = feature_levels or initial_feature_levels()
@@ -107,6 +116,10 @@ class FormatPlan:
             raise FormatError(
                 "kraft.version=0 needs its voters in controller.quorum.voters: leave the level out"
             )
+        if users and levels.get(METADATA_VERSION, LATEST_METADATA_LEVEL) < SCRAM_LEVEL:
+            raise FormatError(
+                f"--add-scram needs metadata.version {metadata_release(SCRAM_LEVEL)} at least"
+            )
         return cls(
             directories=config.log_directories,
             metadata_directory=config.metadata_log_directory,
@@ -119,6 +132,7 @@ class FormatPlan:
             feature_levels=levels,
             is_standalone=config.is_controller and not static and initial_controllers is None,
             initial_controllers=given,
+            users=tuple(users),
         )
 
     @property
@@ -253,7 +267,7 @@ def _write_metadata(
     write_bootstrap(
         filesystem,
         plan.metadata_directory,
-        feature_records(levels),
+        [*feature_records(levels), *((user, 0) for user in plan.users)],
         voter_set,
         now_ms=clock.now_ms(),
     )

@@ -50,9 +50,9 @@ from moldau.runtime.loop_thread import LoopThread
 from moldau.runtime.network import AsyncioNetwork
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.server import ListenerSpec
-from moldau.server.server_limits import ServerLimits
 from moldau.server.standard_authorizer import StandardAuthorizer
 
 logger = logging.getLogger("moldau.controller")

@@ -21,8 +21,8 @@ from moldau.raft import MetadataLogSettings, VoterDescription, VoterEndpoint, Vo
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.runtime.network import OS_DEFAULT_BYTES
 from moldau.runtime.telemetry.logs import set_level
-from moldau.server.server_connection import ConnectionGroup
-from moldau.server.server_limits import ServerLimits
+from moldau.server.connection_group import ConnectionGroup
+from moldau.server.connection_limits import ServerLimits
 from moldau.storage.log_config import CleanerSettings
 from moldau.storage.log_manager import LogManager
 

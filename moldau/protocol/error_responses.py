@@ -21,6 +21,7 @@ from moldau.protocol.messages import p43_elect_leaders as election
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages import p45_alter_partition_reassignments as reassignment
 from moldau.protocol.messages import p49_alter_client_quotas as quotas
+from moldau.protocol.messages import p51_alter_user_scram_credentials as scram
 from moldau.protocol.messages.p01_fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from moldau.protocol.messages.p01_fetch import PartitionData as FetchedPartition
 from moldau.protocol.messages.p19_create_topics import (
@@ -252,6 +253,16 @@ _MAKERS: Final[dict[type[Message], Callable[[Any, _Failed], Message]]] = {
     ),
     deletion.DeleteAclsRequest: lambda request, failed: deletion.DeleteAclsResponse(
         filter_results=[failed(deletion.DeleteAclsFilterResult) for _ in request.filters]
+    ),
+    scram.AlterUserScramCredentialsRequest: lambda request, failed: (
+        scram.AlterUserScramCredentialsResponse(
+            results=[
+                failed(scram.AlterUserScramCredentialsResult, user=user)
+                for user in dict.fromkeys(
+                    each.name for each in (*request.deletions, *request.upsertions)
+                )
+            ]
+        )
     ),
 }
 """For the APIs whose responses have their errors in parts."""

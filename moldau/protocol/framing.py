@@ -49,6 +49,10 @@ _LENGTH = Struct(">i")
 _EMPTY: Final = memoryview(b"")
 
 
+TLS_HANDSHAKE: Final = 0x1603
+"""The first two bytes of a peer that begins with TLS."""
+
+
 class BadFrameLength(RemoteProtocolError):
     """The first four bytes cannot be a length; often they are another protocol's."""
 
@@ -154,13 +158,13 @@ class FrameReader:
         "_large",
         "_large_filled",
         "_large_length",
-        "_max_frame_bytes",
         "_memory",
         "_peek",
         "_reusable",
         "_start",
         "error",
         "is_blocked",
+        "max_frame_bytes",
     )
 
     def __init__(
@@ -171,7 +175,7 @@ class FrameReader:
         detached: bool = False,
     ) -> None:
         self._memory = memory
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._detached = detached
         self._chunk: FrameBuffer | None = None
         self._start = 0
@@ -312,7 +316,7 @@ class FrameReader:
         reserved = 0
         while end - start >= 4:
             (length,) = _LENGTH.unpack_from(chunk, start)
-            if not 0 < length <= self._max_frame_bytes:
+            if not 0 < length <= self.max_frame_bytes:
                 self.error = self._refuse(length)
                 end = start  # what follows has no meaning
                 break
@@ -345,10 +349,12 @@ class FrameReader:
         return frames
 
     def _refuse(self, length: int) -> BadFrameLength:
+        if length >> 16 == TLS_HANDSHAKE:
+            return BadFrameLength("the peer speaks TLS, which is not spoken here", length)
         if length <= 0:
             return BadFrameLength(f"frame length {length} is not positive", length)
         return BadFrameLength(
-            f"frame length {length} is over the limit of {self._max_frame_bytes} bytes", length
+            f"frame length {length} is over the limit of {self.max_frame_bytes} bytes", length
         )
 
     def _begin_large(self, chunk: FrameBuffer, length: int, just_cut_bytes: int) -> bool:

@@ -49,7 +49,7 @@ def check_unformatted(filesystem: Filesystem, metadata_directory: str) -> None:
 def write_bootstrap(
     filesystem: Filesystem,
     metadata_directory: str,
-    feature_records: Sequence[tuple[Message, int]],
+    records: Sequence[tuple[Message, int]],
     voters: VoterSet,
     *,
     now_ms: int,
@@ -57,7 +57,7 @@ def write_bootstrap(
     """Write the first snapshots into an unformatted directory. Blocks.
 
     Args:
-        feature_records: what the first active controller appends.
+        records: what the first active controller appends: feature levels, and first users.
         voters: the first voters; without any (`--no-initial-controllers`) no snapshot names them.
 
     Raises:
@@ -78,7 +78,7 @@ def write_bootstrap(
         )
         write_snapshot_file(filesystem, snapshot_path(directory, BOOTSTRAP_SNAPSHOT), batches)
     batches = snapshot_batches(
-        feature_records,
+        records,
         leader_epoch=0,
         last_contained_log_time_ms=_NO_TIME,
         voters=VoterSet(),

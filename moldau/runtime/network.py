@@ -8,11 +8,14 @@ sides speak. Invariant: a call that raises leaves no open socket behind.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
+
+from moldau.runtime.authentication.alerts import new_alert
 
 DEFAULT_BACKLOG = 50
 """Default of `socket.listen.backlog.size`."""
@@ -22,6 +25,14 @@ DEFAULT_CONNECT_TIMEOUT_MS = 10_000
 
 OS_DEFAULT_BYTES = -1
 """A socket buffer size that leaves the choice (and its tuning) to the operating system."""
+
+SHUTDOWN_TIMEOUT_S = 2.0
+"""How long a connection that is closed waits for the peer's end of TLS."""
+
+ACCEPT_PAUSE_S = 1.0
+"""After a failure to accept; what asyncio does, too."""
+
+logger = logging.getLogger("moldau.network")
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
@@ -37,6 +48,25 @@ class Listener(Protocol):
         """Stop accepting; connections already accepted live on."""
 
 
+class Handshakes(Protocol):
+    """What a listener with TLS is told of the handshakes that come before its connections."""
+
+    @property
+    def timeout_ms(self) -> float:
+        """How long one may take."""
+
+    async def context(self) -> ssl.SSLContext:
+        """For the next one."""
+
+    def begin(self, host: str) -> bool:
+        """Whether a client from that address may begin one."""
+
+    def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
+        """It has ended, well without an error; `is_late` after the timeout. Called once for each
+        that was allowed.
+        """
+
+
 class Network(Protocol):
     """How nodes and clients reach each other."""
 
@@ -48,8 +78,11 @@ class Network(Protocol):
         *,
         backlog: int = DEFAULT_BACKLOG,
         receive_buffer_bytes: int = OS_DEFAULT_BYTES,
+        handshakes: Handshakes | None = None,
     ) -> Listener:
-        """Accept connections on `host` ("" for every interface). Raises OSError."""
+        """Accept connections on `host` ("" for every interface); with `handshakes` those of TLS,
+        for which a protocol is made after a handshake that ended well. Raises OSError.
+        """
 
     async def connect(
         self,
@@ -76,13 +109,14 @@ class AsyncioNetwork:
         *,
         backlog: int = DEFAULT_BACKLOG,
         receive_buffer_bytes: int = OS_DEFAULT_BYTES,
+        handshakes: Handshakes | None = None,
     ) -> Listener:
         loop = asyncio.get_running_loop()
         addresses = await loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         sockets: list[socket.socket] = []
-        servers: list[asyncio.Server] = []
+        servers: list[asyncio.Server | _TlsAcceptor] = []
         try:
             for family, kind, protocol, _name, address in dict.fromkeys(addresses):
                 # With port 0 every address family shall get the same port as the first.
@@ -93,9 +127,13 @@ class AsyncioNetwork:
             if not sockets:
                 raise OSError(f"{host or '*'} has no address this machine can listen on")
             for each in sockets:
-                servers.append(
-                    await loop.create_server(protocol_factory, sock=each, backlog=backlog)
-                )
+                if handshakes is None:
+                    servers.append(
+                        await loop.create_server(protocol_factory, sock=each, backlog=backlog)
+                    )
+                else:
+                    each.listen(backlog)
+                    servers.append(_TlsAcceptor(each, protocol_factory, handshakes, loop))
         except OSError as error:
             for server in servers:
                 server.close()
@@ -137,7 +175,7 @@ class AsyncioNetwork:
 class _AsyncioListener:
     __slots__ = ("_servers", "port")
 
-    def __init__(self, servers: Sequence[asyncio.Server], port: int) -> None:
+    def __init__(self, servers: Sequence[asyncio.Server | _TlsAcceptor], port: int) -> None:
         self._servers = list(servers)
         self.port = port
 
@@ -145,6 +183,100 @@ class _AsyncioListener:
         for server in self._servers:
             server.close()
         self._servers.clear()
+
+
+class _TlsAcceptor:
+    """Accepts on one socket, and shakes hands with each client in a task of its own: a slow client
+    keeps no other waiting. (`create_server` would keep one context for good, and say nothing of a
+    handshake that fails.)
+    """
+
+    __slots__ = ("_accepting", "_factory", "_handshakes", "_loop", "_shaking", "_socket")
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        handshakes: Handshakes,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._socket = bound
+        self._factory = protocol_factory
+        self._handshakes = handshakes
+        self._loop = loop
+        self._shaking: set[asyncio.Task[None]] = set()
+        self._accepting = loop.create_task(self._accept())
+
+    def close(self) -> None:
+        for task in (self._accepting, *self._shaking):
+            task.cancel()
+        # The loop must have let go of the descriptor first.
+        self._accepting.add_done_callback(lambda _: self._socket.close())
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                accepted, address = await self._loop.sock_accept(self._socket)
+            except ConnectionError:
+                continue  # the client has gone already
+            except OSError as error:
+                # No descriptors, or no memory: wait until some is free, as asyncio does.
+                logger.error("connections cannot be accepted: %s", error.strerror or error)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            host = str(address[0])
+            if not self._handshakes.begin(host):
+                accepted.close()
+                continue
+            task = self._loop.create_task(self._shake(accepted, host))
+            self._shaking.add(task)
+            task.add_done_callback(self._shaking.discard)
+
+    async def _shake(self, accepted: socket.socket, host: str) -> None:
+        handshakes = self._handshakes
+        timeout_s = handshakes.timeout_ms / 1000
+        begun_s = self._loop.time()
+        problem: OSError | None = None
+        is_late = is_handed_over = False
+        alert = new_alert()
+        duplicate: socket.socket | None = None
+        try:
+            duplicate = accepted.dup()  # the transport closes its own when the handshake fails
+            context = await handshakes.context()
+            is_handed_over = True
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            )
+        except OSError as error:
+            problem = error
+            is_late = self._loop.time() - begun_s >= timeout_s
+            if duplicate is not None and isinstance(error, ssl.SSLError):
+                await self._tell(duplicate, alert.content)
+        finally:
+            if not is_handed_over or problem is not None:
+                accepted.close()
+            if duplicate is not None:
+                duplicate.close()
+            handshakes.end(host, problem, is_late=is_late)
+
+    async def _tell(self, connection: socket.socket, alert: bytes) -> None:
+        """Send the alert that says why, and let the client read it: what it has sent meanwhile is
+        read first, or the system would answer with a reset that takes the alert away.
+        """
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
+                if alert:
+                    await self._loop.sock_sendall(connection, alert)
+                connection.shutdown(socket.SHUT_WR)
+                while await self._loop.sock_recv(connection, 65_536):
+                    pass
+        except OSError:
+            return  # it has gone, or is slow to go: it does not matter any more
 
 
 def _bind(

@@ -118,14 +118,22 @@ class OutgoingStream:
         self._prefetch: asyncio.Task[None] | None = None
         self._prefetched = 0
         self.pending_bytes = 0
+        is_tls = transport.get_extra_info("sslcontext") is not None
         self._can_sendfile = (
-            _HAS_SENDFILE
-            and transport.get_extra_info("socket") is not None
-            and transport.get_extra_info("sslcontext") is None
+            _HAS_SENDFILE and transport.get_extra_info("socket") is not None and not is_tls
         )
         # With a limit of zero the transport says pause as soon as it buffers anything, and resume
-        # when it is empty: exactly what the switch to the duplicate needs to know.
-        transport.set_write_buffer_limits(high=0)
+        # when it is empty: exactly what the switch to the duplicate needs to know. To one of TLS
+        # zero means pause at once; and it may hold bytes of the handshake already, so that it says
+        # pause before its owner knows this stream.
+        if is_tls:
+            loop.call_soon(self._limit_tls_buffer)
+        else:
+            transport.set_write_buffer_limits(high=0)
+
+    def _limit_tls_buffer(self) -> None:
+        if not self._closed:
+            self._transport.set_write_buffer_limits(high=1, low=0)
 
     @property
     def is_empty(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from sys import getrefcount
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from moldau.protocol.access_control import (
     CLUSTER_RESOURCE_NAME,
@@ -32,6 +32,9 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.quotas.request_time import Stopwatch
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.gate import SaslGate
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -55,12 +58,14 @@ class Connection(Protocol):
     """A client's connection, as its requests and their handlers see it.
 
     `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
-    software name and version are set by the ApiVersions handler.
+    software name and version are set by the ApiVersions handler. `gate` is where requests pass on a
+    SASL listener.
     """
 
     client_host: str
     client_software_name: str
     client_software_version: str
+    gate: SaslGate | None
     is_closed: bool
     listener_name: str
     principal: str

@@ -1,6 +1,7 @@
 """From a frame to the handler that answers it: the one road of broker and controller listeners.
 
-Owns the check of API and version, the decoding of the body, the dispatch by a table of routes, and
+Owns the order of checks (API and version, then the session; handlers ask for permission), the
+decoding of the body, the dispatch by a table of routes, and
 the tasks of requests that take several turns. Must not answer for an API itself, but for the one
 rule that belongs to no version: an unknown version of ApiVersions. Invariants: whatever a peer
 sends, the worst that happens is that its own connection is closed; requests of one lane never wait
@@ -142,6 +143,9 @@ class RequestRouter:
         api_version = request.api_version
         if not route.min_version <= api_version <= route.max_version:
             self._refuse_version(request, route)
+            return
+        gate = request.connection.gate
+        if gate is not None and gate.takes(request):
             return
         message_class = route.message_class or route.load(ApiKey(request.api_key))
         if request.is_large:

@@ -10,18 +10,23 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.network import AsyncioNetwork, Listener, Network
+from moldau.server.connection_group import ConnectionGroup
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import Request, RequestMetrics
-from moldau.server.server_connection import ConnectionGroup, ServerConnection
-from moldau.server.server_limits import ServerLimits
+from moldau.server.server_connection import ServerConnection
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.listener_security import ListenerSecurity
+    from moldau.server.authentication.tls_handshakes import TlsHandshakes
 
 MAX_EARLY_REQUESTS: Final = 10_000
 """Requests that may wait for the node to be ready."""
@@ -29,11 +34,16 @@ MAX_EARLY_REQUESTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
-    """One listener: its name, and where it binds ("" for every interface, port 0 for any)."""
+    """One listener: its name, and where it binds ("" for every interface, port 0 for any).
+
+    Attributes:
+        security: None for PLAINTEXT.
+    """
 
     name: str
     host: str
     port: int
+    security: ListenerSecurity | None = None
 
 
 class Server:
@@ -94,12 +104,19 @@ class Server:
         assert name not in self._listeners, f"listener {name} exists"
         connections = self.connections
         connections.is_open = True
+        security = spec.security
+        handshakes: TlsHandshakes | None = None
+        if security is not None and security.contexts is not None:
+            from moldau.server.authentication.tls_handshakes import TlsHandshakes
+
+            handshakes = TlsHandshakes(security.contexts, connections, name)
         self._listeners[name] = await self._network.listen(
-            lambda: ServerConnection(connections, name),
+            lambda: ServerConnection(connections, name, security),
             spec.host,
             spec.port,
             backlog=connections.limits.listen_backlog,
             receive_buffer_bytes=connections.limits.receive_buffer_bytes,
+            handshakes=handshakes,
         )
 
     def port(self, listener_name: str) -> int:

@@ -1,8 +1,7 @@
-"""The connections of a server: frames in, requests to the handler, responses out in request order.
+"""A connection of a server: frames in, requests to the handler, responses out in request order.
 
-A connection owns: the deque of unanswered requests, the frames not yet given to the handler, why
-reading is paused. The group of all owns: how many may be there, whose turn it is, and the memory
-their frames may take. Must not: know any API (but the header), or wait.
+Owns: the deque of unanswered requests, the frames not yet given to the handler, why reading is
+paused. Must not: know any API (but the header), or wait; what connections share is the group's.
 
 Invariants: responses leave in the order of their requests; at most `MAX_IN_FLIGHT_REQUESTS` are
 with the handler, `MAX_HELD_REQUESTS` of those that are held; while any pause reason holds, nothing
@@ -16,28 +15,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import count
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
     FrameReader,
-    ReceiveMemory,
 )
 from moldau.protocol.headers import decode_request_header
-from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.clock import TimerHandle
 from moldau.runtime.files import FileRegion, source_bytes
-from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
-from moldau.runtime.telemetry.logs import RateLimitedLog
-from moldau.runtime.timers import TimerWheel
-from moldau.server.loop_watchdog import STALL_MS, LoopWatchdog
+from moldau.server.loop_watchdog import STALL_MS
 from moldau.server.outgoing import SENDFILE_MIN_BYTES, Offload, OutgoingStream, run_inline
-from moldau.server.quotas.core.connection_rates import ConnectionRates
-from moldau.server.request import Request, RequestMetrics
-from moldau.server.server_limits import ServerLimits
+from moldau.server.request import Request
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.gate import SaslGate
+    from moldau.server.authentication.listener_security import ListenerSecurity
+    from moldau.server.connection_group import ConnectionGroup
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
 """Requests of one connection with the handler; more wait in the receive buffer, then in the socket.
@@ -70,12 +67,6 @@ that a client with few requests in flight sends the next ones early.
 
 MAX_PENDING_RESPONSE_BYTES: Final = 1024 * 1024
 """Response bytes a peer may leave unread before its further requests wait."""
-
-SWEEP_INTERVAL_MS: Final = 1000.0
-"""How often idle and stalled connections are looked for."""
-
-STALLED_FRAME_MS: Final = 10_000.0
-"""A peer silent for so long inside a large frame is closed when others wait for the memory."""
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
@@ -123,6 +114,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_read_bytes",
         "_reader",
         "_requests",
+        "_security",
         "_stream",
         "_throttle_timer",
         "_throttled_until_ms",
@@ -132,9 +124,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         "client_software_name",
         "client_software_version",
         "connection_id",
+        "gate",
         "is_closed",
         "last_active_ms",
         "listener_name",
+        "opened_ms",
         "principal",
         "state",
         "transport",
@@ -143,9 +137,14 @@ class ServerConnection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
     _stream: OutgoingStream
 
-    def __init__(self, group: ConnectionGroup, listener_name: str) -> None:
+    def __init__(
+        self, group: ConnectionGroup, listener_name: str, security: ListenerSecurity | None = None
+    ) -> None:
+        """`security` is the listener's, None where it is PLAINTEXT."""
         self._group = group
+        self._security = security
         self.listener_name = listener_name
+        self.gate: SaslGate | None = None
         self._reader = FrameReader(group.memory, max_frame_bytes=group.limits.request_max_bytes)
         self._requests: deque[Request] = deque()
         self._backlog: deque[memoryview] = deque()
@@ -168,7 +167,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.connection_id = ""
         self.principal = ANONYMOUS
         self.state: dict[str, Any] = {}
-        self.last_active_ms = group.clock.monotonic_ms()
+        self.opened_ms = self.last_active_ms = group.clock.monotonic_ms()
 
     def __repr__(self) -> str:
         return f"ServerConnection({self.connection_id})"
@@ -230,6 +229,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._group.log_closing(self, reason)
             self._abort()
 
+    def limit_frames(self, max_bytes: int) -> None:
+        """Close the connection of a client whose next request is larger."""
+        self._reader.max_frame_bytes = max_bytes
+
     def release_frame(self, frame: memoryview) -> None:
         self._reader.release(frame)
         self._group.on_memory_released()
@@ -260,10 +263,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         if not group.admit(self):
             self._abort()
+        elif self._security is not None:
+            problem = self._security.greet(self, group)
+            if problem is not None:
+                self.close(problem)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._finish()
         self._group.forget(self)
+        # No cycle is left: the collector comes seldom, and TLS holds 130 KB per connection.
+        del self.transport, self._stream
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._reader.get_buffer(sizehint)
@@ -414,8 +423,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             while backlog and not self._pause_reasons & _STOPS_DISPATCH and not self.is_closed:
                 frame = backlog.popleft()
+                gate = self.gate
                 try:
-                    header, header_size = decode_request_header(frame)
+                    header, header_size = (
+                        decode_request_header(frame) if gate is None else gate.read_header(frame)
+                    )
                 except RemoteProtocolError as error:
                     self._reader.release(frame)
                     self.flush()
@@ -507,8 +519,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._resume(PauseReason.THROTTLED)
 
     def _abort(self) -> None:
+        transport = self.transport
         self._finish()
-        self.transport.abort()
+        transport.abort()
 
     def _drop_backlog(self) -> None:
         for frame in self._backlog:
@@ -534,267 +547,3 @@ class ServerConnection(asyncio.BufferedProtocol):
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             callback(self)
-
-
-class ConnectionGroup:
-    """The connections of one server, and what they share on its loop: limits, the memory their
-    frames may take, the flushes and turns that are due, and the sweep for idle connections.
-    """
-
-    def __init__(
-        self,
-        handler: Callable[[Request], None],
-        clock: Clock,
-        limits: ServerLimits,
-        *,
-        metrics: RequestMetrics | None,
-        offload: Offload | None,
-        memory: ReceiveMemory | None,
-        watchdog: LoopWatchdog | None,
-        rates: ConnectionRates | None = None,
-    ) -> None:
-        self.handler = handler
-        self.limits = limits
-        self.rates = rates or ConnectionRates()
-        limits.apply_to(self.rates)
-        self._refused: dict[ServerConnection, TimerHandle] = {}
-        self.clock = clock
-        self.timers = TimerWheel(clock)
-        self.offload = offload
-        self.watchdog = watchdog
-        self.memory = memory or ReceiveMemory(limits.queued_max_request_bytes)
-        self.loop: asyncio.AbstractEventLoop
-        self.is_open = False
-        """Whether there is a listener that connections may come from."""
-        self.bytes_received = 0
-        self.bytes_sent = 0
-        self.created_count = 0
-        self.rejected_count = 0
-        self._metrics = metrics
-        self._connections: dict[ServerConnection, None] = {}  # in the order they came
-        self._per_ip: dict[str, int] = {}
-        self.connection_numbers = count(1)
-        self._flush_queue: list[ServerConnection] = []
-        self._line: deque[ServerConnection] = deque()
-        self._is_turn_due = False
-        self._memory_waiters: deque[ServerConnection] = deque()
-        self._waking = False
-        self._sweep_timer: TimerHandle | None = None
-        self._all_closed: asyncio.Event | None = None
-        self._log = RateLimitedLog(_LOG, clock)
-        self._work: set[asyncio.Task[None]] = set()
-
-    def __len__(self) -> int:
-        return len(self._connections)
-
-    def __iter__(self) -> Iterator[ServerConnection]:
-        return iter(tuple(self._connections))
-
-    def update_limits(self, limits: ServerLimits) -> None:
-        """Use other limits from now on; existing connections are left alone."""
-        self.limits = limits
-        limits.apply_to(self.rates)
-        self.memory.limit_bytes = limits.queued_max_request_bytes
-        self.on_memory_released()
-
-    async def close(self, graceful_ms: float) -> None:
-        """Answer what was accepted for at most `graceful_ms`, then cut the rest."""
-        for refused in tuple(self._refused):
-            self._end_refused(refused)
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-            self._sweep_timer = None
-        if self._connections:
-            self._all_closed = asyncio.Event()
-            for connection in self:
-                connection.begin_closing()
-            try:
-                async with asyncio.timeout(graceful_ms / 1000):
-                    await self._all_closed.wait()
-            except TimeoutError:
-                for connection in self:
-                    connection.close("the server is shutting down")
-                await self._all_closed.wait()
-        self.timers.close()
-
-    # -- for connections -------------------------------------------------------------------------
-
-    def start_work(self, work: Work) -> None:
-        """Run a request's further work; a failure goes to the loop's exception handler."""
-        task = self.loop.create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work_ended)
-
-    def _work_ended(self, task: asyncio.Task[None]) -> None:
-        self._work.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.loop.call_exception_handler(
-                {"message": "a request failed", "exception": error, "task": task}
-            )
-
-    def admit(self, connection: ServerConnection) -> bool:
-        """Count a new connection in, or say that a limit forbids it."""
-        host = connection.client_host
-        limits = self.limits
-        if not self.is_open:
-            return False
-        wait_ms = 0.0
-        if self.rates.is_limited:
-            admission = self.rates.admit(connection.listener_name, host, self.clock.monotonic_ms())
-            wait_ms = admission.wait_ms
-            if not admission.is_taken:
-                return self._refuse(connection, wait_ms)
-        if len(self._connections) >= limits.max_connections:
-            return self._turn_away(connection, f"max.connections={limits.max_connections}")
-        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
-        count = self._per_ip.get(host, 0)
-        if count >= allowed:
-            return self._turn_away(connection, f"max.connections.per.ip={allowed}")
-        self._per_ip[host] = count + 1
-        self._connections[connection] = None
-        self.created_count += 1
-        set_socket_options(connection.transport, limits.send_buffer_bytes)
-        if wait_ms:
-            # Not now: uvloop begins to read after `connection_made`, whatever that has paused.
-            self.loop.call_soon(connection.throttle, wait_ms)
-        return True
-
-    def _refuse(self, connection: ServerConnection, wait_ms: float) -> bool:
-        """End a connection that came too soon after others, and not at once: its client would be
-        back immediately (KIP-612). Returns whether it may stay until then.
-        """
-        self._turn_away(connection, "the limit on new connections per second")
-        if wait_ms:
-            self.loop.call_soon(connection.stop_reading)
-            self._refused[connection] = self.timers.call_later(
-                wait_ms, self._end_refused, connection
-            )
-        return bool(wait_ms)
-
-    def _end_refused(self, connection: ServerConnection) -> None:
-        del self._refused[connection]
-        connection.transport.abort()
-
-    def _turn_away(self, connection: ServerConnection, limit: str) -> bool:
-        self.rejected_count += 1
-        self._log.warning(
-            "connection from %s refused on listener %s: %s is reached",
-            connection.client_host,
-            connection.listener_name,
-            limit,
-        )
-        return False
-
-    def forget(self, connection: ServerConnection) -> None:
-        refused = self._refused.pop(connection, None)
-        if refused is not None:
-            refused.cancel()
-        if connection not in self._connections:
-            return
-        del self._connections[connection]
-        host = connection.client_host
-        left = self._per_ip[host] - 1
-        if left:
-            self._per_ip[host] = left
-        else:
-            del self._per_ip[host]
-        if self._all_closed is not None and not self._connections:
-            self._all_closed.set()
-
-    def log_closing(self, connection: ServerConnection, reason: str) -> None:
-        """The one line about a connection we end."""
-        self._log.warning(
-            "closing connection %s of listener %s (client %s): %s",
-            connection.connection_id,
-            connection.listener_name,
-            connection.client_software_name,
-            reason,
-        )
-
-    def schedule_flush(self, connection: ServerConnection) -> None:
-        """Flush the connection when the callbacks now running are through (joins responses)."""
-        if not self._flush_queue:
-            self.loop.call_soon(self._flush_all)
-        self._flush_queue.append(connection)
-
-    def _flush_all(self) -> None:
-        queue, self._flush_queue = self._flush_queue, []
-        position = 0
-        try:
-            for connection in queue:
-                position += 1
-                connection.flush()
-        finally:
-            # Should one fail unexpectedly, the others are still served.
-            if position < len(queue):
-                if not self._flush_queue:
-                    self.loop.call_soon(self._flush_all)
-                self._flush_queue.extend(queue[position:])
-
-    def wait_for_turn(self, connection: ServerConnection) -> None:
-        """Let the connection take its turn after those that wait already. There is one turn between
-        two looks at the sockets, however many wait: what has come in since then waits for one.
-        """
-        self._line.append(connection)
-        if not self._is_turn_due:
-            self._is_turn_due = True
-            self.loop.call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        connection = self._line.popleft()
-        if self._line:
-            self.loop.call_soon(self._next_turn)
-        else:
-            self._is_turn_due = False
-        try:
-            if self._flush_queue:
-                self._flush_all()  # what is answered does not wait for the turn
-        finally:
-            connection.take_turn()
-
-    def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
-        self.bytes_sent += response_bytes
-        metrics = self._metrics
-        if metrics is not None:
-            received = request.received_ms
-            metrics.request_completed(
-                request, response_bytes, request.handled_ms - received, now_ms - received
-            )
-
-    def wait_for_memory(self, connection: ServerConnection) -> None:
-        """Wake the connection when frames have been released."""
-        self._memory_waiters.append(connection)
-        # It may be free again: frames that came with the one that waits have been answered since.
-        self.on_memory_released()
-
-    def on_memory_released(self) -> None:
-        if self._memory_waiters and not self._waking and not self.memory.is_exhausted:
-            self._waking = True
-            self.loop.call_soon(self._wake_memory_waiters)
-
-    def _wake_memory_waiters(self) -> None:
-        self._waking = False
-        for _ in range(len(self._memory_waiters)):
-            if self.memory.is_exhausted:
-                return
-            self._memory_waiters.popleft().memory_available()
-
-    # -- sweeping --------------------------------------------------------------------------------
-
-    def start_sweeping(self) -> None:
-        self._sweep_timer = self.timers.call_later(SWEEP_INTERVAL_MS, self._sweep)
-
-    def _sweep(self) -> None:
-        self.start_sweeping()
-        now = self.clock.monotonic_ms()
-        idle_ms = self.limits.connections_max_idle_ms
-        frames_wait = bool(self._memory_waiters)
-        for connection in self:
-            silent_ms = now - connection.last_active_ms
-            if 0 <= idle_ms < silent_ms and connection.is_idle:
-                connection.close(f"idle for {silent_ms:.0f} ms")
-            elif (
-                frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame
-            ):
-                connection.close("stalled inside a request while others wait for its memory")

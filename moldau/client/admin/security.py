@@ -6,12 +6,11 @@ Passwords are salted here and never sent.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from moldau.client.admin.calls import (
     AdminCalls,
@@ -61,6 +60,12 @@ from moldau.protocol.messages.p41_describe_delegation_token import (
     DescribeDelegationTokenResponse,
 )
 from moldau.protocol.schema import Request
+from moldau.protocol.scram import (
+    LEAST_ITERATIONS,
+    MECHANISMS_BY_NUMBER,
+    MOST_ITERATIONS,
+    salted_password,
+)
 
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """What a quota is for: pairs of "user", "client-id" or "ip" and a name, None for the default."""
@@ -161,10 +166,6 @@ class DelegationToken:
     max_lifetime_end_ms: int
 
 
-LEAST_ITERATIONS: Final = 4_096
-MOST_ITERATIONS: Final = 16_384
-
-_HASH: Final = {ScramMechanism.SCRAM_SHA_256: "sha256", ScramMechanism.SCRAM_SHA_512: "sha512"}
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 Filter = TypeVar("Filter", DescribeAclsRequest, DeleteAclsFilter)
@@ -574,9 +575,8 @@ def _entity(
 
 def _salted(each: ScramUpsertion) -> altered_scram.ScramCredentialUpsertion:
     salt = each.salt or secrets.token_bytes(32)
-    salted = hashlib.pbkdf2_hmac(
-        _HASH[each.mechanism], each.password.encode(), salt, each.iterations
-    )
+    mechanism = MECHANISMS_BY_NUMBER[each.mechanism]
+    salted = salted_password(mechanism, each.password, salt, each.iterations)
     return altered_scram.ScramCredentialUpsertion(
         name=each.user,
         mechanism=each.mechanism,

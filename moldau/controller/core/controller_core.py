@@ -47,6 +47,7 @@ from moldau.controller.core.result import (
     VersionedRecord,
     unlimited,
 )
+from moldau.controller.core.scram_control import alter_user_scram_credentials
 from moldau.controller.core.state import ControllerSettings, ControllerState, Random
 from moldau.controller.core.topic_control import create_partitions, create_topics, delete_topics
 from moldau.metadata.features import (
@@ -105,6 +106,7 @@ HANDLERS: Final[dict[int, Callable[[ControllerState, Any], _Decision]]] = {
     ApiKey.CREATE_ACLS: create_acls,
     ApiKey.DELETE_ACLS: delete_acls,
     ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
 }
 """What decides each request that depends on neither the time nor the log's end."""
 

@@ -16,7 +16,7 @@ from typing import Final
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import NO_LEADER, MetadataImage
 from moldau.node.http.metrics import Sample
-from moldau.server.server_connection import ConnectionGroup
+from moldau.server.connection_group import ConnectionGroup
 from moldau.storage.cleaner.log_cleaner import CLEANER_MANAGER, LogCleaner
 from moldau.storage.log import Log
 

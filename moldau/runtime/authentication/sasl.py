@@ -2,8 +2,8 @@
 
 Owns the order of requests (KIP-152), the reading of refusals, and what each mechanism says and
 checks: PLAIN, SCRAM (RFC 5802 and RFC 7677, as Kafka's brokers speak it) and OAUTHBEARER; their
-settings are read in client/cluster/credentials.py. Listeners serve no SASL yet. Must not
-do I/O but through `send` and the token source. Invariants: `authenticate` returns only when the
+settings are read in client/cluster/credentials.py. Listeners' side is server/authentication. Must
+not do I/O but through `send` and the token source. Invariants: `authenticate` returns only when the
 broker has accepted the client, and with SCRAM the broker has proved that it knows the password too;
 an exchange object is used for one authentication only.
 """

@@ -1,4 +1,4 @@
-"""TLS contexts of clients, from PEM and PKCS12 stores on disk or inline (KIP-651).
+"""TLS contexts of clients; for both sides the stores, PEM and PKCS12, on disk or inline (KIP-651).
 
 Owns the reading of stores and the wording of what TLS does not accept. Invariant: private keys
 never stay on disk: where Python's `ssl` needs a file, only this user can read it, and it is removed
@@ -22,6 +22,7 @@ PEM_MARK: Final = b"-----BEGIN "
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_KEY_BITS: Final = re.compile(r"(AES|CAMELLIA|ARIA)_(\d+)")
 _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 """Labels of certificates; the last one is OpenSSL's, with what it is trusted for behind it."""
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
@@ -71,27 +72,28 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.checks_hostname
-    _set_versions(context, settings.enabled_protocols)
-    _set_ciphers(context, settings.cipher_suites)
+    set_versions(context, settings.enabled_protocols)
+    set_ciphers(context, settings.cipher_suites)
     # As in Java, every certificate in the store is trusted by itself, also one that another
     # authority has signed.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.trust.is_given:
-        _load_trust(context, settings.trust)
+        load_trust(context, settings.trust)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    chain, key = _contents(settings.own)
+    chain, key = contents(settings.own)
     if chain is None and key is None:
         return context
     if chain is None or key is None:
         missing = "key" if key is None else "certificate.chain"
         raise SecuritySettingError(f"{settings.own.prefix}: a {missing} is missing")
-    _load_key(context, chain, key, settings)
+    load_key(context, chain, key, settings.own, settings.key_password)
     return context
 
 
-def _load_trust(context: ssl.SSLContext, store: Store) -> None:
-    authorities, _no_key = _contents(store)
+def load_trust(context: ssl.SSLContext, store: Store) -> None:
+    """Let the context trust a store's certificates. Raises: SecuritySettingError."""
+    authorities, _no_key = contents(store)
     where = f"{store.prefix}.location: {store.location}" if store.location else store.prefix
     certificates = _certificates_of(authorities or "")
     if not certificates:
@@ -108,21 +110,25 @@ def _load_trust(context: ssl.SSLContext, store: Store) -> None:
         raise SecuritySettingError(f"{where}: a certificate in it is damaged ({reason})") from None
 
 
-def _load_key(context: ssl.SSLContext, chain: str, key: str, settings: TlsSettings) -> None:
+def load_key(
+    context: ssl.SSLContext, chain: str, key: str, store: Store, key_password: str | None
+) -> None:
+    """Let the context show a certificate chain. Raises: SecuritySettingError."""
     # A PEM key is protected by ssl.key.password; without one OpenSSL would ask the terminal.
-    password = settings.key_password or ""
+    password = key_password or ""
     try:
         with _private_file(f"{key}\n{chain}\n") as path:
             context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise SecuritySettingError(
-            f"{settings.own.prefix}: the key cannot be used ({reason}): does ssl.key.password "
+            f"{store.prefix}: the key cannot be used ({reason}): does ssl.key.password "
             "open it, and does it belong to the first certificate?"
         ) from None
 
 
-def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+def set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    """Offer the TLS versions named, and none older or newer. Raises: SecuritySettingError."""
     unknown = [name for name in names if name not in _VERSIONS]
     if unknown or not names:
         raise SecuritySettingError(
@@ -132,10 +138,30 @@ def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     context.minimum_version, context.maximum_version = min(versions), max(versions)
 
 
-def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
-    """OpenSSL's names; those of TLS 1.3 are always on and need no naming."""
-    names = tuple(name for name in names if not name.startswith("TLS_AES_"))
-    names = tuple(name for name in names if name != "TLS_CHACHA20_POLY1305_SHA256")
+def is_tls_1_3_suite(name: str) -> bool:
+    """Whether a cipher suite is one of TLS 1.3."""
+    return name.startswith("TLS_AES_") or name == "TLS_CHACHA20_POLY1305_SHA256"
+
+
+def openssl_name(name: str) -> str:
+    """OpenSSL's name of a cipher suite of TLS 1.2 that has the IANA's, as Java writes it: of
+    TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 it is ECDHE-RSA-AES256-GCM-SHA384. Other names stay.
+    """
+    exchange, is_iana, cipher = name.removeprefix("TLS_").partition("_WITH_")
+    if not is_iana or not name.startswith("TLS_"):
+        return name
+    cipher = _KEY_BITS.sub(r"\1\2", cipher).replace("_CBC_", "_")
+    if cipher.startswith("CHACHA20_POLY1305"):
+        cipher = "CHACHA20_POLY1305"
+    return (cipher if exchange == "RSA" else f"{exchange}_{cipher}").replace("_", "-")
+
+
+def set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
+    """Suites by OpenSSL's or the IANA's names; those of TLS 1.3 are always on and need no naming.
+
+    Raises: SecuritySettingError.
+    """
+    names = tuple(openssl_name(name) for name in names if not is_tls_1_3_suite(name))
     if not names:
         return
     try:
@@ -147,7 +173,7 @@ def _set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
         ) from None
 
 
-def _contents(store: Store) -> tuple[str | None, str | None]:
+def contents(store: Store) -> tuple[str | None, str | None]:
     """Certificates and key of a store as PEM text, each None where there is none."""
     inline = store.certificates is not None or store.key is not None
     if inline:
@@ -172,8 +198,9 @@ def _contents(store: Store) -> tuple[str | None, str | None]:
     where = f"{store.prefix}.location: {store.location}"
     if kind == "JKS":
         raise SecuritySettingError(
-            f"{where} is a JKS store, which only Java reads; turn it into PKCS12 with keytool "
-            "-importkeystore -deststoretype pkcs12, or into PEM"
+            f"{where} is a JKS store, which only Java reads; `keytool -importkeystore "
+            f"-srckeystore {store.location} -destkeystore {store.location}.p12 -deststoretype "
+            "pkcs12` turns it into PKCS12"
         )
     if kind == "PKCS12":
         return _read_pkcs12(data, store.password, where)

@@ -16,6 +16,7 @@ from tests.interop.differential import (
     config_cases,
     group_cases,
     quota_cases,
+    scram_cases,
     topic_cases,
 )
 from tests.interop.differential.asking import Pair
@@ -50,6 +51,7 @@ def test_answers_differ_only_where_the_list_says(pair: Pair, authorized_pair: Pa
     )
     run(pair, cases, tally)
     run(authorized_pair, access_cases.cases(), tally)
+    run(authorized_pair, scram_cases.cases(), tally)
     seconds = time.monotonic() - began_s
     print(
         f"{tally.comparison_count} comparisons with Apache Kafka 4.3 (requests x versions) of "

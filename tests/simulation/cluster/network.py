@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
+from moldau.runtime.network import Handshakes
 from tests.simulation.cluster.transport import FIN, SimulatedTransport
 from tests.simulation.cluster.virtual_loop import Process, VirtualLoop, current_process
 
@@ -381,7 +382,9 @@ class SimulatedNetwork:
         *,
         backlog: int = 50,
         receive_buffer_bytes: int = -1,
+        handshakes: Handshakes | None = None,
     ) -> _Listener:
+        assert handshakes is None, "no TLS in a simulation"
         assert port > 0, "simulated listeners have fixed ports"
         listener = _Listener(self._process, protocol_factory, self._host, port, self._fabric)
         self._fabric.add_listener(listener)

@@ -78,6 +78,7 @@ class FakeConnection:
         self.client_host = "127.0.0.1"
         self.connection_id = "fake"
         self.state: dict[str, Any] = {}
+        self.gate = None
         self.is_closed = False
         self.close_reason = ""
         self.throttled_ms = 0.0

@@ -39,6 +39,10 @@ from moldau.protocol.messages.p37_create_partitions import (
 )
 from moldau.protocol.messages.p43_elect_leaders import ElectLeadersRequest, TopicPartitions
 from moldau.protocol.messages.p49_alter_client_quotas import AlterClientQuotasRequest, EntryData
+from moldau.protocol.messages.p51_alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from moldau.protocol.registry import request_class
 from moldau.protocol.schema import Message
 from moldau.server import described_configs
@@ -265,6 +269,10 @@ def made(api_key: ApiKey, version: int) -> Message:
             return DeleteAclsRequest(filters=[DeleteAclsFilter()])
         case ApiKey.ALTER_CLIENT_QUOTAS:
             return AlterClientQuotasRequest(entries=[EntryData()])
+        case ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+            return AlterUserScramCredentialsRequest(
+                deletions=[ScramCredentialDeletion(name="a", mechanism=1)]
+            )
         case ApiKey.DELETE_TOPICS:
             if version < 6:
                 return DeleteTopicsRequest(topic_names=["t"])

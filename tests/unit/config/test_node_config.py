@@ -125,12 +125,12 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
                 "listeners": "SSL://:1,CONTROLLER://:2",
                 "listener.security.protocol.map": "SSL:SSL,CONTROLLER:PLAINTEXT",
             },
-            "SSL is not served yet, only PLAINTEXT",
+            "must be one of the advertised listeners (SSL, CON",
         ),
         ({"listeners": "SSL://:1,CONTROLLER://:2"}, "CONTROLLER needs an entry"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "advertise a routable one"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1,CONTROLLER://:2"}, "advertise a routable one"),
-        ({"advertised.listeners": "SSL://h:1"}, "SSL is not served yet"),
+        ({"advertised.listeners": "SSL://h:1"}, "is not one of listeners"),
         (
             {
                 "advertised.listeners": "INSIDE://h:1",
@@ -150,7 +150,7 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
             },
             "cannot be combined",
         ),
-        ({"security.inter.broker.protocol": "SSL"}, "only PLAINTEXT listeners are served yet"),
+        ({"security.inter.broker.protocol": "SSL"}, "nodes speak PLAINTEXT among themselves"),
         ({"early.start.listeners": "OTHER"}, "is not one of listeners"),
         ({"log.dirs": "a,a"}, "log.dirs=a,a: must be a non-empty list of distinct"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0: must be at least 1, or -1"),
@@ -210,9 +210,12 @@ def test_removed_keys_warn_with_their_replacement(name, part):
         ("completely.unrelated.thing", "1", "is not a known key and has no effect"),
         ("retention.ms", "1", "(the node's default is log.retention.ms)"),
         ("num.io.threads", "3", "has no effect: work is done on event loops"),
-        ("ssl.keystore.location", "x", "TLS listeners are not served yet"),
+        ("ssl.allow.san.changes", "true", "is taken over whatever its certificate names"),
         ("listener.name.plaintext.max.connections", "3", "not served per listener yet"),
-        ("listener.name.plaintext.plain.sasl.jaas.config", "x", "SASL listeners are not served"),
+        ("listener.name.inside.plain.sasl.jaas.config", "x", "listeners has none of that name"),
+        ("listener.name.PLAINTEXT.ssl.client.auth", "none", "in lower case"),
+        ("sasl.jaas.config", "x", "listener.name.LISTENER.plain.sasl.jaas.config"),
+        ("listener.name.plaintext.sasl.jaas.config", "x", "are given by mechanism"),
         ("rsm.config.bucket", "x", "server-side plug-ins are not served"),
         (
             "group.coordinator.rebalance.protocols",
@@ -400,3 +403,76 @@ def test_error_texts_stay_short_and_on_one_line():
         node(num_partitions="1\n2" * 10_000)
     assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
+
+
+SECURED = {
+    "listeners": "PLAINTEXT://:1,CONTROLLER://:2,OUTSIDE://:3,OTHER://:4",
+    "listener.security.protocol.map": (
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OUTSIDE:SASL_SSL,OTHER:SASL_SSL"
+    ),
+    "sasl.enabled.mechanisms": "PLAIN",
+}
+
+
+def test_listeners_have_settings_of_their_own():
+    config = node_with(
+        {
+            **SECURED,
+            "connections.max.reauth.ms": "1",
+            "ssl.client.auth": "requested",
+            "listener.name.outside.ssl.client.auth": "required",
+            "listener.name.outside.connections.max.reauth.ms": "2",
+            "listener.name.outside.scram-sha-256.connections.max.reauth.ms": "3",
+            "listener.name.outside.plain.sasl.jaas.config": "users",
+            "listener.name.outside.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        }
+    )
+    value = config.listener_value
+    for listener, client_auth, mechanisms in (
+        ("OUTSIDE", "required", ("PLAIN", "SCRAM-SHA-256")),
+        ("OTHER", "requested", ("PLAIN",)),
+    ):
+        assert value(listener, "ssl.client.auth") == client_auth
+        assert value(listener, "sasl.enabled.mechanisms") == mechanisms
+    key = "connections.max.reauth.ms"
+    assert value("OUTSIDE", key, "SCRAM-SHA-256") == 3
+    assert value("OUTSIDE", key, "PLAIN") == 2
+    assert value("OTHER", key, "PLAIN") == 1
+    assert value("OUTSIDE", "sasl.jaas.config", "PLAIN") == Password("users")
+    assert value("OTHER", "sasl.jaas.config", "PLAIN") is None
+    assert not config.warnings
+    assert "users" not in repr(config)
+
+
+def test_users_of_all_listeners_are_users_of_none():
+    """As in Apache Kafka."""
+    config = node_with({**SECURED, "sasl.jaas.config": "a", "plain.sasl.jaas.config": "b"})
+    assert config.listener_value("OUTSIDE", "sasl.jaas.config", "PLAIN") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sasl.enabled.mechanisms": None}, "GSSAPI, Kafka's default, is not served; name some of"),
+        ({"sasl.enabled.mechanisms": ""}, "listener OUTSIDE needs some of PLAIN, SCRAM-SHA-256"),
+        (
+            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"},
+            "listener OTHER: OAUTHBEARER is not served",
+        ),
+        (
+            {"inter.broker.listener.name": "OUTSIDE"},
+            "SASL_SSL is not served yet between nodes",
+        ),
+        (
+            {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL,"
+                "OUTSIDE:SASL_SSL,OTHER:SASL_SSL"
+            },
+            "SSL is not served yet between nodes",
+        ),
+    ],
+)
+def test_secured_listeners_that_cannot_be(changes, message):
+    with pytest.raises(ConfigError) as caught:
+        node_with({**SECURED, **changes})
+    assert message in str(caught.value)

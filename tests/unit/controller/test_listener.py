@@ -53,6 +53,10 @@ from moldau.protocol.messages.p49_alter_client_quotas import (
     EntryData,
     OpData,
 )
+from moldau.protocol.messages.p51_alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from moldau.protocol.messages.p57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
@@ -129,6 +133,8 @@ def sample(api_key: ApiKey) -> Message:
         request.filters = [DeleteAclsFilter()]
     if isinstance(request, AlterClientQuotasRequest):
         request.entries = [EntryData()]
+    if isinstance(request, AlterUserScramCredentialsRequest):
+        request.deletions = [ScramCredentialDeletion(name="a", mechanism=1)]
     if api_key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
         module = request_class(api_key).__module__
         resource = __import__(module, fromlist=["x"]).AlterConfigsResource

@@ -12,8 +12,8 @@ import pytest
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
-from moldau.server.server_limits import ServerLimits
 
 from .conftest import Harness, response, until
 

@@ -24,6 +24,7 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.quotas.core.connection_rates import ConnectionRates
 from moldau.server.request import (
     LARGE_BODY_BYTES,
@@ -39,7 +40,6 @@ from moldau.server.server_connection import (
     MAX_IN_FLIGHT_REQUESTS,
     MAX_PENDING_RESPONSE_BYTES,
 )
-from moldau.server.server_limits import ServerLimits
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until

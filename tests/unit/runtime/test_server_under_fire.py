@@ -15,6 +15,7 @@ from moldau.protocol.framing import CHUNK_BYTES, ReceiveMemory
 from moldau.runtime.files import File, FileRegion
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.server import outgoing
+from moldau.server.connection_limits import ServerLimits
 from moldau.server.request import Request
 from moldau.server.server_connection import (
     MAX_IN_FLIGHT_REQUESTS,
@@ -22,7 +23,6 @@ from moldau.server.server_connection import (
     TURN_MS,
     ServerConnection,
 )
-from moldau.server.server_limits import ServerLimits
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until

@@ -254,4 +254,4 @@ def test_versions_and_ciphers():
         TlsSettings(cipher_suites=("TLS_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"))
     )
     with pytest.raises(SecuritySettingError, match="OpenSSL knows none"):
-        client_context(TlsSettings(cipher_suites=("TLS_RSA_WITH_NULL_MD5",)))
+        client_context(TlsSettings(cipher_suites=("TLS_RSA_WITH_NOTHING_AT_ALL",)))

@@ -1,7 +1,12 @@
-"""What a server's connections may take: Kafka's limits by their own keys."""
+"""How many connections a server takes, and what each of them may take.
+
+Owns the count of places by client address. Invariant: a handshake holds the place of the connection
+that may come of it.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,9 +42,48 @@ class ServerLimits:
     unlimited_rate_listener: str = ""
     """The listener that the rate does not hold for: the inter-broker one, if it has a listener of
     its own."""
+    tls_handshake_ms: float = 10_000.0
+    """Our own limit: a TLS handshake that has not ended by then is cut."""
+    authentication_ms: float = 30_000.0
+    """Our own limit: a SASL client that is not authenticated by then is cut."""
 
     def apply_to(self, rates: ConnectionRates) -> None:
         """Have the limit on new connections per second in force there."""
         rates.node_limit = self.max_connection_creation_rate
         rates.unlimited_listener = self.unlimited_rate_listener
         rates.max_waiting = self.listen_backlog
+
+
+class ConnectionPlaces:
+    """Connections and TLS handshakes by client address."""
+
+    __slots__ = ("connections", "handshakes")
+
+    def __init__(self) -> None:
+        self.connections: Counter[str] = Counter()
+        self.handshakes: Counter[str] = Counter()
+
+    def reached_limit(
+        self, limits: ServerLimits, host: str, total: int, *, with_handshakes: bool = False
+    ) -> str | None:
+        """The limit that one more connection would break, None for none.
+
+        Args:
+            total: connections of all clients.
+            with_handshakes: whether those that are not connections yet count, too.
+        """
+        of_host = self.connections[host]
+        if with_handshakes:
+            total += self.handshakes.total()
+            of_host += self.handshakes[host]
+        if total >= limits.max_connections:
+            return f"max.connections={limits.max_connections}"
+        allowed = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
+        return f"max.connections.per.ip={allowed}" if of_host >= allowed else None
+
+    @staticmethod
+    def leave(places: Counter[str], host: str) -> None:
+        """One of `connections` or `handshakes` has ended."""
+        places[host] -= 1
+        if not places[host]:
+            del places[host]

@@ -1,0 +1,139 @@
+"""`moldau users`: who may log in with SCRAM; create, list and delete.
+
+A password comes from a prompt or from a file, never from the command line, where other processes
+and the shell's history would see it. The cluster keeps keys that are made of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moldau import client
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, read_small_file
+from moldau.cli.output import fail, print_rows
+from moldau.client.admin.security import (
+    ScramCredentialInfo,
+    ScramDeletion,
+    ScramMechanism,
+    ScramUpsertion,
+    SecurityCalls,
+)
+
+app = typer.Typer()
+COLUMNS = ["user", "mechanism", "iterations"]
+Name = Annotated[str, typer.Argument(help="The user's name.")]
+
+
+class Mechanism(StrEnum):
+    """The values of `--mechanism`."""
+
+    SHA_256 = "SCRAM-SHA-256"
+    SHA_512 = "SCRAM-SHA-512"
+
+    @property
+    def number(self) -> ScramMechanism:
+        return ScramMechanism[self.replace("-", "_")]
+
+
+@app.command("create")
+@asks_cluster()
+def create(
+    access: ClusterAccess,
+    name: Name,
+    mechanism: Annotated[
+        Mechanism, typer.Option("--mechanism", help="The user's SASL mechanism.")
+    ] = Mechanism.SHA_512,
+    iterations: Annotated[
+        int, typer.Option("--iterations", min=4_096, max=16_384, help="Work for one login.")
+    ] = 4_096,
+    password_file: Annotated[
+        Path | None,
+        typer.Option("--password-file", help="Read the password from a file's first line."),
+    ] = None,
+) -> None:
+    """Let a user log in with a password, or change the password.
+
+    It is asked for at the terminal unless there is a file.
+    """
+    password = _password(password_file)
+    wanted = ScramUpsertion(name, password, mechanism.number, iterations)
+
+    async def work(admin: SecurityCalls) -> None:
+        _raise_first(await admin.alter_user_scram_credentials([wanted]))
+
+    access.ask(SecurityCalls, work)
+    typer.echo(f"user {name} may log in with {mechanism}")
+
+
+@app.command("list")
+@asks_cluster()
+def list_users(access: ClusterAccess, as_json: AsJson = False) -> None:
+    """Show the users that have a password, and how each logs in."""
+
+    async def work(
+        admin: SecurityCalls,
+    ) -> dict[str, list[ScramCredentialInfo] | client.KafkaError]:
+        return await admin.describe_user_scram_credentials()
+
+    rows: list[dict[str, object]] = []
+    for user, found in sorted(access.ask(SecurityCalls, work).items()):
+        if isinstance(found, client.KafkaError):
+            fail(str(found))
+        for info in found:
+            number = ScramMechanism(info.mechanism)
+            shown = number.name.replace("_", "-")
+            rows.append({"user": user, "mechanism": shown, "iterations": info.iterations})
+    print_rows(COLUMNS, rows, as_json=as_json)
+
+
+@app.command("delete")
+@asks_cluster()
+def delete(
+    access: ClusterAccess,
+    name: Name,
+    mechanism: Annotated[
+        Mechanism | None, typer.Option("--mechanism", help="This one alone; all by default.")
+    ] = None,
+) -> None:
+    """Let a user log in no more. Connections that are open stay so until their sessions end."""
+
+    async def work(admin: SecurityCalls) -> list[ScramMechanism]:
+        numbers = [] if mechanism is None else [mechanism.number]
+        if mechanism is None:
+            found = (await admin.describe_user_scram_credentials([name]))[name]
+            if isinstance(found, client.KafkaError):
+                raise found
+            numbers = [ScramMechanism(each.mechanism) for each in found]
+        for number in numbers:
+            _raise_first(await admin.alter_user_scram_credentials([ScramDeletion(name, number)]))
+        return numbers
+
+    for number in access.ask(SecurityCalls, work):
+        typer.echo(f"user {name} has no {number.name.replace('_', '-')} password any more")
+
+
+def _raise_first(outcome: dict[str, client.BrokerError | None]) -> None:
+    for problem in outcome.values():
+        if problem is not None:
+            raise problem
+
+
+def _password(path: Path | None) -> str:
+    """The password; exits with status 2 when there is none."""
+    if path is not None:
+        try:
+            [password, *_] = read_small_file(path).decode().splitlines() or [""]
+        except UnicodeDecodeError:
+            fail(f"{path}: it is not UTF-8", status=2)
+    elif sys.stdin.isatty():
+        password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+    else:
+        fail("there is no terminal to ask at: give a --password-file", status=2)
+    if not password:
+        fail("the password is empty", status=2)
+    return password

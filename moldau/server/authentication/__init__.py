@@ -1,0 +1,1 @@
+"""Who the clients of a listener are: certificates, SASL sessions, and the settings of both."""

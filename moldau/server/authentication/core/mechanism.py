@@ -1,0 +1,86 @@
+"""What a SASL mechanism is on the server's side, and PLAIN.
+
+A mechanism object serves one authentication. Invariants: no secret is in a `repr` or in the text of
+an error; what a client is told of a refusal does not depend on which part of its credentials is
+wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+WRONG_PASSWORD: Final = "the user name or the password is wrong"
+OTHER_AUTHORIZATION_ID: Final = "a client may only act as the user that it authenticates as"
+
+
+class SaslRefused(Exception):
+    """The client is not authenticated.
+
+    Attributes:
+        told: what the client reads; None for a sentence that leaves open what is wrong.
+    """
+
+    def __init__(self, reason: str, told: str | None = None) -> None:
+        """`reason` is for the log: it may name the user, and never holds a secret."""
+        super().__init__(reason)
+        self.told = told
+
+
+class Accepted(NamedTuple):
+    """The client has proved its name.
+
+    Attributes:
+        answer: the last bytes to the client.
+    """
+
+    user: str
+    answer: bytes = b""
+
+
+class Mechanism(Protocol):
+    """One authentication on the server's side, step by step."""
+
+    def step(self, token: bytes) -> bytes | Accepted:
+        """What to send next, or who the client is.
+
+        Raises:
+            SaslRefused: the credentials are wrong, or the token breaks the mechanism's rules.
+        """
+
+
+class Plain:
+    """PLAIN (RFC 4616) with the users of Kafka's PlainLoginModule.
+
+    Args:
+        users: passwords by name.
+    """
+
+    __slots__ = ("_users",)
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = users
+
+    def step(self, token: bytes) -> Accepted:
+        parts = token.decode("utf-8", "replace").split("\0", 2)
+        if len(parts) != 3:
+            raise SaslRefused("the message of PLAIN does not have its three parts")
+        authorization_id, name, password = parts
+        if not name or not password:
+            raise SaslRefused("the name or the password is empty")
+        wanted = self._users.get(name)
+        # For unknown names too, and whatever the lengths are: they take the same time.
+        is_equal = hmac.compare_digest(_hashed(password), _hashed(wanted or ""))
+        if wanted is None or not is_equal:
+            raise SaslRefused("the name or the password is wrong", WRONG_PASSWORD)
+        if authorization_id not in ("", name):
+            raise SaslRefused(
+                f"{name!r} asked to act as {authorization_id!r}", OTHER_AUTHORIZATION_ID
+            )
+        return Accepted(name)
+
+
+def _hashed(password: str) -> bytes:
+    return hashlib.sha256(password.encode()).digest()

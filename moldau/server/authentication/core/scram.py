@@ -1,0 +1,132 @@
+"""The server's side of SCRAM (RFC 5802, RFC 7677), with the credentials of the metadata (KIP-84).
+
+Owns the reading of the client's two messages and the check of its proof. Must not look a user up,
+or make nonces: both come from outside. Invariants: a nonce serves one exchange; a user that does
+not exist goes through the same steps and computations as one with a wrong password, and only then
+is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable
+from typing import Final
+
+from moldau.protocol.scram import LEAST_ITERATIONS, ScramKeys
+from moldau.server.authentication.core.mechanism import (
+    OTHER_AUTHORIZATION_ID,
+    Accepted,
+    SaslRefused,
+)
+
+_NAME: Final = r"(?:[^\0,=]|=2C|=3D)+"
+_PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS: Final = r"(?:,[A-Za-z]+=[^\0,]+)*"
+_CLIENT_FIRST: Final = re.compile(
+    rf"n,(?:a=(?P<authorization_id>{_NAME}))?,"
+    rf"(?P<bare>n=(?P<name>{_NAME}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
+)
+_CLIENT_FINAL: Final = re.compile(
+    rf"(?P<without_proof>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS})"
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+_NO_BINDING: Final = b"n,,"
+_GENERAL: Final = "the name or the password is wrong"
+
+
+def invented_keys(hash_name: str, user: str, secret: bytes) -> ScramKeys:
+    """The keys of a user that does not exist: the same each time, and no password fits them."""
+    salt, stored_key, server_key = (
+        hmac.digest(secret, f"{purpose} {user}".encode(), hash_name)
+        for purpose in ("salt", "stored", "server")
+    )
+    return ScramKeys(salt[:24], stored_key, server_key, LEAST_ITERATIONS)
+
+
+KeysOf = Callable[[str], tuple[ScramKeys, bool]]
+"""A user's keys, and whether the user exists; those of one that does not are invented."""
+
+
+class Scram:
+    """One exchange: first message → final message, each once and in this order.
+
+    Args:
+        hash_name: "sha256", "sha512".
+        nonce: the server's part, new for every exchange.
+    """
+
+    __slots__ = ("_exists", "_first", "_gs2", "_hash", "_keys", "_keys_of", "_nonce", "_user")
+
+    def __init__(self, hash_name: str, keys_of: KeysOf, nonce: str) -> None:
+        self._hash = hash_name
+        self._keys_of = keys_of
+        self._nonce = nonce
+        self._first = ""
+        self._gs2 = b""
+        self._user = ""
+        self._exists = False
+        self._keys: ScramKeys | None = None
+
+    def step(self, token: bytes) -> bytes | Accepted:
+        try:
+            text = token.decode()
+        except UnicodeDecodeError:
+            raise SaslRefused("the message of SCRAM is not UTF-8") from None
+        if self._keys is None:
+            return self._answer_first(text)
+        keys, self._keys = self._keys, None
+        return self._answer_final(text, keys)
+
+    def _answer_first(self, text: str) -> bytes:
+        found = _CLIENT_FIRST.fullmatch(text)
+        if found is None or self._first:
+            raise SaslRefused("the client's first message of SCRAM is malformed")
+        if "tokenauth=true" in found["extensions"].lower().split(","):
+            raise SaslRefused("delegation tokens are not served")
+        self._user = found["name"].replace("=2C", ",").replace("=3D", "=")
+        authorization_id = found["authorization_id"]
+        if authorization_id is not None and authorization_id != found["name"]:
+            raise SaslRefused("the client asked to act as another user", OTHER_AUTHORIZATION_ID)
+        keys, self._exists = self._keys_of(self._user)
+        if keys.iterations < LEAST_ITERATIONS:
+            raise SaslRefused(f"the credential of {self._user!r} has too few iterations")
+        self._nonce = found["nonce"] + self._nonce
+        salt = b64encode(keys.salt).decode()
+        server_first = f"r={self._nonce},s={salt},i={keys.iterations}"
+        self._gs2 = text[: found.start("bare")].encode()
+        self._first = f"{found['bare']},{server_first}"
+        self._keys = keys
+        return server_first.encode()
+
+    def _answer_final(self, text: str, keys: ScramKeys) -> Accepted:
+        found = _CLIENT_FINAL.fullmatch(text)
+        if found is None:
+            raise SaslRefused("the client's final message of SCRAM is malformed")
+        if not hmac.compare_digest(found["nonce"], self._nonce):
+            raise SaslRefused("the client's final message of SCRAM has another nonce")
+        # Java's client binds "n,," even where it names an authorization id.
+        if _decoded(found["binding"]) not in (_NO_BINDING, self._gs2):
+            raise SaslRefused("the client's final message of SCRAM binds another channel")
+        signed = f"{self._first},{found['without_proof']}".encode()
+        signature = hmac.digest(keys.stored_key, signed, self._hash)
+        proof = _decoded(found["proof"])
+        if len(proof) != len(signature):
+            raise SaslRefused("the client's proof has the wrong length")
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._hash, client_key).digest()
+        is_proved = hmac.compare_digest(stored_key, keys.stored_key)
+        own_signature = hmac.digest(keys.server_key, signed, self._hash)
+        if not (is_proved and self._exists):
+            raise SaslRefused(_GENERAL)
+        return Accepted(self._user, f"v={b64encode(own_signature).decode()}".encode())
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError):
+        raise SaslRefused("the client's final message of SCRAM has bad base64") from None

@@ -1,0 +1,144 @@
+"""The session of a connection at work: requests that are about it, and those that must wait for it.
+
+Owns the way from a request to the session's core and back, and the pause before a refusal. Must not
+know mechanisms. Invariants: what the core does not let through reaches no handler; the connection
+of a client that is refused reads nothing more, and ends when the refusal has been sent.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from moldau.protocol.api_keys import ApiKey, api_name
+from moldau.protocol.headers import RequestHeader, decode_request_header
+from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
+from moldau.protocol.messages.p36_sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from moldau.protocol.schema import Message
+from moldau.server.authentication.core.session import Outcome, SaslSession, State
+
+if TYPE_CHECKING:
+    from moldau.server.connection_group import ConnectionGroup
+    from moldau.server.request import Request
+from moldau.server.server_connection import ServerConnection
+
+RAW_TOKEN_HEADER: Final = RequestHeader(
+    api_key=ApiKey.SASL_AUTHENTICATE, api_version=0, correlation_id=0, client_id=None
+)
+"""What stands for the header of a frame that is a token and nothing else."""
+
+_SIZE: Final = struct.Struct(">i")
+
+
+class SaslGate:
+    """Every request of a connection on a SASL listener passes here.
+
+    Args:
+        max_receive_bytes: `sasl.server.max.receive.size`.
+        refusal_delay_ms: `connection.failed.authentication.delay.ms`.
+    """
+
+    __slots__ = ("_group", "_max_receive_bytes", "_refusal_delay_ms", "_session")
+
+    def __init__(
+        self,
+        session: SaslSession,
+        connection: ServerConnection,
+        group: ConnectionGroup,
+        *,
+        max_receive_bytes: int,
+        refusal_delay_ms: float,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._max_receive_bytes = max_receive_bytes
+        self._refusal_delay_ms = refusal_delay_ms
+        connection.limit_frames(max_receive_bytes)
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self._session.user is not None
+
+    def read_header(self, frame: memoryview) -> tuple[RequestHeader, int]:
+        """A frame's header and its size. Raises: RemoteProtocolError."""
+        if self._session.waits_for_raw_token:
+            return RAW_TOKEN_HEADER, 0
+        return decode_request_header(frame)
+
+    def takes(self, request: Request) -> bool:
+        """Whether the request is answered or refused here; otherwise it is for its handler.
+
+        Raises:
+            RemoteProtocolError: its body is malformed.
+        """
+        is_raw = self._session.waits_for_raw_token
+        outcome = self._outcome(request)
+        if outcome is None:
+            return False
+        if outcome.failure is not None:
+            self._refuse(request, outcome.failure, None if is_raw else outcome.response)
+            return True
+        self._answer(request, outcome.response, is_raw=is_raw)
+        if self._session.state is State.ACTIVE:
+            connection = _connection_of(request)
+            connection.principal = f"User:{self._session.user}"
+            connection.limit_frames(self._group.limits.request_max_bytes)
+        return True
+
+    def _outcome(self, request: Request) -> Outcome | None:
+        session, now_ms = self._session, self._group.clock.monotonic_ms()
+        version = request.api_version
+        if session.waits_for_raw_token:
+            return session.token(bytes(request.body), now_ms)
+        if request.api_key == ApiKey.SASL_HANDSHAKE:
+            handshake, _ = SaslHandshakeRequest.decode(request.body, version)
+            return session.handshake(handshake.mechanism, version, now_ms)
+        if request.api_key == ApiKey.SASL_AUTHENTICATE:
+            if session.waits_for_token and request.size_bytes > self._max_receive_bytes:
+                return Outcome(failure=f"a token of more than {self._max_receive_bytes} bytes")
+            authentication, _ = SaslAuthenticateRequest.decode(request.body, version)
+            return session.token(bytes(authentication.auth_bytes), now_ms)
+        if request.api_key == ApiKey.API_VERSIONS:
+            return session.versions(now_ms)
+        return session.request(api_name(request.api_key), now_ms)
+
+    def _answer(self, request: Request, response: Message | None, *, is_raw: bool) -> None:
+        assert response is not None, "what is not refused has an answer"
+        if not is_raw:
+            request.respond(response)
+            return
+        assert isinstance(response, SaslAuthenticateResponse)
+        token = bytes(response.auth_bytes)
+        request.respond_parts([_SIZE.pack(len(token)) + token])
+
+    def _refuse(self, request: Request, failure: str, response: Message | None) -> None:
+        """Say no, after a pause: guessing passwords takes time. There is no answer to a raw token,
+        or to a request that is out of place: the connection ends.
+        """
+        if response is None:
+            request.close(failure)
+            return
+        connection = _connection_of(request)
+        self._group.log_closing(connection, failure)
+        connection.begin_closing()
+        if self._refusal_delay_ms > 0:
+            tell = partial(self._tell, request, response)
+            self._group.timers.call_later(self._refusal_delay_ms, tell)
+        else:
+            self._tell(request, response)
+
+    @staticmethod
+    def _tell(request: Request, response: Message) -> None:
+        if not request.is_connection_lost:
+            request.respond(response)
+        else:
+            request.discard()
+
+
+def _connection_of(request: Request) -> ServerConnection:
+    """The gate does not keep it: each would keep the other alive."""
+    return cast("ServerConnection", request.connection)

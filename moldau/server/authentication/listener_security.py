@@ -1,0 +1,237 @@
+"""What one listener asks of its clients, from the node's configuration.
+
+Owns the meaning of the keys, and the making of TLS contexts, principals and sessions out of them.
+Must not read from connections. Invariant: settings that cannot work are a `ConfigError` when the
+node starts, which names the listener and shows no secret.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from moldau.config import NodeConfig
+from moldau.config.definition import ConfigError, Password
+from moldau.config.listeners import Endpoint, SecurityProtocol
+from moldau.protocol.scram import HASH_NAMES, ScramKeys
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
+from moldau.runtime.authentication.listener_tls import ListenerContexts, ListenerTlsSettings
+from moldau.runtime.authentication.tls import Store
+from moldau.server.authentication.certificates import (
+    MappingRuleError,
+    NoMatchingRule,
+    PrincipalMapping,
+    subject_name,
+)
+from moldau.server.authentication.core.mechanism import Mechanism, Plain
+from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
+from moldau.server.authentication.core.session import MechanismSettings, SaslSession
+from moldau.server.authentication.gate import SaslGate
+
+if TYPE_CHECKING:
+    from moldau.server.connection_group import ConnectionGroup
+from moldau.server.server_connection import ServerConnection
+
+USER_PREFIX: Final = "user_"
+NONCE_BYTES: Final = 24
+_MODULES: Final = {
+    "PLAIN": "PlainLoginModule",
+    "SCRAM-SHA-256": "ScramLoginModule",
+    "SCRAM-SHA-512": "ScramLoginModule",
+}
+
+FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
+"""The SCRAM keys of a user (second) for a mechanism (first); None for a user that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaslSettings:
+    """SASL on one listener."""
+
+    mechanisms: Mapping[str, MechanismSettings]
+    max_receive_bytes: int
+    refusal_delay_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """One listener that is not PLAINTEXT.
+
+    Attributes:
+        contexts: None without TLS.
+        mapping: makes user names of certificates' subjects.
+        sasl: None without SASL.
+    """
+
+    contexts: ListenerContexts | None
+    mapping: PrincipalMapping
+    sasl: SaslSettings | None
+
+    @classmethod
+    def of(
+        cls, config: NodeConfig, endpoint: Endpoint, find_keys: FindKeys
+    ) -> ListenerSecurity | None:
+        """None for a PLAINTEXT listener. Blocks: reads key stores.
+
+        Raises:
+            ConfigError: the settings cannot work.
+        """
+        protocol, name = endpoint.security_protocol, endpoint.listener_name
+        if protocol is SecurityProtocol.PLAINTEXT:
+            return None
+        contexts = _contexts(config, endpoint) if protocol.has_tls else None
+        rules: str = config.listener_value(name, "ssl.principal.mapping.rules")
+        try:
+            mapping = PrincipalMapping(rules)
+        except MappingRuleError as error:
+            raise ConfigError(
+                "ssl.principal.mapping.rules", rules, f"listener {name}: {error}"
+            ) from None
+        sasl = _sasl_settings(config, name, find_keys) if protocol.has_sasl else None
+        return cls(contexts, mapping, sasl)
+
+    def greet(self, connection: ServerConnection, group: ConnectionGroup) -> str | None:
+        """Give a new connection its principal, or the gate that will; returns why it cannot stay,
+        else None.
+        """
+        if self.sasl is not None:
+            connection.gate = SaslGate(
+                SaslSession(self.sasl.mechanisms),
+                connection,
+                group,
+                max_receive_bytes=self.sasl.max_receive_bytes,
+                refusal_delay_ms=self.sasl.refusal_delay_ms,
+            )
+            return None
+        tls = connection.transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        if certificate is not None:
+            try:
+                user = self.mapping.user_name(subject_name(certificate))
+            except NoMatchingRule as error:
+                return str(error)
+            connection.principal = f"User:{user}"
+        return None
+
+
+def _contexts(config: NodeConfig, endpoint: Endpoint) -> ListenerContexts:
+    name = endpoint.listener_name
+    client_auth: str = config.listener_value(name, "ssl.client.auth")
+    own_key = f"listener.name.{name.lower()}.ssl.client.auth"
+    if endpoint.security_protocol.has_sasl and own_key not in config.explicit:
+        client_auth = (
+            "none"  # as in Kafka (KIP-684): only the listener's own key counts beside SASL
+        )
+    settings = ListenerTlsSettings(
+        own=_store(config, name, "ssl.keystore", _OWN_STORE),
+        trust=_store(config, name, "ssl.truststore", _TRUST_STORE),
+        key_password=_secret(config, name, "ssl.key.password"),
+        client_auth=client_auth,
+        protocol=config.listener_value(name, "ssl.protocol"),
+        enabled_protocols=config.listener_value(name, "ssl.enabled.protocols"),
+        cipher_suites=config.listener_value(name, "ssl.cipher.suites"),
+    )
+    try:
+        return ListenerContexts(settings, name)
+    except SecuritySettingError as error:
+        raise ConfigError(f"listener {name}", None, str(error)) from None
+
+
+_OWN_STORE: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.keystore.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+)
+_TRUST_STORE: Final = (
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+)
+
+
+def _store(config: NodeConfig, listener_name: str, prefix: str, keys: tuple[str, ...]) -> Store:
+    """A store from its keys: where it is, its type and password, and inline text."""
+    location, type_key, password, *inline = keys
+    # Kafka's default is JKS, of which there is none here: the file shows what it is.
+    is_set = config.is_set_for_listener(listener_name, type_key)
+    store_type = config.listener_value(listener_name, type_key).upper() if is_set else None
+    return Store(
+        prefix,
+        config.listener_value(listener_name, location),
+        store_type,
+        *(_secret(config, listener_name, key) for key in (password, *inline)),
+    )
+
+
+def _secret(config: NodeConfig, listener_name: str, key: str) -> str | None:
+    value: Password | None = config.listener_value(listener_name, key)
+    return None if value is None else value.value
+
+
+def _sasl_settings(config: NodeConfig, listener_name: str, find_keys: FindKeys) -> SaslSettings:
+    mechanisms: dict[str, MechanismSettings] = {}
+    for mechanism in config.listener_value(listener_name, "sasl.enabled.mechanisms"):
+        mechanisms[mechanism] = MechanismSettings(
+            _beginner(config, listener_name, mechanism, find_keys),
+            float(config.listener_value(listener_name, "connections.max.reauth.ms", mechanism)),
+        )
+    return SaslSettings(
+        mechanisms,
+        config.listener_value(listener_name, "sasl.server.max.receive.size"),
+        float(config.get_int("connection.failed.authentication.delay.ms")),
+    )
+
+
+def _beginner(
+    config: NodeConfig, listener_name: str, mechanism: str, find_keys: FindKeys
+) -> Callable[[], Mechanism]:
+    entry = _jaas_entry(config, listener_name, mechanism)
+    if mechanism == "PLAIN":
+        key = f"listener.name.{listener_name.lower()}.plain.sasl.jaas.config"
+        if entry is None:
+            raise ConfigError(
+                key, None, 'is needed: PlainLoginModule required user_NAME="PASSWORD" …;'
+            )
+        users = {
+            name.removeprefix(USER_PREFIX): password
+            for name, password in entry.options.items()
+            if name.startswith(USER_PREFIX)
+        }
+        return partial(Plain, users)
+    hash_name = HASH_NAMES[mechanism]
+    keys_of = _with_invented(mechanism, hash_name, find_keys)
+    return lambda: Scram(hash_name, keys_of, secrets.token_urlsafe(NONCE_BYTES))
+
+
+def _with_invented(mechanism: str, hash_name: str, find_keys: FindKeys) -> KeysOf:
+    """Keys for every user: a client cannot tell one that does not exist from a wrong password."""
+    secret = secrets.token_bytes(32)
+
+    def keys_of(user: str) -> tuple[ScramKeys, bool]:
+        invented = invented_keys(hash_name, user, secret)
+        found = find_keys(mechanism, user)
+        return (invented, False) if found is None else (found, True)
+
+    return keys_of
+
+
+def _jaas_entry(config: NodeConfig, listener_name: str, mechanism: str) -> JaasEntry | None:
+    """The login module of a mechanism; SCRAM needs none here, its users are in the metadata."""
+    value: Password | None = config.listener_value(listener_name, "sasl.jaas.config", mechanism)
+    if value is None:
+        return None
+    key = f"listener.name.{listener_name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    try:
+        entry = parse_jaas(value.value)
+    except SecuritySettingError as error:
+        raise ConfigError(key, None, str(error)) from None
+    if entry.module != _MODULES[mechanism]:
+        raise ConfigError(key, None, f"{mechanism} needs {_MODULES[mechanism]}")
+    return entry

@@ -1,0 +1,312 @@
+"""All connections of one server: how many may be there, whose turn it is, what their frames take.
+
+Owns what connections share on their loop. Must not: know any API, or wait. Invariant: whatever one
+peer sends, only its own connection suffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Final
+
+from moldau.protocol.framing import ReceiveMemory
+from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.network import set_socket_options
+from moldau.runtime.slices import Work
+from moldau.runtime.telemetry.logs import RateLimitedLog
+from moldau.runtime.timers import TimerWheel
+from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
+from moldau.server.loop_watchdog import LoopWatchdog
+from moldau.server.outgoing import Offload
+from moldau.server.quotas.core.connection_rates import ConnectionRates
+from moldau.server.request import Request, RequestMetrics
+from moldau.server.server_connection import ServerConnection
+
+SWEEP_INTERVAL_MS: Final = 1000.0
+"""How often idle and stalled connections are looked for."""
+
+STALLED_FRAME_MS: Final = 10_000.0
+"""A peer silent for so long inside a large frame is closed when others wait for the memory."""
+
+_LOG = logging.getLogger("moldau.server")
+
+
+class ConnectionGroup:
+    """The connections of one server, and what they share on its loop: limits, the memory their
+    frames may take, the flushes and turns that are due, and the sweep for idle connections.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[Request], None],
+        clock: Clock,
+        limits: ServerLimits,
+        *,
+        metrics: RequestMetrics | None,
+        offload: Offload | None,
+        memory: ReceiveMemory | None,
+        watchdog: LoopWatchdog | None,
+        rates: ConnectionRates | None = None,
+    ) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.rates = rates or ConnectionRates()
+        limits.apply_to(self.rates)
+        self._refused: dict[ServerConnection, TimerHandle] = {}
+        self.clock = clock
+        self.timers = TimerWheel(clock)
+        self.offload = offload
+        self.watchdog = watchdog
+        self.memory = memory or ReceiveMemory(limits.queued_max_request_bytes)
+        self.loop: asyncio.AbstractEventLoop
+        self.is_open = False
+        """Whether there is a listener that connections may come from."""
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.created_count = 0
+        self.rejected_count = 0
+        self._metrics = metrics
+        self._connections: dict[ServerConnection, None] = {}  # in the order they came
+        self._places = ConnectionPlaces()
+        self.connection_numbers = count(1)
+        self._flush_queue: list[ServerConnection] = []
+        self._line: deque[ServerConnection] = deque()
+        self._is_turn_due = False
+        self._memory_waiters: deque[ServerConnection] = deque()
+        self._waking = False
+        self._sweep_timer: TimerHandle | None = None
+        self._all_closed: asyncio.Event | None = None
+        self._log = RateLimitedLog(_LOG, clock)
+        self._work: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def __iter__(self) -> Iterator[ServerConnection]:
+        return iter(tuple(self._connections))
+
+    def update_limits(self, limits: ServerLimits) -> None:
+        """Use other limits from now on; existing connections are left alone."""
+        self.limits = limits
+        limits.apply_to(self.rates)
+        self.memory.limit_bytes = limits.queued_max_request_bytes
+        self.on_memory_released()
+
+    async def close(self, graceful_ms: float) -> None:
+        """Answer what was accepted for at most `graceful_ms`, then cut the rest."""
+        for refused in tuple(self._refused):
+            self._end_refused(refused)
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if self._connections:
+            self._all_closed = asyncio.Event()
+            for connection in self:
+                connection.begin_closing()
+            try:
+                async with asyncio.timeout(graceful_ms / 1000):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                for connection in self:
+                    connection.close("the server is shutting down")
+                await self._all_closed.wait()
+        self.timers.close()
+
+    # -- for connections -------------------------------------------------------------------------
+
+    def start_work(self, work: Work) -> None:
+        """Run a request's further work; a failure goes to the loop's exception handler."""
+        task = self.loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work_ended)
+
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.loop.call_exception_handler(
+                {"message": "a request failed", "exception": error, "task": task}
+            )
+
+    def begin_handshake(self, listener_name: str, host: str) -> bool:
+        """Count a TLS handshake in, or say that a limit forbids the connection behind it."""
+        limit = self._places.reached_limit(
+            self.limits, host, len(self._connections), with_handshakes=True
+        )
+        if limit is not None:
+            return self._turn_away(listener_name, host, limit)
+        self._places.handshakes[host] += 1
+        return True
+
+    def end_handshake(self, listener_name: str, host: str, problem: str | None) -> None:
+        """Count it out, and log what went wrong with it."""
+        self._places.leave(self._places.handshakes, host)
+        if problem is not None:
+            self._log.warning(
+                "connection from %s refused on listener %s: %s", host, listener_name, problem
+            )
+
+    def admit(self, connection: ServerConnection) -> bool:
+        """Count a new connection in, or say that a limit forbids it."""
+        host = connection.client_host
+        if not self.is_open:
+            return False
+        wait_ms = 0.0
+        if self.rates.is_limited:
+            admission = self.rates.admit(connection.listener_name, host, self.clock.monotonic_ms())
+            wait_ms = admission.wait_ms
+            if not admission.is_taken:
+                return self._refuse(connection, wait_ms)
+        limit = self._places.reached_limit(self.limits, host, len(self._connections))
+        if limit is not None:
+            return self._turn_away(connection.listener_name, host, limit)
+        self._places.connections[host] += 1
+        self._connections[connection] = None
+        self.created_count += 1
+        set_socket_options(connection.transport, self.limits.send_buffer_bytes)
+        if wait_ms:
+            # Not now: uvloop begins to read after `connection_made`, whatever that has paused.
+            self.loop.call_soon(connection.throttle, wait_ms)
+        return True
+
+    def _refuse(self, connection: ServerConnection, wait_ms: float) -> bool:
+        """End a connection that came too soon after others, and not at once: its client would be
+        back immediately (KIP-612). Returns whether it may stay until then.
+        """
+        limit = "the limit on new connections per second"
+        self._turn_away(connection.listener_name, connection.client_host, limit)
+        if wait_ms:
+            self.loop.call_soon(connection.stop_reading)
+            self._refused[connection] = self.timers.call_later(
+                wait_ms, self._end_refused, connection
+            )
+        return bool(wait_ms)
+
+    def _end_refused(self, connection: ServerConnection) -> None:
+        del self._refused[connection]
+        connection.transport.abort()
+
+    def _turn_away(self, listener_name: str, host: str, limit: str) -> bool:
+        self.rejected_count += 1
+        self._log.warning(
+            "connection from %s refused on listener %s: %s is reached", host, listener_name, limit
+        )
+        return False
+
+    def forget(self, connection: ServerConnection) -> None:
+        refused = self._refused.pop(connection, None)
+        if refused is not None:
+            refused.cancel()
+        if connection not in self._connections:
+            return
+        del self._connections[connection]
+        self._places.leave(self._places.connections, connection.client_host)
+        if self._all_closed is not None and not self._connections:
+            self._all_closed.set()
+
+    def log_closing(self, connection: ServerConnection, reason: str) -> None:
+        """The one line about a connection we end."""
+        self._log.warning(
+            "closing connection %s of listener %s (client %s): %s",
+            connection.connection_id,
+            connection.listener_name,
+            connection.client_software_name,
+            reason,
+        )
+
+    def schedule_flush(self, connection: ServerConnection) -> None:
+        """Flush the connection when the callbacks now running are through (joins responses)."""
+        if not self._flush_queue:
+            self.loop.call_soon(self._flush_all)
+        self._flush_queue.append(connection)
+
+    def _flush_all(self) -> None:
+        queue, self._flush_queue = self._flush_queue, []
+        position = 0
+        try:
+            for connection in queue:
+                position += 1
+                connection.flush()
+        finally:
+            # Should one fail unexpectedly, the others are still served.
+            if position < len(queue):
+                if not self._flush_queue:
+                    self.loop.call_soon(self._flush_all)
+                self._flush_queue.extend(queue[position:])
+
+    def wait_for_turn(self, connection: ServerConnection) -> None:
+        """Let the connection take its turn after those that wait already. There is one turn between
+        two looks at the sockets, however many wait: what has come in since then waits for one.
+        """
+        self._line.append(connection)
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        connection = self._line.popleft()
+        if self._line:
+            self.loop.call_soon(self._next_turn)
+        else:
+            self._is_turn_due = False
+        try:
+            if self._flush_queue:
+                self._flush_all()  # what is answered does not wait for the turn
+        finally:
+            connection.take_turn()
+
+    def on_completed(self, request: Request, response_bytes: int, now_ms: float) -> None:
+        self.bytes_sent += response_bytes
+        metrics = self._metrics
+        if metrics is not None:
+            received = request.received_ms
+            metrics.request_completed(
+                request, response_bytes, request.handled_ms - received, now_ms - received
+            )
+
+    def wait_for_memory(self, connection: ServerConnection) -> None:
+        """Wake the connection when frames have been released."""
+        self._memory_waiters.append(connection)
+        # It may be free again: frames that came with the one that waits have been answered since.
+        self.on_memory_released()
+
+    def on_memory_released(self) -> None:
+        if self._memory_waiters and not self._waking and not self.memory.is_exhausted:
+            self._waking = True
+            self.loop.call_soon(self._wake_memory_waiters)
+
+    def _wake_memory_waiters(self) -> None:
+        self._waking = False
+        for _ in range(len(self._memory_waiters)):
+            if self.memory.is_exhausted:
+                return
+            self._memory_waiters.popleft().memory_available()
+
+    # -- sweeping --------------------------------------------------------------------------------
+
+    def start_sweeping(self) -> None:
+        self._sweep_timer = self.timers.call_later(SWEEP_INTERVAL_MS, self._sweep)
+
+    def _sweep(self) -> None:
+        self.start_sweeping()
+        now = self.clock.monotonic_ms()
+        idle_ms = self.limits.connections_max_idle_ms
+        frames_wait = bool(self._memory_waiters)
+        for connection in self:
+            silent_ms = now - connection.last_active_ms
+            if 0 <= idle_ms < silent_ms and connection.is_idle:
+                connection.close(f"idle for {silent_ms:.0f} ms")
+            elif (
+                connection.gate is not None
+                and not connection.gate.is_authenticated
+                and now - connection.opened_ms > self.limits.authentication_ms
+            ):
+                connection.close("not authenticated in time")
+            elif (
+                frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame
+            ):
+                connection.close("stalled inside a request while others wait for its memory")

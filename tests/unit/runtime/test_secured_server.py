@@ -1,0 +1,623 @@
+"""TLS and SASL on real sockets: who gets in, who is cut, and that the others do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import ssl
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from moldau.config import NodeConfig
+from moldau.config.listeners import Endpoint, SecurityProtocol
+from moldau.protocol.api_keys import ApiKey
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.framing import ReceiveMemory
+from moldau.protocol.headers import decode_response, encode_request
+from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataResponse
+from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
+from moldau.protocol.schema import Message
+from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
+from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
+from moldau.runtime.clock import SystemClock
+from moldau.server.authentication.listener_security import ListenerSecurity
+from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
+from moldau.server.authorizer import Authorizer
+from moldau.server.connection_limits import ServerLimits
+from moldau.server.request import RequestContext
+from moldau.server.request_router import Handler, RequestRouter, Route
+from moldau.server.server import ListenerSpec, Server
+from moldau.server.server_connection import ServerConnection
+from tests.kit.manual_clock import ManualClock
+
+from .conftest import Harness, Peer, until
+
+PLAIN_USERS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_alice="a-secret" user_bob="b-secret";'
+)
+SALT, ITERATIONS = b"some salt", 4_096
+CAROL = scram_keys(
+    "SCRAM-SHA-256",
+    salted_password("SCRAM-SHA-256", "c-secret", SALT, ITERATIONS),
+    SALT,
+    ITERATIONS,
+)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def write_store(authority: trustme.CA, path: Path) -> None:
+    leaf = authority.issue_cert("127.0.0.1")
+    path.write_bytes(
+        leaf.private_key_pem.bytes() + b"".join(each.bytes() for each in leaf.cert_chain_pems)
+    )
+
+
+@pytest.fixture
+def stores(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
+    """Keys of a listener that shows a certificate, and trusts the authority."""
+    path = tmp_path / "broker.pem"
+    write_store(authority, path)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return {
+        "ssl.keystore.location": str(path),
+        "ssl.truststore.location": str(tmp_path / "ca.pem"),
+    }
+
+
+def find_keys(mechanism: str, user: str) -> ScramKeys | None:
+    return CAROL if (mechanism, user) == ("SCRAM-SHA-256", "carol") else None
+
+
+def configured(protocol: SecurityProtocol, **keys: str) -> tuple[NodeConfig, Endpoint]:
+    config = NodeConfig(
+        {
+            "process.roles": "broker",
+            "node.id": "1",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": "127.0.0.1:1",
+            "listeners": "PLAINTEXT://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+            "listener.security.protocol.map": (
+                f"OUTSIDE:{protocol.name},PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.outside.plain.sasl.jaas.config": PLAIN_USERS,
+            "connection.failed.authentication.delay.ms": "0",
+            **keys,
+        }
+    )
+    return config, next(each for each in config.listeners if each.listener_name == "OUTSIDE")
+
+
+def answer(context: RequestContext, request: Any) -> None:
+    """A Metadata handler that says who asks."""
+    context.respond(MetadataResponse(cluster_id=context.principal))
+
+
+def router(clock: Any) -> RequestRouter:
+    def route(handle: Callable[..., None], highest: int) -> Route:
+        return Route(0, highest, lambda: Handler(handle=handle))
+
+    return RequestRouter(
+        {
+            ApiKey.METADATA: route(answer, 13),
+            ApiKey.API_VERSIONS: route(lambda c, _: c.respond(ApiVersionsResponse()), 4),
+            ApiKey.SASL_HANDSHAKE: route(refuse_handshake, 1),
+            ApiKey.SASL_AUTHENTICATE: route(refuse_token, 2),
+        },
+        clock=clock,
+        authorizer=Authorizer(),
+        on_fault=lambda error: None,
+    )
+
+
+class Client(Peer):
+    """A peer that sends whole requests."""
+
+    count = 0
+
+    async def ask(self, message: Message, version: int) -> Any:
+        self.tell(message, version)
+        async with asyncio.timeout(20):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            frame = await self.reader.readexactly(size)
+        number, response = decode_response(message.API_KEY, version, frame)
+        assert number == self.count
+        return response
+
+    def tell(self, message: Message, version: int) -> None:
+        self.count += 1
+        parts = encode_request(
+            message, api_version=version, correlation_id=self.count, client_id="test"
+        )
+        self.writer.write(b"".join(parts))  # type: ignore[arg-type]
+
+    async def raw(self, token: bytes) -> bytes:
+        self.writer.write(struct.pack(">i", len(token)) + token)
+        async with asyncio.timeout(20):
+            (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(size)
+
+    async def log_in(self, name: str, password: str) -> Any:
+        """By PLAIN; returns the answer to the token."""
+        chosen = await self.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        assert chosen.error_code == ErrorCode.NONE
+        token = PlainExchange(name, password).first()
+        return await self.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
+
+    async def who_am_i(self) -> str:
+        return (await self.ask(MetadataRequest(), 12)).cluster_id
+
+
+class Secured:
+    """A server with a plaintext and a secured listener, and clients of it."""
+
+    def __init__(self, harness: Harness, server: Server, authority: trustme.CA) -> None:
+        self.harness = harness
+        self.server = server
+        self.authority = authority
+
+    async def client(
+        self, listener: str = "OUTSIDE", context: ssl.SSLContext | None = None
+    ) -> Client:
+        port = self.server.port(listener)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        made = Client(reader, writer)
+        self.harness.stack.callback(made.close)
+        return made
+
+    async def tls_client(self, leaf: trustme.LeafCert | None = None) -> Client:
+        return await self.client(context=self.context(leaf))
+
+    def context(self, leaf: trustme.LeafCert | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=None)
+        self.authority.configure_trust(context)
+        if leaf is not None:
+            leaf.configure_cert(context)
+        return context
+
+
+async def secured(
+    harness: Harness,
+    authority: trustme.CA,
+    protocol: SecurityProtocol,
+    keys: dict[str, str],
+    *,
+    limits: ServerLimits | None = None,
+    clock: Any = None,
+) -> Secured:
+    config, endpoint = configured(protocol, **keys)
+    security = ListenerSecurity.of(config, endpoint, find_keys)
+    clock = clock or SystemClock()
+    server = Server(router(clock), memory=ReceiveMemory(poison=True), limits=limits, clock=clock)
+    await server.start(
+        [
+            ListenerSpec("PLAINTEXT", "127.0.0.1", 0),
+            ListenerSpec("OUTSIDE", "127.0.0.1", 0, security),
+        ]
+    )
+    harness.stack.push_async_callback(server.close, 0)
+    return Secured(harness, server, authority)
+
+
+# -- TLS ------------------------------------------------------------------------------------------
+
+
+async def test_tls_clients_are_served(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+    for _ in range(3):
+        client = await made.tls_client()
+        assert await client.who_am_i() == "User:ANONYMOUS"
+    await until(lambda: made.server.connections.memory.reserved_bytes == 0)
+
+
+async def test_large_answers_over_tls_wait_for_a_slow_reader(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+    handled: list[int] = []
+
+    def large(request: Any) -> None:
+        size = 3_000_000 if request.connection.listener_name == "OUTSIDE" else 10
+        handled.append(size)
+        request.respond_parts([struct.pack(">ii", size + 4, request.correlation_id), bytes(size)])
+
+    made.server.connections.handler = large
+    slow, other = await made.tls_client(), await made.client("PLAINTEXT")
+    slow.send(*(slow.request(number) for number in range(5)))
+    await until(lambda: len(handled) == 5)
+    for number in range(5, 20):
+        slow.send(slow.request(number))
+        other.send(other.request(number))
+        assert (await other.receive())[0] == number
+    # One flush more than without TLS: what the transport has taken is not seen at once.
+    assert handled.count(3_000_000) <= 10, "its further requests wait until it reads"
+    for number in range(20):
+        assert await slow.receive() == (number, bytes(3_000_000))
+
+
+async def test_plaintext_on_a_tls_port_and_tls_on_a_plaintext_port(
+    harness: Harness,
+    authority: trustme.CA,
+    stores: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+    other = await made.tls_client()
+    with caplog.at_level(logging.WARNING):
+        plaintext = await made.client()
+        plaintext.tell(MetadataRequest(), 12)
+        await until(lambda: bool(caplog.records))
+    assert [record.getMessage() for record in caplog.records] == [
+        "connection from 127.0.0.1 refused on listener OUTSIDE: the client does not speak TLS, "
+        "which this listener does"
+    ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), suppress(OSError):
+        await made.client("PLAINTEXT", made.context())
+    assert len(caplog.records) == 1
+    assert "the peer speaks TLS, which is not spoken here" in caplog.text
+    assert await other.who_am_i() == "User:ANONYMOUS"
+
+
+async def test_a_handshake_that_does_not_end_is_cut_and_holds_up_no_other(
+    harness: Harness,
+    authority: trustme.CA,
+    stores: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = ServerLimits(tls_handshake_ms=300.0)
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores, limits=limits)
+    silent = [await made.client() for _ in range(20)]
+    halfway = await made.client()
+    halfway.writer.write(b"\x16\x03\x01\x02\x00\x01\x00")
+    with caplog.at_level(logging.WARNING):
+        assert await (await made.tls_client()).who_am_i() == "User:ANONYMOUS"
+        for each in (*silent, halfway):
+            assert await each.at_eof()
+    assert "no TLS handshake within 300 ms" in caplog.text
+    assert len(caplog.records) == 10  # and no more lines than the log lets through
+    assert len(made.server.connections) == 1
+
+
+async def test_handshakes_count_as_connections(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    limits = ServerLimits(max_connections_per_ip=3)
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores, limits=limits)
+    assert await (await made.tls_client()).who_am_i() == "User:ANONYMOUS"
+    waiting = [await made.client() for _ in range(2)]
+    await until(lambda: made.server.connections.rejected_count == 0)
+    refused = await made.client()
+    assert await refused.at_eof()
+    assert made.server.connections.rejected_count == 1
+    for each in waiting:
+        each.close()
+
+    async def let_in() -> bool:
+        try:
+            return await (await made.tls_client()).who_am_i() == "User:ANONYMOUS"
+        except OSError:
+            return False
+
+    while not await let_in():
+        pass
+
+
+async def test_certificates_are_asked_for_and_name_the_client(
+    harness: Harness,
+    authority: trustme.CA,
+    stores: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rules = "RULE:^OU=([a-z]+),O=.*$/$1-client/"
+    keys = {**stores, "ssl.client.auth": "required", "ssl.principal.mapping.rules": rules}
+    made = await secured(harness, authority, SecurityProtocol.SSL, keys)
+
+    def issued(unit: str, by: trustme.CA = authority) -> trustme.LeafCert:
+        return by.issue_cert("client", organization_name="moldau", organization_unit_name=unit)
+
+    assert await (await made.tls_client(issued("orders"))).who_am_i() == "User:orders-client"
+    for leaf, reason, told in (
+        (None, "shows no certificate", "CERTIFICATE_REQUIRED"),
+        (issued("orders", trustme.CA()), "certificate is refused", "UNKNOWN_CA"),
+        (issued("ORDERS"), "no rule of ssl.principal.mapping.rules matches", None),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            client = await made.tls_client(leaf)
+            client.tell(MetadataRequest(), 12)
+            async with asyncio.timeout(20):
+                # With TLS 1.3 the client learns it when it reads.
+                if told is None:
+                    assert await client.at_eof()
+                else:
+                    with pytest.raises(ssl.SSLError) as refused:
+                        await client.reader.read(1)
+                    assert told in str(refused.value.reason)
+            await until(lambda: bool(caplog.records))
+        assert reason in caplog.text
+
+
+async def test_certificates_may_be_optional(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    keys = {**stores, "ssl.client.auth": "requested"}
+    made = await secured(harness, authority, SecurityProtocol.SSL, keys)
+    leaf = authority.issue_cert("client", common_name="alice", organization_name="moldau")
+    assert await (await made.tls_client()).who_am_i() == "User:ANONYMOUS"
+    assert "CN=alice" in await (await made.tls_client(leaf)).who_am_i()
+
+
+async def test_a_new_certificate_is_for_new_connections(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+    before = await made.tls_client()
+    write_store(authority, Path(stores["ssl.keystore.location"]))
+    after = await made.tls_client()
+
+    def shown(client: Client) -> bytes:
+        return client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+
+    assert shown(before) != shown(after)
+    assert await before.who_am_i() == await after.who_am_i()
+
+
+async def test_connections_that_are_gone_leave_no_cycles(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    """The collector of a node comes seldom, and a TLS connection holds much memory."""
+    if type(asyncio.get_running_loop()).__module__.startswith("asyncio"):
+        pytest.skip("asyncio's own TLS leaves cycles")
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            client = await made.tls_client()
+            assert await client.who_am_i() == "User:ANONYMOUS"
+            client.close()
+        await until(lambda: not len(made.server.connections))
+        await until(lambda: not any(type(each) is ServerConnection for each in gc.get_objects()))
+    finally:
+        gc.enable()
+
+
+# -- SASL -----------------------------------------------------------------------------------------
+
+
+async def sasl(harness: Harness, **options: Any) -> Secured:
+    keys = options.pop("keys", {})
+    return await secured(harness, trustme.CA(), SecurityProtocol.SASL_PLAINTEXT, keys, **options)
+
+
+async def test_a_session_by_plain(harness: Harness) -> None:
+    made = await sasl(harness)
+    client = await made.client()
+    assert (await client.ask(ApiVersionsRequest(), 3)).error_code == ErrorCode.NONE
+    logged_in = await client.log_in("alice", "a-secret")
+    assert (logged_in.error_code, logged_in.error_message) == (ErrorCode.NONE, None)
+    assert (logged_in.auth_bytes, logged_in.session_lifetime_ms) == (b"", 0)
+    assert await client.who_am_i() == "User:alice"
+    # A session without an end cannot be renewed; the connection stays.
+    again = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    assert (again.error_code, again.mechanisms) == (ErrorCode.ILLEGAL_SASL_STATE, [])
+    token = await client.ask(SaslAuthenticateRequest(auth_bytes=b"x"), 2)
+    assert token.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert await client.who_am_i() == "User:alice"
+    assert (await client.ask(ApiVersionsRequest(), 3)).error_code == ErrorCode.NONE
+
+
+async def test_sasl_requests_on_a_plaintext_listener(harness: Harness) -> None:
+    made = await sasl(harness)
+    client = await made.client("PLAINTEXT")
+    again = await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
+    assert await client.who_am_i() == "User:ANONYMOUS"
+
+
+async def test_scram_over_tls(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    made = await secured(harness, authority, SecurityProtocol.SASL_SSL, stores)
+    client = await made.tls_client()
+    await client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+    exchange = ScramClient("sha256", "carol", "c-secret", "nonce")
+    token: bytes | None = exchange.first()
+    while token is not None:
+        response = await client.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
+        assert response.error_code == ErrorCode.NONE
+        token = exchange.answer(bytes(response.auth_bytes))
+    assert exchange.is_complete
+    assert await client.who_am_i() == "User:carol"
+
+
+async def test_wrong_credentials(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    made = await sasl(harness)
+    other = await made.client()
+    await other.log_in("bob", "b-secret")
+    for name, password in (("alice", "b-secret"), ("mallory", "a-secret")):
+        caplog.clear()
+        client = await made.client()
+        refused = await client.log_in(name, password)
+        assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert await client.at_eof()
+        assert len(caplog.records) == 1
+        assert "authentication with PLAIN failed" in caplog.text
+        assert "-secret" not in caplog.text + refused.error_message
+    assert await other.who_am_i() == "User:bob"
+
+
+async def test_a_mechanism_that_is_not_enabled(harness: Harness) -> None:
+    client = await (await sasl(harness)).client()
+    refused = await client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1)
+    assert refused.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert refused.mechanisms == ["PLAIN", "SCRAM-SHA-256"]
+    assert await client.at_eof()
+
+
+async def test_nothing_is_answered_before_the_client_is_authenticated(harness: Harness) -> None:
+    made = await sasl(harness)
+    early = await made.client()
+    early.tell(MetadataRequest(), 12)
+    assert await early.at_eof()
+    late = await made.client()
+    await late.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    late.tell(MetadataRequest(), 12)
+    assert await late.at_eof()
+    behind = await made.client()
+    behind.tell(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    behind.tell(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+    behind.tell(MetadataRequest(), 12)
+    async with asyncio.timeout(20):
+        everything = await behind.reader.read()
+    assert b"User:" not in everything
+
+
+async def test_requests_behind_the_token_in_one_write(harness: Harness) -> None:
+    client = await (await sasl(harness)).client()
+    client.tell(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    client.tell(SaslAuthenticateRequest(auth_bytes=b"\0alice\0a-secret"), 2)
+    for _ in range(2):
+        await client.receive()
+    assert await client.who_am_i() == "User:alice"
+
+
+async def test_raw_tokens_behind_a_handshake_of_version_0(harness: Harness) -> None:
+    made = await sasl(harness)
+    plain = await made.client()
+    await plain.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0)
+    assert await plain.raw(b"\0alice\0a-secret") == b""
+    assert await plain.who_am_i() == "User:alice"
+    scram = await made.client()
+    await scram.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 0)
+    exchange = ScramClient("sha256", "carol", "c-secret", "nonce")
+    proof = exchange.answer(await scram.raw(exchange.first()))
+    assert proof is not None
+    exchange.answer(await scram.raw(proof))
+    assert exchange.is_complete
+    assert await scram.who_am_i() == "User:carol"
+    wrong = await made.client()
+    await wrong.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0)
+    wrong.writer.write(struct.pack(">i", 7) + b"\0alice\0")
+    assert await wrong.at_eof()  # there is no error in raw tokens
+
+
+async def test_what_is_too_large_before_authentication(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = await sasl(harness, keys={"sasl.server.max.receive.size": "1000"})
+    client = await made.client()
+    client.tell(SaslAuthenticateRequest(auth_bytes=bytes(1_000)), 2)
+    assert await client.at_eof()
+    assert "over the limit of 1000 bytes" in caplog.text
+    good = await made.client()
+    await good.log_in("alice", "a-secret")
+    good.writer.write(struct.pack(">i", 10_000) + bytes(10_000))
+    assert await good.at_eof()
+    assert "frame length 10000" not in caplog.text  # that frame was read: its header is at fault
+
+
+async def test_the_refusal_comes_after_a_pause_and_reads_nothing_more(harness: Harness) -> None:
+    clock = ManualClock()
+    keys = {"connection.failed.authentication.delay.ms": "5000"}
+    made = await sasl(harness, keys=keys, clock=clock)
+    client = await made.client()
+    await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    client.tell(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+    [connection] = made.server.connections
+    await until(lambda: connection.in_flight_count == 1)
+    client.tell(MetadataRequest(), 12)
+    clock.advance(4_990)
+    assert connection.in_flight_count == 1
+    clock.advance(20)
+    number, _ = await client.receive()
+    assert number == 2
+    assert await client.at_eof()
+
+
+async def test_a_client_that_leaves_before_its_refusal(harness: Harness) -> None:
+    clock = ManualClock()
+    keys = {"connection.failed.authentication.delay.ms": "5000"}
+    made = await sasl(harness, keys=keys, clock=clock)
+    client = await made.client()
+    await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    client.tell(SaslAuthenticateRequest(auth_bytes=b"\0alice\0wrong"), 2)
+    [connection] = made.server.connections
+    await until(lambda: connection.in_flight_count == 1)
+    connection.close("the test takes it away")
+    await until(lambda: not len(made.server.connections))
+    clock.advance(6_000)
+    assert made.server.connections.memory.reserved_bytes == 0
+
+
+async def test_who_never_authenticates_is_cut(harness: Harness) -> None:
+    clock = ManualClock()
+    made = await sasl(harness, clock=clock)
+    silent = [await made.client() for _ in range(5)]
+    good = await made.client()
+    await good.log_in("alice", "a-secret")
+    busy = await made.client()
+    await until(lambda: len(made.server.connections) == 7)
+    clock.advance(20_000)
+    await busy.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"), 1)
+    clock.advance(15_000)
+    for each in (*silent, busy):
+        assert await each.at_eof()
+    assert await good.who_am_i() == "User:alice"
+
+
+async def test_sessions_end_and_are_renewed(harness: Harness) -> None:
+    clock = ManualClock()
+    keys = {"listener.name.outside.plain.connections.max.reauth.ms": "5000"}
+    made = await sasl(harness, keys=keys, clock=clock)
+    client, idle = await made.client(), await made.client()
+    for each in (client, idle):
+        logged_in = await each.log_in("alice", "a-secret")
+        assert logged_in.session_lifetime_ms == 5_000
+    clock.advance(4_900)
+    assert (await client.log_in("alice", "a-secret")).error_code == ErrorCode.NONE
+    clock.advance(4_900)
+    assert await client.who_am_i() == "User:alice"
+    idle.tell(MetadataRequest(), 12)
+    assert await idle.at_eof()
+    # As another user: refused.
+    refused = await client.log_in("bob", "b-secret")
+    assert refused.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert await client.at_eof()
+
+
+async def test_garbage_from_many_clients_disturbs_no_other(harness: Harness) -> None:
+    made = await sasl(harness)
+    good = await made.client()
+    await good.log_in("alice", "a-secret")
+    for garbage in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">ihhih", 20, 17, 1, 1, -1) + b"\xff" * 10,
+        struct.pack(">ihhih", 12, 36, 2, 1, -1) + b"\xff\xff",
+        struct.pack(">i", -5),
+        struct.pack(">i", 2**30),
+    ):
+        client = await made.client()
+        client.writer.write(garbage)
+        assert await client.at_eof(), garbage
+    assert await good.who_am_i() == "User:alice"
+    await until(lambda: made.server.connections.memory.reserved_bytes == 0)

@@ -1,0 +1,149 @@
+"""Names in certificates and what the rules make of them.
+
+The expected names are those of Java's `X500Principal.getName()`, the mapped ones those of Apache
+Kafka 4.3's `SslPrincipalMapper`, which were asked for the same certificates and rules.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.name import _ASN1Type
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+
+from moldau.server.authentication.certificates import (
+    MappingRuleError,
+    NoMatchingRule,
+    PrincipalMapping,
+    subject_name,
+)
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+CN, ORG, DC, UID = (
+    NameOID.COMMON_NAME,
+    NameOID.ORGANIZATION_NAME,
+    NameOID.DOMAIN_COMPONENT,
+    NameOID.USER_ID,
+)
+
+
+def certificate(subject: x509.Name) -> bytes:
+    begin = datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(x509.Name([x509.NameAttribute(CN, "an authority")]))
+        .public_key(KEY.public_key())
+        .serial_number(7)
+        .not_valid_before(begin)
+        .not_valid_after(begin + datetime.timedelta(days=9_000))
+    )
+    return builder.sign(KEY, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+
+
+def named(*attributes: tuple[ObjectIdentifier, str]) -> bytes:
+    return certificate(x509.Name([x509.NameAttribute(*each) for each in attributes]))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "name"),
+    [
+        (
+            [(NameOID.COUNTRY_NAME, "CZ"), (ORG, "Acme, Inc."), (CN, "alice")],
+            r"CN=alice,O=Acme\, Inc.,C=CZ",
+        ),
+        (
+            [(NameOID.EMAIL_ADDRESS, "a@b.c"), (CN, 'a+b=c;d<e>f#g"h\\i')],
+            r"CN=a\+b\=c\;d\<e\>f\#g\"h\\i,1.2.840.113549.1.9.1=#16056140622e63",
+        ),
+        ([(CN, " leading and trailing  ")], "CN=\\ leading and trailing\\ \\ "),
+        ([(CN, "   ")], "CN=\\ \\ \\ "),
+        (
+            [(CN, "Jürgen 日本 \U0001f600"), (DC, "example"), (DC, "com")],
+            "DC=com,DC=example,CN=Jürgen 日本 \U0001f600",
+        ),
+        (
+            [
+                (UID, "u1"),
+                (NameOID.STREET_ADDRESS, "s"),
+                (NameOID.LOCALITY_NAME, "l"),
+                (NameOID.STATE_OR_PROVINCE_NAME, "st"),
+                (NameOID.SURNAME, "sur"),
+                (NameOID.SERIAL_NUMBER, "12"),
+            ],
+            "2.5.4.5=#13023132,2.5.4.4=#0c03737572,ST=st,L=l,STREET=s,UID=u1",
+        ),
+        ([(ObjectIdentifier("1.2.3.4.55555"), "x")], "1.2.3.4.55555=#0c0178"),
+        ([(CN, "tab\tline\nend")], "CN=tab\tline\nend"),
+        ([], ""),
+    ],
+)
+def test_subjects_are_written_as_java_writes_them(
+    attributes: list[tuple[ObjectIdentifier, str]], name: str
+) -> None:
+    assert subject_name(named(*attributes)) == name
+
+
+def test_subjects_with_several_attributes_in_one_part_and_rare_encodings() -> None:
+    both = x509.RelativeDistinguishedName(
+        [x509.NameAttribute(CN, "a"), x509.NameAttribute(UID, "b")]
+    )
+    last = x509.RelativeDistinguishedName([x509.NameAttribute(ORG, "o")])
+    assert subject_name(certificate(x509.Name([both, last]))) == "O=o,CN=a+UID=b"
+    wide = x509.NameAttribute(CN, "bmp", _ASN1Type.BMPString)
+    assert subject_name(certificate(x509.Name([wide]))) == "CN=\\00b\\00m\\00p"
+
+
+@pytest.mark.parametrize(
+    ("rules", "subject", "user"),
+    [
+        ("DEFAULT", "CN=a,O=b", "CN=a,O=b"),
+        ("DEFAULT,DEFAULT,", "CN=a", "CN=a"),
+        ("RULE:^CN=(.*?),OU=ServiceUsers.*$/$1/", "CN=duke,OU=ServiceUsers,O=x", "duke"),
+        (
+            "RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L",
+            "CN=Duke,OU=JavaSoft,O=Sun,L=x,ST=y,C=z",
+            "duke@javasoft",
+        ),
+        ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/U , DEFAULT", "CN=duke,O=x", "DUKE"),
+        ("RULE:^CN=(.*)$/$12/", "CN=duke", "duke2"),
+        (r"RULE:^CN=(.*)$/a\/b$1/", "CN=duke", "a/bduke"),
+        (r"RULE:^CN=(.*)$/\$1/", "CN=duke", "$1"),
+        ("RULE:^CN=(.*)$/$0!/", "CN=duke", "CN=duke!"),
+        ("RULE:.*/X/", "CN=duke", "XX"),
+        ("RULE:^CN=b$/$0/,RULE:^CN=(.)(.)?$/[$2]/", "CN=c", "[]"),
+        ("RULE:CN=(.)/$1/,DEFAULT", "xCN=cx", "xCN=cx"),
+        (r"RULE:^C\/N=(.*)$/$1/", "C/N=q", "q"),
+        ("RULE:a/b/,,DEFAULT", "CN=a", "CN=a"),
+        ("RULE:^CN=(.*)$/é$1/U", "CN=ß", "ÉSS"),
+    ],
+)
+def test_rules_map_as_in_apache_kafka(rules: str, subject: str, user: str) -> None:
+    assert PrincipalMapping(rules).user_name(subject) == user
+
+
+@pytest.mark.parametrize("rules", ["", "RULE:^CN=b$/b/", ","])
+def test_without_a_rule_that_matches_there_is_no_user(rules: str) -> None:
+    with pytest.raises(NoMatchingRule, match="CN=a"):
+        PrincipalMapping(rules).user_name("CN=a")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "RULE:x",
+        "NONE",
+        "RULE:a/b/X",
+        "RULE:(/b/",
+        "DEFAULT DEFAULT",
+        "RULE:a/b/ DEFAULT",
+        "default",
+    ],
+)
+def test_rules_that_cannot_be_read(rules: str) -> None:
+    with pytest.raises(MappingRuleError):
+        PrincipalMapping(rules)

@@ -1,0 +1,234 @@
+"""PLAIN and SCRAM on the server's side: the RFC's example, our client, and broken rules."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
+from moldau.runtime.authentication import AuthenticationError
+from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
+from moldau.server.authentication.core.mechanism import (
+    OTHER_AUTHORIZATION_ID,
+    WRONG_PASSWORD,
+    Accepted,
+    Plain,
+    SaslRefused,
+)
+from moldau.server.authentication.core.scram import Scram, invented_keys
+
+USERS = {"alice": "a-secret", "Jürgen": "pässwörd", "empty": ""}
+SECRET = b"of this process"
+MECHANISMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+ITERATIONS = 4_096
+TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize("name", ["alice", "Jürgen"])
+def test_plain(name: str) -> None:
+    assert Plain(USERS).step(PlainExchange(name, USERS[name]).first()) == Accepted(name)
+    assert Plain(USERS).step(f"{name}\0{name}\0{USERS[name]}".encode()) == Accepted(name)
+
+
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (b"\0alice\0wrong", WRONG_PASSWORD),
+        (b"\0bob\0a-secret", WRONG_PASSWORD),
+        (b"\0Alice\0a-secret", WRONG_PASSWORD),
+        (b"\0alice\0a-secret\0", WRONG_PASSWORD),
+        (b"\0alice\0\xff", WRONG_PASSWORD),
+        (b"bob\0alice\0a-secret", OTHER_AUTHORIZATION_ID),
+        (b"\0empty\0", None),
+        (b"\0\0a-secret", None),
+        (b"\0alice", None),
+        (b"", None),
+    ],
+)
+def test_what_plain_refuses(token: bytes, told: str | None) -> None:
+    with pytest.raises(SaslRefused) as refused:
+        Plain(USERS).step(token)
+    assert refused.value.told == told
+    assert "a-secret" not in repr(refused.value)
+
+
+@given(TEXT, TEXT)
+def test_plain_knows_its_users_only(name: str, password: str) -> None:
+    token = f"\0{name}\0{password}".encode()
+    assert Plain({name: password}).step(token) == Accepted(name)
+    for users in ({}, {name: password + "x"}, {name + "x": password}):
+        with pytest.raises(SaslRefused):
+            Plain(users).step(token)
+
+
+def server(
+    mechanism: str, name: str, password: str, nonce: str = "of-the-server", salt: bytes = b"salt"
+) -> Scram:
+    hash_name = MECHANISMS[mechanism]
+    salted = salted_password(mechanism, password, salt, ITERATIONS)
+    known = scram_keys(mechanism, salted, salt, ITERATIONS)
+
+    def keys_of(user: str) -> tuple[ScramKeys, bool]:
+        return (known, True) if user == name else (invented_keys(hash_name, user, SECRET), False)
+
+    return Scram(hash_name, keys_of, nonce)
+
+
+def test_the_rfcs_example() -> None:
+    """RFC 7677, section 3."""
+    exchange = server(
+        "SCRAM-SHA-256",
+        "user",
+        "pencil",
+        "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0",
+        b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="),
+    )
+    assert exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    final = (
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert exchange.step(final) == Accepted(
+        "user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    )
+    with pytest.raises(SaslRefused):
+        exchange.step(final)  # a replay
+
+
+def converse(client: ScramClient, exchange: Scram) -> Accepted:
+    challenge = exchange.step(client.first())
+    assert isinstance(challenge, bytes)
+    proof = client.answer(challenge)
+    assert proof is not None
+    accepted = exchange.step(proof)
+    assert isinstance(accepted, Accepted)
+    client.answer(accepted.answer)
+    assert client.is_complete
+    return accepted
+
+
+@given(st.sampled_from(sorted(MECHANISMS)), TEXT, TEXT)
+def test_our_client_and_our_server(mechanism: str, name: str, password: str) -> None:
+    hash_name = MECHANISMS[mechanism]
+    client = ScramClient(hash_name, name, password, "of-the-client")
+    assert converse(client, server(mechanism, name, password)).user == name
+    stranger = ScramClient(hash_name, name, password + "x", "of-the-client")
+    with pytest.raises(SaslRefused):
+        converse(stranger, server(mechanism, name, password))
+
+
+def test_a_user_that_does_not_exist_is_refused_at_the_end_as_with_a_wrong_password() -> None:
+    refusals = []
+    for name in ("nobody", "alice"):
+        exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+        client = ScramClient("sha256", name, "wrong", "of-the-client")
+        challenge = exchange.step(client.first())
+        assert isinstance(challenge, bytes)
+        proof = client.answer(challenge)
+        assert proof is not None
+        with pytest.raises(SaslRefused) as refused:
+            exchange.step(proof)
+        refusals.append((str(refused.value), refused.value.told))
+    assert refusals[0] == refusals[1]
+    # The same user has the same salt each time, another user another one.
+    salts = [invented_keys("sha256", name, SECRET).salt for name in ("nobody", "nobody", "else")]
+    assert salts[0] == salts[1] != salts[2]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"garbage",
+        b"y,,n=alice,r=nonce",
+        b"p=tls-unique,,n=alice,r=nonce",
+        b"n,,m=x,n=alice,r=nonce",
+        b"n,,n=alice",
+        b"n,,n=,r=nonce",
+        b"n,,n=al=ice,r=nonce",
+        b"n,,n=alice,r=",
+        b"n,,n=alice,r=no\x01nce",
+        b"n,a=bob,n=alice,r=nonce",
+        b"n,,n=alice,r=nonce,tokenauth=true",
+        b"n,,n=\xff,r=nonce",
+    ],
+)
+def test_first_messages_that_break_the_rules(first: bytes) -> None:
+    with pytest.raises(SaslRefused):
+        server("SCRAM-SHA-256", "alice", "a-secret").step(first)
+
+
+def good_final(exchange: Scram, gs2: str = "n,,") -> str:
+    client = ScramClient("sha256", "alice", "a-secret", "of-the-client")
+    challenge = exchange.step(gs2.encode() + client.first()[3:])
+    assert isinstance(challenge, bytes)
+    proof = client.answer(challenge)
+    assert proof is not None
+    return proof.decode()
+
+
+def other(proof: str, before: str, after: str) -> bytes:
+    assert before in proof
+    return proof.replace(before, after, 1).encode()
+
+
+def test_final_messages_that_break_the_rules() -> None:
+    def refused(before: str, after: str) -> None:
+        exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+        final = other(good_final(exchange), before, after)
+        with pytest.raises(SaslRefused):
+            exchange.step(final)
+
+    refused("r=of-the-client", "r=of-a-client")
+    refused("of-the-server", "of-another")
+    refused("c=biws", f"c={b64encode(b'y,,').decode()}")
+    refused("c=biws", "c=b")
+    refused(",p=", ",q=")
+    refused(",p=", ",p=AAAA")
+    refused("c=biws,", "")
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    assert isinstance(exchange.step(good_final(exchange).encode()), Accepted)
+
+
+def test_an_authorization_id_that_is_the_user() -> None:
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    assert isinstance(exchange.step(good_final(exchange, "n,a=alice,").encode()), Accepted)
+
+
+def test_a_server_without_the_keys_is_found_out_by_the_client() -> None:
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    client = ScramClient("sha256", "alice", "a-secret", "of-the-client")
+    client.answer(exchange.step(client.first()))  # type: ignore[arg-type]
+    with pytest.raises(AuthenticationError):
+        client.answer(b"v=AAAA")
+
+
+@given(st.lists(st.binary(max_size=300), max_size=4), st.sampled_from(["plain", "scram"]))
+def test_no_bytes_do_more_than_be_refused(tokens: list[bytes], kind: str) -> None:
+    exchange = Plain(USERS) if kind == "plain" else server("SCRAM-SHA-256", "alice", "a-secret")
+    for token in tokens:
+        try:
+            assert not isinstance(exchange.step(token), Accepted)
+        except SaslRefused:
+            continue
+
+
+@given(st.data())
+def test_a_final_message_with_any_change_is_refused(data: st.DataObject) -> None:
+    exchange = server("SCRAM-SHA-256", "alice", "a-secret")
+    final = good_final(exchange).encode()
+    at = data.draw(st.integers(0, len(final) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda each: each != final[at]))
+    changed = final[:at] + bytes([byte]) + final[at + 1 :]
+    with pytest.raises(SaslRefused):
+        exchange.step(changed)
+
+
+def test_keys_are_never_shown() -> None:
+    keys = scram_keys("SCRAM-SHA-256", b"salted", b"salt", ITERATIONS)
+    assert repr(keys) == f"{keys}" == "ScramKeys([hidden])"
