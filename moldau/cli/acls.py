@@ -178,7 +178,7 @@ def list_all(
     pattern: Pattern = None,
     as_json: AsJson = False,
 ) -> None:
-    """List access control entries: all of them, or those that the options describe."""
+    """List access control entries: all, or those described."""
     resources = _resources(topic, group, transactional_id, token, user, cluster)
     filters = _filters(resources, principal, host, operation, permission, pattern)
 
@@ -315,7 +315,10 @@ def delete(
     every_one: Annotated[bool, typer.Option("--all", help="Every entry of the cluster.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete the access control entries that the options describe, and print them."""
+    """Delete the access control entries that are described.
+
+    Prints what it has deleted.
+    """
     resources = _resources(topic, group, transactional_id, token, user, cluster)
     given = resources or [principal, host, operation, permission] != [None] * 4
     if bool(given) == every_one:
@@ -360,7 +363,10 @@ def check(
     ] = "127.0.0.1",
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a principal may do something, and which entry decides; status 1 if not."""
+    """Say who may do what, and which entry decides.
+
+    The status is 1 if it is not allowed.
+    """
     from moldau.cli.acl_decisions import Question, decide
 
     resources = _resources(topic, group, transactional_id, token, user, cluster)

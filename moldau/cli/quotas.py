@@ -45,7 +45,7 @@ def describe(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show quotas: all of them, or those of a user, a client id, both, or an address."""
+    """Show quotas: all, or those of what is named."""
     wanted = _entity(user, client_id, ip)
     if strict and not wanted:
         fail("--strict needs --user, --client-id or --ip", status=2)
@@ -98,7 +98,10 @@ def alter(
         bool, typer.Option("--validate-only", help="Only check, change nothing.")
     ] = False,
 ) -> None:
-    """Set or remove quotas of a user, a client id, both, or an address: all of them or none."""
+    """Set or remove quotas.
+
+    They are of a user, a client id, both, or an address. All are changed, or none.
+    """
     entity = tuple(_entity(user, client_id, ip).items())
     if not entity:
         fail("whose quotas? give --user, --client-id or --ip", status=2)

@@ -12,6 +12,7 @@ from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p00_produce import ProduceRequest
 from moldau.protocol.messages.p01_fetch import FetchRequest
+from moldau.protocol.messages.p03_metadata import MetadataRequest
 from moldau.protocol.messages.p49_alter_client_quotas import AlterClientQuotasRequest
 from moldau.protocol.registry import request_class
 from tests.interop.differential.asking import Closed, Node, Pair, build
@@ -54,7 +55,9 @@ def limit(pair: Pair, **values: float | None) -> None:
 
 @pytest.fixture
 def limited(pair: Pair) -> Iterator[Pair]:
-    """The pair, without quotas before and after."""
+    """The pair, without quotas before and after, and after without the topics made meanwhile, of
+    which the two have kept different ones: other tests compare them.
+    """
     keys = (
         *("producer_byte_rate", "consumer_byte_rate"),
         *("request_percentage", "controller_mutation_rate"),
@@ -62,6 +65,13 @@ def limited(pair: Pair) -> Iterator[Pair]:
     limit(pair, **dict.fromkeys(keys))
     yield pair
     limit(pair, **dict.fromkeys(keys))
+    for node in pair.nodes:
+        listed = ask(node, build(MetadataRequest, topics=None), 9)
+        names = [each.name for each in listed.topics if each.name.startswith("quota-")]
+        request = build(request_class(ApiKey.DELETE_TOPICS), topic_names=names, timeout_ms=10_000)
+        answer = ask(node, request, 5)
+        assert {each.error_code for each in answer.responses} <= {ErrorCode.NONE}, answer
+    pair.settle()
 
 
 def create(pair: Pair, *names: str) -> None:

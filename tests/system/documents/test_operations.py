@@ -47,6 +47,7 @@ def test_each_section_is_here():
         "Logs",
         "Machines",
         "Quotas",
+        "Security",
         "Rolling restart and upgrade",
         "Replacing a broker",
         "Monitoring",
@@ -87,6 +88,34 @@ def test_clusters_of_several_nodes(terminal: Terminal, base_port: int) -> None:
     )
     terminal.run(formatting.replace("CLUSTER_ID", cluster_id))
     assert cluster_id in (terminal.home / "data" / "meta.properties").read_text()
+
+
+def test_security(terminal: Terminal) -> None:
+    formatting, *acls = section("Security")
+    draw = section("Clusters of several nodes")[3]
+    terminal.environ["ID"] = terminal.run(draw).strip()
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    properties(
+        terminal.home,
+        listeners="PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "CLIENTS:SASL_PLAINTEXT",
+        sasl_enabled_mechanisms="SCRAM-SHA-512",
+        authorizer_class_name=authorizer,
+        super_users="User:ANONYMOUS;User:admin",
+    )
+    terminal.run(formatting)
+    node = terminal.serve(section("Start and stop")[1])
+    address = node.wait_said(r"node serves.* address=(\S+)")[1]
+    terminal.environ["MOLDAU_BOOTSTRAP_SERVER"] = address
+    assert "admin" in terminal.run("moldau users list")
+    said = {command: terminal.run(command) for command in acls}
+    assert len(said) == 6
+    told = {part: text for command, text in said.items() for part in [command.split()[2]]}
+    assert told["check"].startswith("allowed: an entry allows it")
+    assert "User:mallory" in told["list"]
+    assert "User:alice" in told["delete"]
+    node.interrupt()
 
 
 # -- a cluster in operation ------------------------------------------------------------------------
