@@ -7,7 +7,7 @@ is that of the brokers' authorizer for the same entries and settings.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from moldau.client.admin.security import AclBinding
 from moldau.protocol.access_control import (
@@ -18,12 +18,7 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
-
-IMPLYING: Final = {
-    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
-    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
-}
-"""Which operations imply one when they are allowed. A denial implies nothing."""
+from moldau.server.standard_authorizer import IMPLIED
 
 
 class Question(NamedTuple):
@@ -74,7 +69,7 @@ def decide(
             continue
         if _names(each, question.operation):
             return Decision(True, "an entry allows it", each)
-        if each.operation in IMPLYING.get(question.operation, ()):
+        if IMPLIED.get(each.operation, 0) & 1 << question.operation:
             return Decision(True, "an entry allows what implies it", each)
     if about or not allows_unmentioned:
         return Decision(False, "no entry allows it")

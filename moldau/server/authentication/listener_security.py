@@ -34,7 +34,7 @@ from moldau.server.authentication.gate import SaslGate
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
-from moldau.server.server_connection import ServerConnection
+    from moldau.server.server_connection import ServerConnection
 
 USER_PREFIX: Final = "user_"
 NONCE_BYTES: Final = 24
