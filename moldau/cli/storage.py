@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.storage.faults import CorruptFile
 from moldau.storage.meta_properties import read_meta_properties
+
+if TYPE_CHECKING:
+    from moldau.protocol.metadata_records import UserScramCredentialRecord
 
 app = typer.Typer()
 
@@ -89,7 +92,6 @@ def format_command(
     They get their identity, and the cluster its first metadata.
     """
     from moldau.node.formatting import FormatError, FormatPlan, format_storage
-    from moldau.node.initial_users import scram_records
 
     node_config = _load(config)
     _check_modes(node_config, standalone, initial_controllers, no_initial_controllers)
@@ -98,7 +100,7 @@ def format_command(
         identity = _cluster_id(filesystem, node_config, cluster_id, standalone)
         levels = _levels(node_config, feature or [], release_version)
         voters = _voters(node_config, initial_controllers, standalone)
-        users = scram_records(add_scram or (), secrets.token_bytes)
+        users = _users(add_scram or [])
         plan = FormatPlan.from_config(
             node_config, identity, levels, initial_controllers=voters, users=users
         )
@@ -141,6 +143,17 @@ def _check_modes(config: NodeConfig, standalone: bool, initial: str | None, none
             "--initial-controllers or --no-initial-controllers",
             status=2,
         )
+
+
+def _users(given: list[str]) -> tuple[UserScramCredentialRecord, ...]:
+    """The first users of the cluster; exits with status 2 where one is not described rightly."""
+    from moldau.node.formatting import FormatError
+    from moldau.node.initial_users import scram_records
+
+    try:
+        return scram_records(given, secrets.token_bytes)
+    except FormatError as error:
+        fail(str(error), status=2)
 
 
 def _voters(

@@ -142,8 +142,8 @@ def test_storage_refuses(cli: Cli, tmp_path: Path):
     assert "--release-version" in said
     said = cli.refused(*refuse, "-s", "-r", "2.8", status=WRONG_USAGE)
     assert "2.8 is not a known metadata version" in said
-    said = cli.refused(*refuse, "-s", "-S", "SCRAM-SHA-256=[name=a,password=b]", status=WRONG_USAGE)
-    assert "SASL is not served" in said
+    said = cli.refused(*refuse, "-s", "-S", "SCRAM-SHA-256=[name=a,secret=b]", status=WRONG_USAGE)
+    assert "--add-scram takes name, password" in said
     assert not (tmp_path / "data").exists()
     said = cli.refused(*refuse, "-s", "-f", "no.such.feature=1", status=WRONG_USAGE)
     assert "no.such.feature" in said
