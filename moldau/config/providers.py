@@ -25,8 +25,6 @@ _ALLOWED_PATHS: Final = "allowed.paths"
 _ALLOWLIST: Final = "allowlist.pattern"
 
 Value = TypeVar("Value")
-Lookup = Callable[[str, str], str]
-"""What a provider has at a path (empty for none) under a key. Raises: LookupError: why not."""
 
 
 def resolved(properties: Mapping[str, Value], environ: Mapping[str, str]) -> dict[str, Value | str]:

@@ -399,9 +399,8 @@ class RequestContext(Sender):
         assert not self.is_answered, "a request is answered once"
         if self.stopwatch is not None:
             self.throttle(self.record_request_time())
-        told_ms: int = getattr(
-            message, "throttle_time_ms", 0
-        )  # a forwarded request's answer has it
+        # The answer of a request that was forwarded has the controller's.
+        told_ms: int = getattr(message, "throttle_time_ms", 0)
         if self.throttle_time_ms or told_ms:
             self.throttle(told_ms)
             if hasattr(message, "throttle_time_ms"):

@@ -123,9 +123,8 @@ def _contexts(config: NodeConfig, endpoint: Endpoint) -> ListenerContexts:
     client_auth: str = config.listener_value(name, "ssl.client.auth")
     own_key = f"listener.name.{name.lower()}.ssl.client.auth"
     if endpoint.security_protocol.has_sasl and own_key not in config.explicit:
-        client_auth = (
-            "none"  # as in Kafka (KIP-684): only the listener's own key counts beside SASL
-        )
+        # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
+        client_auth = "none"
     settings = ListenerTlsSettings(
         own=_store(config, name, "ssl.keystore", _OWN_STORE),
         trust=_store(config, name, "ssl.truststore", _TRUST_STORE),

@@ -91,7 +91,6 @@ class Terminal:
     ) -> None:
         self.home = home
         self.instead = dict(instead or {})
-        self.ran: list[str] = []
         self._serving: list[Serving] = []
         command = home / "bin" / "moldau"
         command.parent.mkdir(exist_ok=True)
@@ -130,7 +129,6 @@ class Terminal:
         return self._serving[-1]
 
     def _here(self, text: str) -> str:
-        self.ran.append(text)
         for documented, real in self.instead.items():
             text = text.replace(documented, real)
         return text
