@@ -110,7 +110,7 @@ def run(effort: Effort) -> Report:
     ):
         _prepare(node)
         with Wire(HOST, node.port) as wire, ExitStack() as stack:
-            _batches(wire, effort.count(SAMPLE_COUNT, least=50))
+            batches(wire, effort.count(SAMPLE_COUNT, least=50))
             attackers = {name: stack.enter_context(_attacker(name, node.port)) for name in ATTACKS}
             measured = [_round(effort, node, wire, attackers) for _ in range(effort.rounds)]
     columns = ("another client", "batches", "p50 ms", "p99 ms", "longest ms")
@@ -132,8 +132,8 @@ def run(effort: Effort) -> Report:
             if name not in (ALONE, HARMLESS):
                 report.targets.append(at_most(f"{asked} the control's", per_control, LIMIT))
     report.tables.append(table)
-    batches = {name: [one for each in measured for one in each[name]] for name in (ALONE, *ATTACKS)}
-    report.notes.append(touched(stalls, batches, "batches"))
+    spans = {name: [one for each in measured for one in each[name]] for name in (ALONE, *ATTACKS)}
+    report.notes.append(touched(stalls, spans, "batches"))
     return report
 
 
@@ -143,10 +143,10 @@ def _round(
     count = max(10, effort.count(SAMPLE_COUNT) // TURNS)
     found: dict[str, list[Span]] = defaultdict(list)
     for _ in range(TURNS):
-        found[ALONE] += _batches(wire, count)
+        found[ALONE] += batches(wire, count)
         for name, process in attackers.items():
             process.send_signal(signal.SIGCONT)
-            found[name] += _batches(wire, count)
+            found[name] += batches(wire, count)
             assert process.poll() is None, "the attacker ended"
             process.send_signal(signal.SIGSTOP)
             wait_until_quiet(node)
@@ -177,7 +177,7 @@ SETTINGS: Final = {
 }
 
 
-def _batches(wire: Wire, count: int) -> list[Span]:
+def batches(wire: Wire, count: int) -> list[Span]:
     """Each of `count` produce requests."""
     frame = ProduceFrame("neighbour", record_bytes=1000, batch_bytes=1000)
     found = []
@@ -185,8 +185,7 @@ def _batches(wire: Wire, count: int) -> list[Span]:
         frame.advance(number)
         begin = time.monotonic()
         wire.socket.sendall(frame.frame)
-        size = int.from_bytes(wire._receive(4))
-        wire._receive(size)
+        wire.receive()
         found.append(Span(begin, time.monotonic()))
         time.sleep(PAUSE_S)
     return found

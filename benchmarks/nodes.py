@@ -131,18 +131,25 @@ class BrokerNode:
         settings: dict[str, str] | None = None,
         *,
         is_pinned: bool = False,
+        has_tls: bool = False,
     ) -> None:
-        """`is_pinned` keeps the node on the servers' core (see `pin_server`)."""
+        """`is_pinned` keeps the node on the servers' core (see `pin_server`); `has_tls` adds a
+        listener with TLS at `tls_port`, whose key store is among the settings.
+        """
         self._is_pinned = is_pinned
         self.directory = directory
-        self.port, controller_port = free_ports(2)
+        self.port, controller_port, self.tls_port = free_ports(3)
         self.data = directory / "data"
         self.process: subprocess.Popen[bytes] | None = None
         self._config = directory / "server.properties"
+        advertised = f"PLAINTEXT://{HOST}:{self.port}"
+        if has_tls:
+            advertised += f",SSL://{HOST}:{self.tls_port}"
         values = {
             **COMMON_SETTINGS,
-            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "listeners": f"{advertised},CONTROLLER://{HOST}:{controller_port}",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
             "controller.quorum.voters": f"1@{HOST}:{controller_port}",
             "log.dirs": str(self.data),
             **self.own_settings,

@@ -8,14 +8,13 @@ batches, each once, in order; every response is looked at for its first batch's 
 from __future__ import annotations
 
 import json
-import socket
 import struct
 import sys
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from benchmarks.wire import FETCH_VERSION, FetchFrame
+from benchmarks.wire import FETCH_VERSION, FetchFrame, connected
 from moldau.cli.bench.figures import process_cpu_seconds
 from moldau.protocol.headers import decode_response
 from moldau.protocol.messages.p01_fetch import FetchRequest
@@ -38,6 +37,9 @@ class ReadOrder:
     batch_records: int
     batch_count: int
     checks_batches: bool = True
+    trust_path: str = ""
+    """Authorities of TLS; PLAINTEXT without."""
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,10 @@ class Reader:
 
     def __init__(self, order: ReadOrder) -> None:
         self._order = order
-        self._frame = FetchFrame(order.topic, max_bytes=order.fetch_bytes)
-        self._socket = socket.create_connection((order.host, order.port), timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frame = FetchFrame(
+            order.topic, partition=order.partition, max_bytes=order.fetch_bytes
+        )
+        self._socket = connected(order.host, order.port, trust_path=order.trust_path)
         self._buffer = bytearray(order.fetch_bytes + RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         # Touch every page before the clock runs.
@@ -83,10 +86,26 @@ class Reader:
 
     def run(self) -> ReadOutcome:
         """Read to the end."""
+        begin_user, begin_system = process_cpu_seconds(self._order.server_pid)
+        begin_cpu = time.process_time()
+        request_count, data_bytes, begin = self.read()
+        seconds = time.perf_counter() - begin
+        end_user, end_system = process_cpu_seconds(self._order.server_pid)
+        self.close()
+        return ReadOutcome(
+            request_count,
+            data_bytes,
+            seconds,
+            end_user - begin_user,
+            end_system - begin_system,
+            time.process_time() - begin_cpu,
+        )
+
+    def read(self) -> tuple[int, int, float]:
+        """Requests, bytes of batches, and when the first one was asked for that had any."""
         order = self._order
         batches_read = request_count = data_bytes = 0
-        begin_user, begin_system = process_cpu_seconds(order.server_pid)
-        begin_cpu, begin = time.process_time(), 0.0
+        begin = 0.0
         while batches_read < order.batch_count:
             asked = time.perf_counter()
             size_bytes = self.fetch(batches_read * order.batch_records, request_count)
@@ -100,17 +119,7 @@ class Reader:
                 self._check(size_bytes, batches_read, new)
             batches_read += new
             data_bytes += new * order.batch_bytes
-        seconds = time.perf_counter() - begin
-        end_user, end_system = process_cpu_seconds(order.server_pid)
-        self.close()
-        return ReadOutcome(
-            request_count,
-            data_bytes,
-            seconds,
-            end_user - begin_user,
-            end_system - begin_system,
-            time.process_time() - begin_cpu,
-        )
+        return request_count, data_bytes, begin
 
     @property
     def view(self) -> memoryview:

@@ -43,6 +43,7 @@ BENCHMARKS: Final = {
     "visibility": "bench_visibility",
     "request-costs": "bench_request_costs",
     "neighbours": "bench_neighbours",
+    "security": "bench_security",
 }
 #: Run only when it is named: it needs Java, and starts a Spark.
 ON_DEMAND: Final = {"spark": "bench_spark"}

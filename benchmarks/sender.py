@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 import struct
 import sys
 import time
@@ -19,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from benchmarks.wire import ProduceFrame
+from benchmarks.wire import CLIENT_ID, ProduceFrame, connected
 from moldau.cli.bench.figures import process_cpu_seconds
 
 RECEIVE_BYTES: Final = 64 * 1024
@@ -45,6 +44,9 @@ class SendOrder:
     checks_offsets: bool = True
     partitions: Sequence[int] = (0,)
     """Whose turn it is goes round, request by request."""
+    trust_path: str = ""
+    """Authorities of TLS; PLAINTEXT without."""
+    client_id: str = CLIENT_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Sender:
                     partition_index=index,
                     producer_id=order.producer_id,
                     producer_epoch=order.producer_epoch,
+                    client_id=order.client_id,
                 )
             )
             for index in order.partitions
@@ -99,8 +102,7 @@ class Sender:
         self._turns = itertools.cycle(self._lanes)
         self._frame = self._lanes[0].frame
         self._order = order
-        self._socket = socket.create_connection((order.host, order.port), timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected(order.host, order.port, trust_path=order.trust_path)
         self._buffer = bytearray(RECEIVE_BYTES)
         self._filled = 0
         self._in_flight: deque[_Lane] = deque()

@@ -8,6 +8,7 @@ Invariant: a patched frame is what a client would have encoded; the CRC covers t
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ _OVERHEAD_BYTES: Final = 7
 """Lengths, deltas and attributes of a record without key and headers, at least."""
 
 
-def _joined(parts: Sequence[Part]) -> bytes:
+def joined(parts: Sequence[Part]) -> bytes:
     """The bytes of an encoded request, which never holds parts of a file."""
     return b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview))
 
@@ -81,7 +82,7 @@ def commit_request(group_id: str, topic: str) -> OffsetCommitRequest:
 
 def commit_frame(group_id: str, topic: str) -> bytes:
     """The same as a client sends it."""
-    return _joined(
+    return joined(
         encode_request(
             commit_request(group_id, topic),
             api_version=COMMIT_VERSION,
@@ -91,12 +92,34 @@ def commit_frame(group_id: str, topic: str) -> bytes:
     )
 
 
+def connected(host: str, port: int, *, trust_path: str = "") -> socket.socket:
+    """A blocking connection, by TLS if there is a file of authorities to trust."""
+    if trust_path:
+        return connected_by(tls_context(trust_path), host, port)
+    found = socket.create_connection((host, port), timeout=ANSWER_DEADLINE_S)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found
+
+
+def connected_by(
+    context: ssl.SSLContext, host: str, port: int, session: ssl.SSLSession | None = None
+) -> ssl.SSLSocket:
+    """A blocking connection by TLS, resumed if there is a session."""
+    return context.wrap_socket(connected(host, port), server_hostname=host, session=session)
+
+
+def tls_context(trust_path: str) -> ssl.SSLContext:
+    """What clients of the nodes offer: TLS 1.3 alone, with OpenSSL's order of suites."""
+    context = ssl.create_default_context(cafile=trust_path)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
 class Wire:
     """One blocking connection that asks one thing at a time."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self.socket = socket.create_connection((host, port), timeout=ANSWER_DEADLINE_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, host: str, port: int, *, trust_path: str = "") -> None:
+        self.socket = connected(host, port, trust_path=trust_path)
         self._correlation_id = 0
 
     def __enter__(self) -> Self:
@@ -114,10 +137,13 @@ class Wire:
             correlation_id=self._correlation_id,
             client_id=CLIENT_ID,
         )
-        self.socket.sendall(_joined(parts))
-        (size_bytes,) = _INT32.unpack(self._receive(4))
-        _, response = decode_response(message.API_KEY, api_version, self._receive(size_bytes))
+        self.socket.sendall(joined(parts))
+        _, response = decode_response(message.API_KEY, api_version, self.receive())
         return response
+
+    def receive(self) -> bytearray:
+        """The next response, without its size prefix."""
+        return read_answer(self.socket)
 
     def create_topic(
         self,
@@ -198,16 +224,23 @@ class Wire:
             time.sleep(RETRY_PAUSE_S)
         raise TimeoutError(f"no producer id: error {response.error_code}")
 
-    def _receive(self, size_bytes: int) -> bytearray:
-        buffer = bytearray(size_bytes)
-        view = memoryview(buffer)
-        filled = 0
-        while filled < size_bytes:
-            count = self.socket.recv_into(view[filled:])
-            if count == 0:
-                raise ConnectionError("the node closed the connection")
-            filled += count
-        return buffer
+
+def read_answer(connection: socket.socket) -> bytearray:
+    """The next response on a blocking connection, without its size prefix."""
+    (size_bytes,) = _INT32.unpack(_read(connection, 4))
+    return _read(connection, size_bytes)
+
+
+def _read(connection: socket.socket, size_bytes: int) -> bytearray:
+    buffer = bytearray(size_bytes)
+    view = memoryview(buffer)
+    filled = 0
+    while filled < size_bytes:
+        count = connection.recv_into(view[filled:])
+        if count == 0:
+            raise ConnectionError("the node closed the connection")
+        filled += count
+    return buffer
 
 
 def create_topic_request(
@@ -252,6 +285,7 @@ class ProduceFrame:
         producer_id: int = -1,
         producer_epoch: int = -1,
         acks: int = -1,
+        client_id: str = CLIENT_ID,
     ) -> None:
         """The smallest batch of equal records that has at least `batch_bytes`."""
         value = payload(record_bytes)
@@ -271,9 +305,9 @@ class ProduceFrame:
         self.is_idempotent = is_idempotent
         request = produce_request(topic, {partition_index: batch}, acks=acks)
         parts = encode_request(
-            request, api_version=PRODUCE_VERSION, correlation_id=0, client_id=CLIENT_ID
+            request, api_version=PRODUCE_VERSION, correlation_id=0, client_id=client_id
         )
-        self.frame = bytearray(_joined(parts))
+        self.frame = bytearray(joined(parts))
         self._batch_at = self.frame.index(batch)
         # size, correlation id, tags, topic count, name, partition count, index come before
         self.error_at = 4 + 4 + 1 + 1 + 1 + len(topic) + 1 + 4
@@ -298,7 +332,9 @@ class FetchFrame:
 
     _MARK: Final = 0x7A5B_3C1D_0E2F_4A6B
 
-    def __init__(self, topic: str, *, max_bytes: int, max_wait_ms: int = 500) -> None:
+    def __init__(
+        self, topic: str, *, max_bytes: int, max_wait_ms: int = 500, partition: int = 0
+    ) -> None:
         request = FetchRequest(
             replica_id=-1,
             max_wait_ms=max_wait_ms,
@@ -311,7 +347,9 @@ class FetchFrame:
                     topic=topic,
                     partitions=[
                         FetchPartition(
-                            partition=0, fetch_offset=self._MARK, partition_max_bytes=max_bytes
+                            partition=partition,
+                            fetch_offset=self._MARK,
+                            partition_max_bytes=max_bytes,
                         )
                     ],
                 )
@@ -320,7 +358,7 @@ class FetchFrame:
         parts = encode_request(
             request, api_version=FETCH_VERSION, correlation_id=0, client_id=CLIENT_ID
         )
-        self.frame = bytearray(_joined(parts))
+        self.frame = bytearray(joined(parts))
         self._offset_at = self.frame.index(_INT64.pack(self._MARK))
 
     def ask_for(self, fetch_offset: int, correlation_id: int) -> None:

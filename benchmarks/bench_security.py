@@ -1,0 +1,36 @@
+"""What security costs: TLS beside Apache Kafka's and our PLAINTEXT, handshakes, ACLs, quotas.
+
+Kafka's node and ours have the same key store, version of TLS and suite. Throughput, over one
+connection and over twenty at once, and the handshakes that a core of clients can do take turns on
+both. A thousand connections come, ask once, stay and go: what the nodes' memory does meanwhile; and
+whether it grows while connections come and go for `MOLDAU_BENCH_CHURN_S` seconds. The authorizer
+has ten thousand entries, some of which are about the client. Producers are timed beside a client
+that is held to its quota.
+"""
+
+from __future__ import annotations
+
+from benchmarks.bench_start_up import WITHOUT_KAFKA
+from benchmarks.figures import Effort, Report
+from benchmarks.nodes import temporary_directory
+from benchmarks.secured import SUITE, TLS_VERSION, key_store, secured_nodes
+from benchmarks.security_connections import handshakes, memory
+from benchmarks.security_limits import authorizer, quota
+from benchmarks.security_throughput import throughput
+
+
+def run(effort: Effort) -> Report:
+    """One part after the other."""
+    report = Report("Security")
+    with temporary_directory() as directory:
+        store = key_store(directory)
+        with secured_nodes(effort, directory, store) as nodes:
+            throughput(effort, report, nodes, store)
+            handshakes(effort, report, nodes, store)
+            if len(nodes) == 1:
+                report.notes.append(WITHOUT_KAFKA)
+        memory(effort, report, directory, store)
+    authorizer(effort, report)
+    quota(effort, report)
+    report.notes.append(f"{TLS_VERSION}, {SUITE}, certificates with keys of the curve P-256.")
+    return report

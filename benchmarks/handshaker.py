@@ -1,0 +1,126 @@
+"""Clients that come by TLS, ask once and go: `python -m benchmarks.handshaker JSON`.
+
+Each thread opens one connection after the other: a handshake, full or resumed, ApiVersions and its
+answer, the end. OpenSSL works outside of Python's lock, so that threads keep one core busy.
+Invariant: a connection that was to be resumed was; each was answered.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from benchmarks.wire import CLIENT_ID, connected_by, joined, read_answer, tls_context
+from moldau.cli.bench.figures import process_cpu_seconds
+from moldau.protocol.headers import encode_request
+from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
+
+API_VERSIONS_VERSION: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeOrder:
+    """How many handshakes (0: as many as fit into `seconds`), by how many clients at once."""
+
+    host: str
+    port: int
+    server_pid: int
+    trust_path: str
+    client_count: int
+    handshake_count: int
+    seconds: float = 0.0
+    is_resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeOutcome:
+    """What was measured."""
+
+    handshake_count: int
+    seconds: float
+    server_cpu_seconds: float
+    client_cpu_seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Handshakes."""
+        return self.handshake_count / self.seconds
+
+    @property
+    def server_milliseconds(self) -> float:
+        """CPU of one."""
+        return self.server_cpu_seconds / self.handshake_count * 1e3
+
+    @property
+    def client_share(self) -> float:
+        """How busy the clients' core was."""
+        return self.client_cpu_seconds / self.seconds
+
+
+class Client:
+    """Comes again and again."""
+
+    def __init__(self, order: HandshakeOrder) -> None:
+        self._order = order
+        self._context = tls_context(order.trust_path)
+        self._session: ssl.SSLSession | None = None
+        self._request = joined(
+            encode_request(
+                ApiVersionsRequest(),
+                api_version=API_VERSIONS_VERSION,
+                correlation_id=0,
+                client_id=CLIENT_ID,
+            )
+        )
+
+    def visit(self) -> None:
+        """One connection."""
+        order, session = self._order, self._session
+        with connected_by(self._context, order.host, order.port, session) as connection:
+            assert connection.session_reused == (session is not None), "not resumed, or resumed"
+            connection.sendall(self._request)
+            read_answer(connection)
+            # A ticket is for one connection; the answer came after the next one.
+            self._session = connection.session if order.is_resumed else None
+
+    def run(self) -> int:
+        """How many there were."""
+        order = self._order
+        if order.handshake_count:
+            for _ in range(order.handshake_count):
+                self.visit()
+            return order.handshake_count
+        count, end = 0, time.monotonic() + order.seconds
+        while time.monotonic() < end:
+            self.visit()
+            count += 1
+        return count
+
+
+def run(order: HandshakeOrder) -> HandshakeOutcome:
+    """Every client comes once before, with a full handshake."""
+    clients = [Client(order) for _ in range(order.client_count)]
+    for client in clients:
+        client.visit()
+    with ThreadPoolExecutor(len(clients)) as threads:
+        before = sum(process_cpu_seconds(order.server_pid))
+        begin_cpu, begin = time.process_time(), time.perf_counter()
+        count = sum(threads.map(Client.run, clients))
+        seconds = time.perf_counter() - begin
+        client_cpu = time.process_time() - begin_cpu
+    after = sum(process_cpu_seconds(order.server_pid))
+    return HandshakeOutcome(count, seconds, after - before, client_cpu)
+
+
+def main() -> None:
+    """Carry out the order given as the only argument."""
+    print(json.dumps(asdict(run(HandshakeOrder(**json.loads(sys.argv[1]))))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Several readers at once, one connection each: `python -m benchmarks.readers JSON`.
+
+Owns that they begin together, and the CPU time of the server meanwhile. Each is a
+`benchmarks.reader` in a thread of its own. Invariant: bytes are counted when received, over the
+time from the first begin to the last end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.reader import Reader, ReadOrder, ReadOutcome
+from benchmarks.senders import SWITCH_INTERVAL_S
+from moldau.cli.bench.figures import process_cpu_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ReadersOrder:
+    """What to read over which connections."""
+
+    readers: Sequence[ReadOrder]
+    server_pid: int
+
+    @classmethod
+    def from_json(cls, text: str) -> ReadersOrder:
+        """The order that `asdict` and `json.dumps` have written."""
+        values: dict[str, Any] = json.loads(text)
+        return cls([ReadOrder(**each) for each in values["readers"]], values["server_pid"])
+
+
+def run(order: ReadersOrder) -> ReadOutcome:
+    """Read everything, and measure all of them together."""
+    readers = [Reader(each) for each in order.readers]
+    with ThreadPoolExecutor(len(readers)) as threads:
+        start = threading.Barrier(len(readers) + 1)
+        waiting = [threads.submit(_read_from, reader, start) for reader in readers]
+        begin_user, begin_system = process_cpu_seconds(order.server_pid)
+        start.wait()
+        begin_cpu, begin = time.process_time(), time.perf_counter()
+        counts = [each.result() for each in waiting]
+        seconds = time.perf_counter() - begin
+        reader_cpu = time.process_time() - begin_cpu
+    end_user, end_system = process_cpu_seconds(order.server_pid)
+    for reader in readers:
+        reader.close()
+    return ReadOutcome(
+        sum(request_count for request_count, _, _ in counts),
+        sum(data_bytes for _, data_bytes, _ in counts),
+        seconds,
+        end_user - begin_user,
+        end_system - begin_system,
+        reader_cpu,
+    )
+
+
+def _read_from(reader: Reader, start: threading.Barrier) -> tuple[int, int, float]:
+    start.wait()
+    return reader.read()
+
+
+def main() -> None:
+    """Carry out the order given as the only argument."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    print(json.dumps(asdict(run(ReadersOrder.from_json(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    main()
