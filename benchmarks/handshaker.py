@@ -2,7 +2,8 @@
 
 Each thread opens one connection after the other: a handshake, full or resumed, ApiVersions and its
 answer, the end. OpenSSL works outside of Python's lock, so that threads keep one core busy.
-Invariant: a connection that was to be resumed was; each was answered.
+Invariant: each was answered; those that the node did not resume, although they asked for it, are
+counted.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class HandshakeOutcome:
     """What was measured."""
 
     handshake_count: int
+    resumed_count: int
     seconds: float
     server_cpu_seconds: float
     client_cpu_seconds: float
@@ -57,6 +59,11 @@ class HandshakeOutcome:
         return self.server_cpu_seconds / self.handshake_count * 1e3
 
     @property
+    def resumed_share(self) -> float:
+        """Of all handshakes."""
+        return self.resumed_count / self.handshake_count
+
+    @property
     def client_share(self) -> float:
         """How busy the clients' core was."""
         return self.client_cpu_seconds / self.seconds
@@ -69,6 +76,7 @@ class Client:
         self._order = order
         self._context = tls_context(order.trust_path)
         self._session: ssl.SSLSession | None = None
+        self.resumed_count = 0
         self._request = joined(
             encode_request(
                 ApiVersionsRequest(),
@@ -82,7 +90,7 @@ class Client:
         """One connection."""
         order, session = self._order, self._session
         with connected_by(self._context, order.host, order.port, session) as connection:
-            assert connection.session_reused == (session is not None), "not resumed, or resumed"
+            self.resumed_count += bool(connection.session_reused)
             connection.sendall(self._request)
             read_answer(connection)
             # A ticket is for one connection; the answer came after the next one.
@@ -114,7 +122,8 @@ def run(order: HandshakeOrder) -> HandshakeOutcome:
         seconds = time.perf_counter() - begin
         client_cpu = time.process_time() - begin_cpu
     after = sum(process_cpu_seconds(order.server_pid))
-    return HandshakeOutcome(count, seconds, after - before, client_cpu)
+    resumed_count = sum(client.resumed_count for client in clients)
+    return HandshakeOutcome(count, resumed_count, seconds, after - before, client_cpu)
 
 
 def main() -> None:

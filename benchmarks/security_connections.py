@@ -52,7 +52,7 @@ def handshakes(
                 if number >= 0:
                     rounds[kind, node.name].append(found)
     table = Table(
-        ("node", "handshakes", "per second", "server's CPU ms", "clients' core busy"),
+        ("node", "asked for", "per second", "resumed", "server's CPU ms", "clients' core busy"),
         f"Handshakes, {CLIENT_COUNT} clients at once, minimum / median / maximum:",
     )
     for kind in KINDS:
@@ -62,7 +62,9 @@ def handshakes(
             rate = Spread.of([each.per_second for each in found_all])
             cost = Spread.of([each.server_milliseconds for each in found_all])
             busy = Spread.of([each.client_share for each in found_all])
-            table.add(node.name, kind, rate.text(0), cost.text(), busy.text())
+            resumed = Spread.of([each.resumed_share for each in found_all])
+            cells = (rate.text(0), resumed.text(), cost.text(), busy.text())
+            table.add(node.name, kind, *cells)
             rates.append(rate)
         if len(rates) > 1:
             asked = f"TLS handshakes, {kind}: ≥ Apache Kafka's per second"
