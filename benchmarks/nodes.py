@@ -136,7 +136,7 @@ class BrokerNode:
         """`is_pinned` keeps the node on the servers' core (see `pin_server`); `has_tls` adds a
         listener with TLS at `tls_port`, whose key store is among the settings.
         """
-        self._is_pinned = is_pinned
+        self._is_pinned, self._has_tls = is_pinned, has_tls
         self.directory = directory
         self.port, controller_port, self.tls_port = free_ports(3)
         self.data = directory / "data"
@@ -189,9 +189,11 @@ class BrokerNode:
             )
 
     def connect(self) -> Wire:
-        """A connection as soon as the node listens."""
+        """A connection as soon as the node listens, on its listener of TLS too if it has one."""
         assert self.process is not None, "launched"
         try:
+            if self._has_tls:
+                connect_when_open(self.tls_port, self.process).socket.close()
             return connect_when_open(self.port, self.process)
         except (RuntimeError, TimeoutError) as error:
             tail = (self.directory / "node.log").read_text(errors="replace")[-4000:]

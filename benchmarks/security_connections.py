@@ -24,7 +24,8 @@ from benchmarks.nodes import (
     wait_until_quiet,
 )
 from benchmarks.secured import KeyStore, secured_nodes
-from benchmarks.wire import Wire
+from benchmarks.wire import FetchFrame, Wire
+from moldau.cli.bench.figures import payload
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 
 CLIENT_COUNT: Final = 8
@@ -33,6 +34,8 @@ HANDSHAKE_COUNT: Final = 250
 
 KINDS: Final = {"full": False, "resumed": True}
 CONNECTION_COUNT: Final = 1_000
+TOPIC: Final = "held"
+FETCH_BYTES: Final = 2**20
 CHURN_VARIABLE: Final = "MOLDAU_BENCH_CHURN_S"
 CHURN_S: Final = 20.0
 CHURN_LOOKS: Final = 8
@@ -94,15 +97,19 @@ def _shake(
 
 
 class _Held(NamedTuple):
-    """Resident bytes of a node: with nothing, with PLAINTEXT connections, without them, with those
-    of TLS, and when they have gone.
+    """Resident bytes of a node: with nothing; with connections of PLAINTEXT, and without them; with
+    as many of TLS, when each has fetched, and when they have gone; with as many again, and when
+    those have gone.
     """
 
     before: int
     plain: int
     between: int
     tls: int
+    fetched: int
     after: int
+    again: int
+    at_last: int
 
 
 def memory(effort: Effort, report: Report, directory: Path, store: KeyStore) -> None:
@@ -124,18 +131,28 @@ def memory(effort: Effort, report: Report, directory: Path, store: KeyStore) -> 
 
 def _tell_held(report: Report, count: int, held: dict[str, list[_Held]]) -> None:
     table = Table(
-        ("node", "KB per connection, TLS", "PLAINTEXT", "KB left of each when they have closed"),
-        f"Resident memory of {count:,} connections after one request each, minimum / median / "
-        "maximum:",
+        (
+            "node",
+            "TLS, after one request",
+            "and a fetch of 1 MiB",
+            "left when closed",
+            "more with as many again",
+            "left of those",
+            "PLAINTEXT, after one request",
+        ),
+        f"Resident memory, KB for each of {count:,} connections, minimum / median / maximum:",
     )
     for name, rounds in held.items():
-        kilobytes = count * 1e3
         columns = (
-            [(each.tls - each.between) / kilobytes for each in rounds],
-            [(each.plain - each.before) / kilobytes for each in rounds],
-            [(each.after - each.between) / kilobytes for each in rounds],
+            [each.tls - each.between for each in rounds],
+            [each.fetched - each.between for each in rounds],
+            [each.after - each.between for each in rounds],
+            [each.again - each.after for each in rounds],
+            [each.at_last - each.after for each in rounds],
+            [each.plain - each.before for each in rounds],
         )
-        table.add(name, *(Spread.of(values).text(1) for values in columns))
+        spreads = (Spread.of([each / count / 1e3 for each in values]) for values in columns)
+        table.add(name, *(spread.text(1) for spread in spreads))
     report.tables.append(table)
 
 
@@ -157,19 +174,31 @@ def _tell_churned(
 
 
 def _hold(node: BrokerNode, store: KeyStore, count: int) -> _Held:
+    with node.connect() as wire:
+        wire.create_topic(TOPIC)
+        wire.produce_one_each(TOPIC, (0,), payload(FETCH_BYTES - 1_024))
     before = _settled(node)
-    plain = _with_connections(node, node.port, "", count)
+    plain, _ = _with_connections(node, node.port, "", count)
     between = _settled(node)
-    tls = _with_connections(node, node.tls_port, store.trust_path, count)
-    return _Held(before, plain, between, tls, _settled(node))
+    tls, fetched = _with_connections(node, node.tls_port, store.trust_path, count)
+    after = _settled(node)
+    _, again = _with_connections(node, node.tls_port, store.trust_path, count)
+    return _Held(before, plain, between, tls, fetched, after, again, _settled(node))
 
 
-def _with_connections(node: BrokerNode, port: int, trust_path: str, count: int) -> int:
+def _with_connections(node: BrokerNode, port: int, trust_path: str, count: int) -> tuple[int, int]:
+    """Resident bytes when each has asked once, and when each has fetched over TLS."""
+    fetch = FetchFrame(TOPIC, max_bytes=FETCH_BYTES)
+    fetch.ask_for(0, 0)
     with ExitStack() as stack:
-        for _ in range(count):
-            wire = stack.enter_context(Wire(HOST, port, trust_path=trust_path))
+        wires = [stack.enter_context(Wire(HOST, port, trust_path=trust_path)) for _ in range(count)]
+        for wire in wires:
             wire.ask(ApiVersionsRequest(), 0)
-        return _settled(node)
+        asked = _settled(node)
+        for wire in wires if trust_path else ():
+            wire.socket.sendall(fetch.frame)
+            assert len(wire.receive()) > FETCH_BYTES // 2, "an answer without the record"
+        return asked, _settled(node)
 
 
 def _settled(node: BrokerNode) -> int:

@@ -41,6 +41,11 @@ DEFAULT_POOL_LIMIT_BYTES: Final = 16 * 1024 * 1024
 REUSED_LARGE_BYTES: Final = 8 * 1024 * 1024
 """Buffers of detached large frames, which their reader uses again once no view on them is left."""
 
+SCRATCH_BYTES: Final = 256
+"""A transport that announces so little most likely brings nothing: TLS asks for a buffer before it
+has anything to decrypt. uvloop adds 256 to what it has, asyncio nothing.
+"""
+
 POISON_BYTE: Final = 0xDB
 
 _MIN_FREE_BYTES: Final = 16 * 1024
@@ -85,6 +90,7 @@ class ReceiveMemory:
         "pool_limit_bytes",
         "pooled_bytes",
         "reserved_bytes",
+        "scratch",
     )
 
     def __init__(
@@ -100,6 +106,7 @@ class ReceiveMemory:
         self.poison: bool = poison
         self.reserved_bytes: int = 0
         self.pooled_bytes: int = 0
+        self.scratch: bytearray = bytearray(SCRATCH_BYTES)
         self._pool: dict[int, list[FrameBuffer]] = {}
 
     @property
@@ -199,7 +206,9 @@ class FrameReader:
         return self._large is not None
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the transport shall put the next bytes; valid until this reader is called again."""
+        """Where the transport shall put the next bytes; valid until this reader is called again, or
+        another one with the same memory if it has announced at most `SCRATCH_BYTES`.
+        """
         large = self._large
         if large is not None:
             if self._large_filled == len(large):
@@ -207,8 +216,9 @@ class FrameReader:
             return memoryview(large)[self._large_filled : self._large_length]
         chunk = self._chunk
         if chunk is None:
-            chunk = self._chunk = self._memory.take(CHUNK_BYTES)
-            self._start = self._end = 0
+            if 0 <= size_hint <= SCRATCH_BYTES:
+                return memoryview(self._memory.scratch)  # an idle connection holds no chunk
+            chunk = self._take_chunk()
         elif CHUNK_BYTES - self._end < _MIN_FREE_BYTES or self._needs_room():
             chunk = self._make_room(chunk)
         assert self._end < CHUNK_BYTES, "reading goes on although the reader is blocked"
@@ -226,6 +236,8 @@ class FrameReader:
         """
         large = self._large
         if large is None:
+            if self._chunk is None:
+                self._take_chunk()[:byte_count] = self._memory.scratch[:byte_count]
             self._end += byte_count
             return self._cut()
         self._large_filled += byte_count
@@ -274,6 +286,11 @@ class FrameReader:
             self._drop_chunk()
         else:
             self._chunk = None
+
+    def _take_chunk(self) -> FrameBuffer:
+        chunk = self._chunk = self._memory.take(CHUNK_BYTES)
+        self._start = self._end = 0
+        return chunk
 
     def _drop_chunk(self) -> None:
         """An idle connection holds no buffer."""

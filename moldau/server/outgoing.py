@@ -25,8 +25,13 @@ SENDFILE_MIN_BYTES: Final = 64 * 1024
 PUMP_LIMIT_BYTES: Final = 4 * 1024 * 1024
 """What one connection may send before the loop serves others."""
 
-READ_PIECE_BYTES: Final = 256 * 1024
-"""How much of a region is in memory at a time where sendfile cannot be used."""
+PIECE_BYTES: Final = 64 * 1024
+"""How much is given to the transport at a time where sendfile cannot be used: the buffer in which
+TLS encrypts it grows to that, and is kept as long as the connection.
+"""
+
+TOUCH_BYTES: Final = 256 * 1024
+"""How much of a cold region is read at a time."""
 
 PREFETCH_BYTES: Final = 4 * 1024 * 1024
 """How much of a cold region is brought into the page cache at a time."""
@@ -143,7 +148,12 @@ class OutgoingStream:
     def write(self, data: bytes) -> None:
         if not data or self._closed:
             return
-        if self._direct is None and not self._queue and not self._paused:
+        if (
+            self._direct is None
+            and not self._queue
+            and not self._paused
+            and (self._can_sendfile or len(data) <= PIECE_BYTES)
+        ):
             self._transport.write(data)
             return
         self._queue.append(data)
@@ -240,11 +250,17 @@ class OutgoingStream:
         while queue and not self._paused and not self._blocked:
             head = queue[0]
             if isinstance(head, bytes):
-                queue.popleft()
-                self.pending_bytes -= len(head)
-                self._transport.write(head)
+                piece = head
+                if not self._can_sendfile:
+                    piece = head[self._head_sent : self._head_sent + PIECE_BYTES]
+                self.pending_bytes -= len(piece)
+                self._head_sent += len(piece)
+                if self._head_sent == len(head):
+                    queue.popleft()
+                    self._head_sent = 0
+                self._transport.write(piece)
                 continue
-            if self._needs_prefetch(head, READ_PIECE_BYTES):
+            if self._needs_prefetch(head, PIECE_BYTES):
                 return
             piece = self._read_piece(head)
             self._advance_region(head, len(piece))
@@ -301,7 +317,7 @@ class OutgoingStream:
         return sent
 
     def _read_piece(self, region: FileRegion) -> bytes:
-        size = min(READ_PIECE_BYTES, region.length - self._head_sent)
+        size = min(PIECE_BYTES, region.length - self._head_sent)
         piece = region.file.pread(size, region.position + self._head_sent)
         if len(piece) != size:
             raise OSError(f"{region.file.name} ends inside a response")
@@ -390,7 +406,7 @@ def is_in_page_cache(file: File, position: int, size_bytes: int) -> bool:
 
 def _touch(file: File, position: int, size_bytes: int) -> None:
     """Read a stretch of a file for the page cache's sake."""
-    scratch = bytearray(min(READ_PIECE_BYTES, size_bytes))
+    scratch = bytearray(min(TOUCH_BYTES, size_bytes))
     end = position + size_bytes
     while position < end:
         count = file.pread_into(scratch, position)

@@ -12,6 +12,7 @@ from moldau.protocol.framing import (
     CHUNK_BYTES,
     FIRST_LARGE_BUFFER_BYTES,
     POISON_BYTE,
+    SCRATCH_BYTES,
     SMALL_FRAME_LIMIT_BYTES,
     FrameReader,
     ReceiveMemory,
@@ -27,8 +28,10 @@ def feed(reader: FrameReader, data: bytes, sizes: list[int]) -> list[memoryview]
     frames: list[memoryview] = []
     position = turn = 0
     while position < len(data):
-        buffer = reader.get_buffer()
-        count = min(len(buffer), max(sizes[turn % len(sizes)], 1), len(data) - position)
+        # TLS announces what has come: little may come after all, and into the scratch.
+        size = min(max(sizes[turn % len(sizes)], 1), len(data) - position)
+        buffer = reader.get_buffer(size if turn % 2 else -1)
+        count = min(len(buffer), size)
         buffer[:count] = data[position : position + count]
         position += count
         turn += 1
@@ -208,3 +211,20 @@ def test_a_detached_frames_buffer_is_used_again_only_when_nobody_sees_it() -> No
             held.pop(source.randrange(len(held)))
         assert all(view == expected for view, expected in held)
     assert len(buffers) < 30
+
+
+@pytest.mark.parametrize("length", [5, SMALL_FRAME_LIMIT_BYTES + 1])
+def test_a_reader_that_is_asked_for_a_buffer_in_vain_holds_none(length: int) -> None:
+    """TLS asks after each handshake and each large frame, when nothing has come yet."""
+    memory = ReceiveMemory()
+    readers = [FrameReader(memory) for _ in range(3)]
+    body = bytes(range(256)) * (length // 256) + bytes(length % 256)
+    for turn in range(2):
+        for reader in readers:
+            assert len(reader.get_buffer(SCRATCH_BYTES)) == SCRATCH_BYTES
+            assert memory.has_pooled(CHUNK_BYTES) == (turn > 0)
+        for reader in readers:
+            [frame] = feed(reader, framed(body), [SCRATCH_BYTES])
+            assert frame == body
+            reader.release(frame)
+    assert memory.reserved_bytes == 0

@@ -61,7 +61,7 @@ async def test_regions_and_bytes_interleaved(
         body = b""
         for _ in range(source.randrange(4)):
             if source.random() < 0.4:
-                piece = source.randbytes(source.randrange(1, 2000))
+                piece = source.randbytes(source.choice([source.randrange(1, 2000), 150_000]))
                 parts.append(memoryview(piece))
             else:
                 position = source.randrange(FILE_BYTES)
@@ -85,6 +85,53 @@ async def test_regions_and_bytes_interleaved(
             assert body == expected[number]
     segment.close()
     await until(lambda: segment.fileno() == -1)
+
+
+class TlsTransport:
+    """Takes what it is given, and says pause after each piece."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.stream: outgoing.OutgoingStream | None = None
+
+    def get_extra_info(self, name: str) -> object:
+        return object() if name in ("sslcontext", "socket") else None
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+        assert self.stream is not None
+        self.stream.pause_writing()
+
+
+class Owner:
+    def on_drained(self) -> None: ...
+
+    def on_progress(self) -> None: ...
+
+    def on_send_failed(self, error: OSError) -> None:
+        raise error
+
+
+class NoLoop:
+    def call_soon(self, *_: object) -> None: ...
+
+
+def test_tls_is_given_pieces_that_its_buffer_grows_no_larger_than(
+    segment: File, contents: bytes
+) -> None:
+    transport = TlsTransport()
+    stream = outgoing.OutgoingStream(transport, Owner(), NoLoop())  # type: ignore[arg-type]
+    transport.stream = stream
+    stream.write(contents[:900_001])
+    stream.write_region(FileRegion(segment, 900_001, FILE_BYTES - 900_002))
+    stream.write(contents[-1:])
+    while stream.pending_bytes:
+        before = len(transport.written)
+        stream.resume_writing()
+        assert len(transport.written) == before + 1, "given more than was asked for"
+    assert b"".join(transport.written) == contents
+    assert max(map(len, transport.written)) == outgoing.PIECE_BYTES
+    assert len(transport.written) < FILE_BYTES / outgoing.PIECE_BYTES + 4
 
 
 async def test_the_switch_waits_for_bytes_already_in_the_transport(
