@@ -240,13 +240,13 @@ async def test_large_answers_over_tls_wait_for_a_slow_reader(
     made.server.connections.handler = large
     slow, other = await made.tls_client(), await made.client("PLAINTEXT")
     slow.send(*(slow.request(number) for number in range(5)))
-    await until(lambda: len(handled) == 5)
+    await until(lambda: bool(handled))
     for number in range(5, 20):
         slow.send(slow.request(number))
         other.send(other.request(number))
         assert (await other.receive())[0] == number
-    # One flush more than without TLS: what the transport has taken is not seen at once.
-    assert handled.count(3_000_000) <= 10, "its further requests wait until it reads"
+    # Those that came with the first one may have been handled before its answer was sent.
+    assert handled.count(3_000_000) <= 5, "its further requests wait until it reads"
     for number in range(20):
         assert await slow.receive() == (number, bytes(3_000_000))
 
