@@ -24,7 +24,12 @@ from moldau.config.table import (
 from moldau.config.values import accept_value, shown
 
 NOT_AT_RUN_TIME: Final = frozenset(
-    {"config.providers", "listeners", "listener.security.protocol.map"}
+    {
+        "config.providers",
+        "listeners",
+        "listener.security.protocol.map",
+        "sasl.mechanism.inter.broker.protocol",
+    }
     | {name for name in PER_LISTENER_KEYS if BROKER_KEYS[name].dynamic}
 )
 """Keys that Kafka changes at run time, and that this node reads only when it starts so far."""

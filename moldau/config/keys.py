@@ -403,9 +403,7 @@ _SECURITY = (
         "The session length after which a SASL client must authenticate again; 0 for no limit."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, STATIC,
-        "What brokers speak among themselves when no listener is named for it.",
-        refused_values=("SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        refusal="nodes speak PLAINTEXT among themselves so far; clients may use other listeners"),
+        "What brokers speak among themselves when no listener is named for it."),
     ConfigKey("super.users", STRING, "", None, LOW, STATIC,
         "Principals that may do everything, with semicolons between them, as "
         "User:admin;User:operator."),
@@ -416,7 +414,12 @@ _SASL = (
         "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, BROKER,
         "A mechanism's users in Java's JAAS form, as "
-        "listener.name.LISTENER.MECHANISM.sasl.jaas.config."),
+        "listener.name.LISTENER.MECHANISM.sasl.jaas.config; its username and password are those "
+        "with which this node logs in to other nodes."),
+    ConfigKey("sasl.mechanism.controller.protocol", STRING, "GSSAPI", None, HIGH, STATIC,
+        "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
+    ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM, BROKER,
+        "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
     ConfigKey("sasl.server.max.receive.size", INT, 524_288, None, MEDIUM, STATIC,
         "The largest request in bytes that a client may send before it is authenticated."),
 )
@@ -429,6 +432,9 @@ _TLS = (
         "Whether clients must, may, or need not show a certificate."),
     ConfigKey("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of(), MEDIUM, BROKER,
         "The TLS versions offered: TLSv1.2, TLSv1.3 or both."),
+    ConfigKey("ssl.endpoint.identification.algorithm", STRING, "https", None, LOW, BROKER,
+        "How this node checks the host name of other nodes against their certificates: https, or "
+        "empty for not at all."),
     ConfigKey("ssl.key.password", PASSWORD, None, None, MEDIUM, BROKER,
         "What unlocks the private key."),
     ConfigKey("ssl.keystore.certificate.chain", PASSWORD, None, None, MEDIUM, BROKER,

@@ -139,7 +139,7 @@ PER_LISTENER_KEYS: Final = frozenset(
         "connections.max.reauth.ms",
         *(key.name for area in ("sasl", "tls") for key in SERVED_KEYS[area]),
     }
-)
+) - {"sasl.mechanism.controller.protocol", "sasl.mechanism.inter.broker.protocol"}
 """The served keys that have an effect behind `listener.name.LISTENER.`."""
 
 

@@ -29,10 +29,9 @@ from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
-from moldau.config.listeners import SecurityProtocol
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
-from moldau.metadata.image.security import ScramKey
+from moldau.node.listeners import inter_broker_connector, listener_specs, scram_keys
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
@@ -40,9 +39,10 @@ from moldau.protocol.messages.p62_broker_registration import (
     Feature,
     Listener,
 )
-from moldau.protocol.scram import MECHANISM_NUMBERS, ScramKeys
+from moldau.protocol.scram import ScramKeys
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
+from moldau.runtime.connector import Connector
 from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
@@ -51,7 +51,7 @@ from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.request import RequestMetrics
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, Server
+from moldau.server.server import Server
 from moldau.server.standard_authorizer import StandardAuthorizer
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.workers import ProcessWorker
@@ -175,7 +175,9 @@ class BrokerPart:
         )
         self.server = server
         timers = server.connections.timers
-        await server.start(self._listener_specs())
+        config = self._config
+        connector = inter_broker_connector(config, self._clock, self._network)
+        await server.start(listener_specs(config, config.broker_listeners, self._scram_keys))
         replica_manager = ReplicaManager(
             broker_id=self._config.node_id,
             node_values=self._config,
@@ -189,12 +191,12 @@ class BrokerPart:
                 broker_epoch=self._broker_epoch,
                 is_confirmed=self._is_confirmed,
                 listener_name=self._config.inter_broker_listener_name,
-                network=self._network,
+                connector=connector,
             ),
             on_fault=self._on_fault,
         )
         self._replica_manager = replica_manager
-        services = self._make_services(controller, log_manager, replica_manager, timers)
+        services = self._make_services(controller, log_manager, replica_manager, timers, connector)
         self._coordinators = Coordinators(services)
         self.services = services
         authorizer = StandardAuthorizer.of(self._config)
@@ -216,24 +218,8 @@ class BrokerPart:
             lambda: float(sum(not each.is_online for each in self._directories.online)),
         )
 
-    def _listener_specs(self) -> list[ListenerSpec]:
-        specs: list[ListenerSpec] = []
-        for endpoint in self._config.broker_listeners:
-            name, host, port, protocol = endpoint
-            security = None
-            if protocol is not SecurityProtocol.PLAINTEXT:
-                from moldau.server.authentication.listener_security import ListenerSecurity
-
-                security = ListenerSecurity.of(self._config, endpoint, self._scram_keys)
-            specs.append(ListenerSpec(name, host, port, security))
-        return specs
-
     def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
-        key = ScramKey(user, MECHANISM_NUMBERS[mechanism])
-        found = self._metadata.image.scram.credentials.get(key)
-        if found is None:
-            return None
-        return ScramKeys(found.salt, found.stored_key, found.server_key, found.iterations)
+        return scram_keys(self._metadata.image, mechanism, user)
 
     def _make_services(
         self,
@@ -241,6 +227,7 @@ class BrokerPart:
         log_manager: LogManager,
         replica_manager: ReplicaManager,
         timers: TimerWheel,
+        connector: Connector,
     ) -> BrokerServices:
         background = Background(self._on_fault)
         return BrokerServices(
@@ -271,7 +258,7 @@ class BrokerPart:
             broker_epoch=self._broker_epoch,
             is_confirmed=self._is_confirmed,
             inter_broker_listener_name=self._config.inter_broker_listener_name,
-            network=self._network,
+            connector=connector,
             has_child_processes=self._has_child_processes,
         )
 

@@ -29,6 +29,7 @@ from moldau.config import ConfigError, NodeConfig
 from moldau.node.broker_part import BrokerPart, format_address
 from moldau.node.faults import FaultHandler
 from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
+from moldau.node.listeners import controller_connector
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
 from moldau.node.settings import http_address, server_limits
@@ -216,7 +217,7 @@ class Node:
             relay.leader,
             own=quorum.own_controller,
             client_id=f"broker-{self._config.node_id}",
-            clock=self._clock,
+            connector=controller_connector(self._config, self._clock),
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),
             offload=self._filesystem.offload,
         )

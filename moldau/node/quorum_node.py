@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import OwnController
-from moldau.config import NodeConfig
+from moldau.config import ConfigError, NodeConfig
 from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
@@ -30,8 +30,10 @@ from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
+from moldau.node.listeners import controller_connector, listener_specs, scram_keys
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
+from moldau.protocol.scram import ScramKeys
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.raft import (
     MetadataLogError,
@@ -44,6 +46,7 @@ from moldau.raft import (
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.connector import Connector
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopThread
@@ -52,7 +55,6 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
-from moldau.server.server import ListenerSpec
 from moldau.server.standard_authorizer import StandardAuthorizer
 
 logger = logging.getLogger("moldau.controller")
@@ -219,6 +221,7 @@ class QuorumNode:
         """Bind the listeners, open the log, take part; a quorum of one leads on return.
 
         Raises:
+            ConfigError: the settings of a secured listener cannot work.
             MetadataLogError: the metadata log cannot be used; one line.
             OSError: the disk refuses, or an address cannot be bound.
         """
@@ -227,7 +230,7 @@ class QuorumNode:
         self._starting = asyncio.create_task(self._thread.run(self._start()))
         try:
             await asyncio.shield(self._starting)
-        except (MetadataLogError, OSError):
+        except (ConfigError, MetadataLogError, OSError):
             await self.stop()
             raise
 
@@ -243,10 +246,11 @@ class QuorumNode:
         if config.is_controller:
             # Read before the log is opened: a start that is refused leaves it as it was.
             bootstrap = await self._bootstrap_records()
+        connector = controller_connector(config, clock)
+        if config.is_controller:
             await self._bind(clock)
         peers = self._peers = ConnectionPeers(
-            self._network,
-            clock,
+            connector,
             cluster_id=self._cluster_id,
             client_id=f"raft-client-{config.node_id}",
             listener_name=config.controller_listener_names[0],
@@ -259,7 +263,7 @@ class QuorumNode:
             peers=peers,
         )
         if config.is_controller:
-            await self._start_controller(log, clock, bootstrap)
+            await self._start_controller(log, clock, bootstrap, connector)
 
     async def _bootstrap_records(self) -> list[tuple[Message, int]]:
         """What the first active controller of a cluster appends. Raises: MetadataLogError."""
@@ -279,14 +283,22 @@ class QuorumNode:
             watchdog=self._watchdog,
         )
         endpoints = self._config.controller_listeners
-        await listener.start(
-            ListenerSpec(each.listener_name, each.host, each.port) for each in endpoints
-        )
+        await listener.start(listener_specs(self._config, endpoints, self._scram_keys))
         self._listener = listener
         self._ports = {each.listener_name: listener.port(each.listener_name) for each in endpoints}
 
+    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
+        controller = self._controller
+        if controller is None:
+            return None
+        return scram_keys(controller.committed_image, mechanism, user)
+
     async def _start_controller(
-        self, log: QuorumLog, clock: Clock, bootstrap: list[tuple[Message, int]]
+        self,
+        log: QuorumLog,
+        clock: Clock,
+        bootstrap: list[tuple[Message, int]],
+        connector: Connector,
     ) -> None:
         config = self._config
         controller = self._controller = Controller(
@@ -311,7 +323,7 @@ class QuorumNode:
         assert self._listener is not None, "bound"
         controller.start()
         self._listener.open(apis)
-        self._start_registration(controller, log, apis, clock)
+        self._start_registration(controller, log, apis, connector)
         if not log.is_leader:
             return
         try:
@@ -349,7 +361,7 @@ class QuorumNode:
         )
 
     def _start_registration(
-        self, controller: Controller, log: QuorumLog, apis: ControllerApis, clock: Clock
+        self, controller: Controller, log: QuorumLog, apis: ControllerApis, connector: Connector
     ) -> None:
         registration = self._registration = ControllerRegistrationManager(
             controller_registration(self._config, self._ports),
@@ -358,8 +370,7 @@ class QuorumNode:
             apis=apis,
             link=LeaderLink(
                 client_id=f"controller-{self._config.node_id}-registration",
-                network=self._network,
-                clock=clock,
+                connector=connector,
             ),
             random=random.Random(secrets.randbits(128)),
         )

@@ -26,7 +26,7 @@ from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
 from moldau.runtime.clock import Clock
-from moldau.runtime.network import Network
+from moldau.runtime.connector import Connector
 from moldau.runtime.slices import Work, in_slices
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
@@ -109,8 +109,8 @@ class BrokerServices:
     is_confirmed: Callable[[], bool]
     """Whether the controller has lately said that this broker may lead (`CONFIRMED_SHARE`)."""
     inter_broker_listener_name: str
-    network: Network | None = None
-    """Where other brokers are; None for the machine's own."""
+    connector: Connector
+    """To the other brokers."""
     kraft_version: Callable[[], int] = field(default=lambda: 0)
     """The finalized `kraft.version`, which lives in the quorum's control records; 0 when unknown.
     """

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError, Password
 from moldau.config.listeners import Endpoint, SecurityProtocol
+from moldau.config.table import LISTENER_PREFIX
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
-from moldau.runtime.authentication.listener_tls import ListenerContexts, ListenerTlsSettings
+from moldau.runtime.authentication.listener_tls import ListenerTlsSettings, listener_context
+from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import Store
 from moldau.server.authentication.certificates import (
     MappingRuleError,
@@ -67,7 +69,7 @@ class ListenerSecurity:
         sasl: None without SASL.
     """
 
-    contexts: ListenerContexts | None
+    contexts: StoreContexts | None
     mapping: PrincipalMapping
     sasl: SaslSettings | None
 
@@ -118,7 +120,7 @@ class ListenerSecurity:
         return None
 
 
-def _contexts(config: NodeConfig, endpoint: Endpoint) -> ListenerContexts:
+def _contexts(config: NodeConfig, endpoint: Endpoint) -> StoreContexts:
     name = endpoint.listener_name
     client_auth: str = config.listener_value(name, "ssl.client.auth")
     own_key = f"listener.name.{name.lower()}.ssl.client.auth"
@@ -126,16 +128,18 @@ def _contexts(config: NodeConfig, endpoint: Endpoint) -> ListenerContexts:
         # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
         client_auth = "none"
     settings = ListenerTlsSettings(
-        own=_store(config, name, "ssl.keystore", _OWN_STORE),
-        trust=_store(config, name, "ssl.truststore", _TRUST_STORE),
-        key_password=_secret(config, name, "ssl.key.password"),
+        own=own_store(config, name),
+        trust=trust_store(config, name),
+        key_password=secret_of(config, name, "ssl.key.password"),
         client_auth=client_auth,
         protocol=config.listener_value(name, "ssl.protocol"),
         enabled_protocols=config.listener_value(name, "ssl.enabled.protocols"),
         cipher_suites=config.listener_value(name, "ssl.cipher.suites"),
     )
     try:
-        return ListenerContexts(settings, name)
+        return StoreContexts(
+            partial(listener_context, settings), (settings.own, settings.trust), f"listener {name}"
+        )
     except SecuritySettingError as error:
         raise ConfigError(f"listener {name}", None, str(error)) from None
 
@@ -155,6 +159,16 @@ _TRUST_STORE: Final = (
 )
 
 
+def own_store(config: NodeConfig, listener_name: str) -> Store:
+    """The key store of a listener, which also connections to that listener of other nodes show."""
+    return _store(config, listener_name, "ssl.keystore", _OWN_STORE)
+
+
+def trust_store(config: NodeConfig, listener_name: str) -> Store:
+    """The certificates that a listener trusts, and connections to that listener of other nodes."""
+    return _store(config, listener_name, "ssl.truststore", _TRUST_STORE)
+
+
 def _store(config: NodeConfig, listener_name: str, prefix: str, keys: tuple[str, ...]) -> Store:
     """A store from its keys: where it is, its type and password, and inline text."""
     location, type_key, password, *inline = keys
@@ -165,11 +179,12 @@ def _store(config: NodeConfig, listener_name: str, prefix: str, keys: tuple[str,
         prefix,
         config.listener_value(listener_name, location),
         store_type,
-        *(_secret(config, listener_name, key) for key in (password, *inline)),
+        *(secret_of(config, listener_name, key) for key in (password, *inline)),
     )
 
 
-def _secret(config: NodeConfig, listener_name: str, key: str) -> str | None:
+def secret_of(config: NodeConfig, listener_name: str, key: str) -> str | None:
+    """A secret's text, for one listener."""
     value: Password | None = config.listener_value(listener_name, key)
     return None if value is None else value.value
 
@@ -191,10 +206,10 @@ def _sasl_settings(config: NodeConfig, listener_name: str, find_keys: FindKeys) 
 def _beginner(
     config: NodeConfig, listener_name: str, mechanism: str, find_keys: FindKeys
 ) -> Callable[[], Mechanism]:
-    entry = _jaas_entry(config, listener_name, mechanism)
+    entry = jaas_entry(config, listener_name, mechanism)
     if mechanism == "PLAIN":
-        key = f"listener.name.{listener_name.lower()}.plain.sasl.jaas.config"
         if entry is None:
+            key = jaas_key(listener_name, mechanism)
             raise ConfigError(
                 key, None, 'is needed: PlainLoginModule required user_NAME="PASSWORD" …;'
             )
@@ -221,12 +236,19 @@ def _with_invented(mechanism: str, hash_name: str, find_keys: FindKeys) -> KeysO
     return keys_of
 
 
-def _jaas_entry(config: NodeConfig, listener_name: str, mechanism: str) -> JaasEntry | None:
-    """The login module of a mechanism; SCRAM needs none here, its users are in the metadata."""
+def jaas_key(listener_name: str, mechanism: str) -> str:
+    """The whole name of `sasl.jaas.config` for a mechanism on a listener."""
+    return f"{LISTENER_PREFIX}{listener_name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+
+
+def jaas_entry(config: NodeConfig, listener_name: str, mechanism: str) -> JaasEntry | None:
+    """The login module of a mechanism on a listener. A listener of SCRAM needs none: its users are
+    in the metadata. Raises: ConfigError.
+    """
     value: Password | None = config.listener_value(listener_name, "sasl.jaas.config", mechanism)
     if value is None:
         return None
-    key = f"listener.name.{listener_name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    key = jaas_key(listener_name, mechanism)
     try:
         entry = parse_jaas(value.value)
     except SecuritySettingError as error:

@@ -38,6 +38,7 @@ from moldau.raft import (
 )
 from moldau.raft.request_handler import RaftRequestHandler
 from moldau.raft.values import QuorumStopped
+from moldau.runtime.connector import Connector
 from moldau.runtime.leader_link import LeaderLink
 from moldau.server.server import ListenerSpec
 from moldau.storage.faults import DiskFull, LogOffline
@@ -375,6 +376,8 @@ class ControllerNode:
             image=lambda: controller.committed_image,
             leader=lambda: leader_address(log.leadership, [LISTENER]),
             apis=apis,
-            link=LeaderLink(client_id=f"registration-{self.host}", network=network, clock=clock),
+            link=LeaderLink(
+                client_id=f"registration-{self.host}", connector=Connector(network, clock)
+            ),
             random=Random(self.random.getrandbits(64)),
         )

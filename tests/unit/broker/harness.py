@@ -43,6 +43,7 @@ from moldau.protocol.metadata_records import (
 from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.connector import Connector
 from moldau.runtime.files import FileRegion
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.network import AsyncioNetwork
@@ -235,6 +236,7 @@ class DataPath:
         self.directories = [self.directory, *map(str, more_directories)]
         self.network = EmptyNetwork()
         self.clock = ManualClock()
+        self.connector = Connector(self.network, self.clock)
         self.filesystem = filesystem if filesystem is not None else OsFilesystem()
         self.timers = TimerWheel(self.clock)
         self.registry = Registry(self.clock.monotonic_ms)
@@ -323,7 +325,7 @@ class DataPath:
                 broker_epoch=lambda: BROKER_ID,
                 is_confirmed=lambda: self.is_confirmed,
                 listener_name="PLAINTEXT",
-                network=self.network,
+                connector=self.connector,
             ),
             on_fault=self.faults.append,
         )
@@ -350,7 +352,7 @@ class DataPath:
             broker_epoch=lambda: BROKER_ID,
             is_confirmed=lambda: self.is_confirmed,
             inter_broker_listener_name="PLAINTEXT",
-            network=self.network,
+            connector=self.connector,
         )
         self.services = services
         self.coordinators = Coordinators(services)

@@ -150,8 +150,9 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
             },
             "cannot be combined",
         ),
-        ({"security.inter.broker.protocol": "SSL"}, "nodes speak PLAINTEXT among themselves"),
-        ({"early.start.listeners": "OTHER"}, "is not one of listeners"),
+        ({"security.inter.broker.protocol": "SSL"}, "must be one of the advertised listeners"),
+        ({"security.inter.broker.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINT"),
+        ({"early.start.listeners": "OTHER"}, "is neither one of listeners nor of controller.list"),
         ({"log.dirs": "a,a"}, "log.dirs=a,a: must be a non-empty list of distinct"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0: must be at least 1, or -1"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "above 1 MiB per cleaner thread"),
@@ -414,6 +415,13 @@ SECURED = {
 }
 
 
+CONTROLLER_BY_SASL = {
+    "listener.security.protocol.map": (
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL,OUTSIDE:SASL_SSL,OTHER:SASL_SSL"
+    ),
+}
+
+
 def test_listeners_have_settings_of_their_own():
     config = node_with(
         {
@@ -461,14 +469,19 @@ def test_users_of_all_listeners_are_users_of_none():
         ),
         (
             {"inter.broker.listener.name": "OUTSIDE"},
-            "SASL_SSL is not served yet between nodes",
+            "sasl.mechanism.inter.broker.protocol=GSSAPI: Kafka's default, which is not served",
         ),
         (
             {
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL,"
-                "OUTSIDE:SASL_SSL,OTHER:SASL_SSL"
+                "inter.broker.listener.name": "OUTSIDE",
+                "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
             },
-            "SSL is not served yet between nodes",
+            "must be one of sasl.enabled.mechanisms of listener OUTSIDE",
+        ),
+        (CONTROLLER_BY_SASL, "sasl.mechanism.controller.protocol=GSSAPI: Kafka's default, which"),
+        (
+            {**CONTROLLER_BY_SASL, "sasl.mechanism.controller.protocol": "SCRAM-SHA-512"},
+            "must be one of sasl.enabled.mechanisms of listener CONTROLLER",
         ),
     ],
 )
@@ -476,3 +489,24 @@ def test_secured_listeners_that_cannot_be(changes, message):
     with pytest.raises(ConfigError) as caught:
         node_with({**SECURED, **changes})
     assert message in str(caught.value)
+
+
+def test_a_broker_knows_how_to_speak_to_controllers():
+    """It has no such listener itself: the map and the listener's keys say it."""
+    broker = {
+        "process.roles": "broker",
+        "listeners": "PLAINTEXT://:1",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL",
+        "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+        "listener.name.controller.scram-sha-256.sasl.jaas.config": "login",
+        "listener.name.controller.ssl.truststore.location": "ca.pem",
+        "listener.name.controller.ssl.endpoint.identification.algorithm": "",
+    }
+    config = node_with(broker)
+    assert not config.warnings
+    assert config.listener_security_protocols["CONTROLLER"] is SecurityProtocol.SASL_SSL
+    assert config.listener_value("CONTROLLER", "ssl.truststore.location") == "ca.pem"
+    assert config.listener_value("CONTROLLER", "ssl.endpoint.identification.algorithm") == ""
+    assert config["ssl.endpoint.identification.algorithm"] == "https"
+    with pytest.raises(ConfigError, match="OAUTHBEARER: is not served between nodes; listener CON"):
+        node_with({**broker, "sasl.mechanism.controller.protocol": "OAUTHBEARER"})

@@ -1,0 +1,91 @@
+"""What a node shows other nodes, from its configuration: the client's side of a listener.
+
+Owns the meaning of the keys. Must not open connections. Invariant: settings that cannot work are a
+`ConfigError` when the node starts, which names the listener and shows no secret.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from moldau.config import NodeConfig
+from moldau.config.definition import ConfigError
+from moldau.config.listeners import SecurityProtocol
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
+from moldau.runtime.authentication.store_contexts import StoreContexts
+from moldau.runtime.authentication.tls import TlsSettings, client_context
+from moldau.runtime.connector import PeerSecurity
+from moldau.server.authentication.listener_security import (
+    jaas_entry,
+    jaas_key,
+    own_store,
+    secret_of,
+    trust_store,
+)
+
+IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
+
+
+def peer_security(
+    config: NodeConfig, listener_name: str, mechanism_key: str
+) -> PeerSecurity | None:
+    """How this node speaks to a listener of other nodes; None for PLAINTEXT. Blocks: reads stores.
+
+    Args:
+        mechanism_key: `sasl.mechanism.inter.broker.protocol`, or that of controllers.
+
+    Raises:
+        ConfigError: the settings cannot work.
+    """
+    protocol = config.listener_security_protocols[listener_name]
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return None
+    return PeerSecurity(
+        listener_name,
+        _contexts(config, listener_name) if protocol.has_tls else None,
+        _credentials(config, listener_name, config[mechanism_key]) if protocol.has_sasl else None,
+    )
+
+
+def _contexts(config: NodeConfig, name: str) -> StoreContexts:
+    algorithm: str = config.listener_value(name, IDENTIFICATION) or ""
+    if algorithm.lower() not in ("https", ""):
+        raise ConfigError(
+            IDENTIFICATION, algorithm, f"listener {name}: https, or nothing to switch it off"
+        )
+    settings = TlsSettings(
+        trust=trust_store(config, name),
+        own=own_store(config, name),
+        key_password=secret_of(config, name, "ssl.key.password"),
+        checks_hostname=bool(algorithm),
+        enabled_protocols=config.listener_value(name, "ssl.enabled.protocols"),
+        cipher_suites=config.listener_value(name, "ssl.cipher.suites"),
+    )
+    try:
+        return StoreContexts(
+            partial(client_context, settings),
+            (settings.own, settings.trust),
+            f"this node as a client of listener {name}",
+        )
+    except SecuritySettingError as error:
+        raise ConfigError(f"listener {name}", None, str(error)) from None
+
+
+def _credentials(config: NodeConfig, name: str, mechanism: str) -> SaslCredentials:
+    entry = jaas_entry(config, name, mechanism)
+    options = {} if entry is None else entry.options
+    username, password = options.get("username", ""), options.get("password", "")
+    if not (username and password):
+        raise ConfigError(
+            jaas_key(name, mechanism),
+            None,
+            "needs username and password, with which this node logs in to the others",
+        )
+    if mechanism == "PLAIN":
+        try:
+            PlainExchange(username, password)
+        except SecuritySettingError as error:
+            raise ConfigError(jaas_key(name, mechanism), None, str(error)) from None
+    return SaslCredentials(mechanism, username, password)
