@@ -107,7 +107,10 @@ class Scram:
         if found is None:
             raise SaslRefused("the client's final message of SCRAM is malformed")
         if not hmac.compare_digest(found["nonce"], self._nonce):
-            raise SaslRefused("the client's final message of SCRAM has another nonce")
+            # As Apache Kafka 4.x refuses it too, since CVE-2024-56128.
+            is_repeated = found["nonce"].endswith(self._nonce)
+            why = ": its own twice, as librdkafka before 2.6.1 sends it" if is_repeated else ""
+            raise SaslRefused(f"the client's final message of SCRAM has another nonce{why}")
         # Java's client binds "n,," even where it names an authorization id.
         if _decoded(found["binding"]) not in (_NO_BINDING, self._gs2):
             raise SaslRefused("the client's final message of SCRAM binds another channel")
