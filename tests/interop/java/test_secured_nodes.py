@@ -1,5 +1,5 @@
-"""Apache Kafka's nodes and ours in one cluster, by passwords over SASL_SSL and by certificates: both
-connect to each other, as followers, as coordinators and as controllers.
+"""Apache Kafka's nodes and ours in one cluster, by passwords over SASL_SSL and by certificates:
+each connects to the other as a follower, as a coordinator and as a controller.
 """
 
 from __future__ import annotations

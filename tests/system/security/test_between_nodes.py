@@ -18,7 +18,12 @@ import trustme
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.protocol.errors import ErrorCode
-from moldau.protocol.messages.p01_fetch import FetchRequest, ReplicaState
+from moldau.protocol.messages.p01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ReplicaState,
+)
 from moldau.protocol.messages.p52_vote import VoteRequest
 from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.p58_envelope import EnvelopeRequest
@@ -128,15 +133,18 @@ def test_what_only_nodes_may_ask_is_refused_to_others(
         AllocateProducerIdsRequest(broker_id=1),
         EnvelopeRequest(client_host_address=bytes(4)),
     ]
-    to_brokers: list[Request[Any]] = [FetchRequest(replica_state=ReplicaState(replica_id=2))]
-    ways = [
-        *((certified.port(each, "CONTROLLER"), to_controllers) for each in CONTROLLER_IDS),
-        (certified.port(1, "INTERNAL"), to_brokers),
-    ]
-    for port, requests in ways:
-        for request in requests:
+    for controller_id in CONTROLLER_IDS:
+        port = certified.port(controller_id, "CONTROLLER")
+        for request in to_controllers:
             answer = asyncio.run(answer_of(port, certified.trust_path, own, request))
             assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED, type(request)
+    topic = FetchTopic(topic_id=uuid.uuid4(), partitions=[FetchPartition(partition=7)])
+    as_follower = FetchRequest(replica_state=ReplicaState(replica_id=2), topics=[topic])
+    port = certified.port(BROKER_IDS[0], "INTERNAL")
+    answer = asyncio.run(answer_of(port, certified.trust_path, own, as_follower))
+    [[partition]] = [each.partitions for each in answer.responses]
+    assert partition.partition_index == 7
+    assert partition.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED, "as Apache Kafka's brokers"
     use(certified)
 
 
