@@ -477,6 +477,7 @@ class ControllerApis:
             client_host=forwarded.client_host,
             api_version=header.api_version,
             listener_name=context.listener_name,
+            token_authenticated=forwarded.token_authenticated,
         )
         response = await self.answer(client, forwarded.message)
         return await self._work.on(response, _closed, response, header, self.committed_end_offset())

@@ -30,7 +30,8 @@ from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
-from moldau.node.listeners import controller_connector, listener_specs, scram_keys
+from moldau.node.early_users import EarlyUsers, has_scram
+from moldau.node.listeners import controller_connector, listener_specs
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys
@@ -212,6 +213,7 @@ class QuorumNode:
         """For the broker of this process, once started; None without the role controller."""
         self._listener: ControllerListener | None = None
         self._registration: ControllerRegistrationManager | None = None
+        self._early_users = EarlyUsers()
         self._relays: list[MetadataRelay] = []
         self._ports: dict[str, int] = {}
 
@@ -246,6 +248,7 @@ class QuorumNode:
         if config.is_controller:
             # Read before the log is opened: a start that is refused leaves it as it was.
             bootstrap = await self._bootstrap_records()
+            self._early_users = EarlyUsers(record for record, _version in bootstrap)
         connector = controller_connector(config, clock)
         if config.is_controller:
             await self._bind(clock)
@@ -261,6 +264,7 @@ class QuorumNode:
             metadata_log_settings(config, self._directory_id, self._ports),
             self._on_fatal,
             peers=peers,
+            inspect=self._early_users.take_log if has_scram(config) else None,
         )
         if config.is_controller:
             await self._start_controller(log, clock, bootstrap, connector)
@@ -291,7 +295,7 @@ class QuorumNode:
         controller = self._controller
         if controller is None:
             return None
-        return scram_keys(controller.committed_image, mechanism, user)
+        return self._early_users.find(controller.committed_image, mechanism, user)
 
     async def _start_controller(
         self,

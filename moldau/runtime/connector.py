@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 from moldau.config.backoff import backoff_ms
 from moldau.runtime.authentication import AuthenticationError, TlsError
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.connection import Connection
+from moldau.runtime.connection import Connection, NothingHeard
 from moldau.runtime.network import AsyncioNetwork, Network
 
 if TYPE_CHECKING:
@@ -117,6 +117,10 @@ class Connector:
             connection = await self._open(host, port, options)
         except (TlsError, AuthenticationError) as error:
             raise PeerRefused(self._refused(host, port, str(error))) from None
+        except NothingHeard as error:
+            raise NothingHeard(
+                f"{error} before it said a word; is what it speaks in listener.security.protocol.map?"
+            ) from None
         if self._problems.pop((host, port), None) is not None:
             _LOG.info("%s:%d takes connections of this node again", host, port)
         return connection

@@ -58,7 +58,8 @@ class Connection(Protocol):
     """A client's connection, as its requests and their handlers see it.
 
     `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
-    software name and version are set by the ApiVersions handler. `gate` is where requests pass on a
+    software name and version are set by the ApiVersions handler. `token_authenticated` says whether
+    a delegation token has proved the principal. `gate` is where requests pass on a
     SASL listener.
     """
 
@@ -69,6 +70,7 @@ class Connection(Protocol):
     is_closed: bool
     listener_name: str
     principal: str
+    token_authenticated: bool
     state: dict[str, Any]
 
     @property
@@ -280,6 +282,7 @@ class Sender:
         api_version: of the response; None when the response is not encoded (in process).
         timeout_ms: how long the answer may take; None for the request's own limit.
         listener_name: the listener that the request came in by.
+        token_authenticated: whether a delegation token has proved the principal (KIP-48).
     """
 
     principal: str
@@ -290,6 +293,7 @@ class Sender:
     api_version: int | None = None
     listener_name: str = ""
     timeout_ms: float | None = None
+    token_authenticated: bool = False
 
     def authorized(
         self, operation: Operation, resource_type: ResourceType, resource_name: str
@@ -355,6 +359,7 @@ class RequestContext(Sender):
         self.received_ms = request.received_ms
         self.listener_name = connection.listener_name
         self.principal = connection.principal
+        self.token_authenticated = connection.token_authenticated
         self.client_host = connection.client_host
         self.timeout_ms = None
         self.throttle_time_ms = 0

@@ -131,6 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "opened_ms",
         "principal",
         "state",
+        "token_authenticated",
         "transport",
     )
 
@@ -166,6 +167,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.client_software_version = "unknown"
         self.connection_id = ""
         self.principal = ANONYMOUS
+        self.token_authenticated = False
         self.state: dict[str, Any] = {}
         self.opened_ms = self.last_active_ms = group.clock.monotonic_ms()
 

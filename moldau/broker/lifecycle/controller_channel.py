@@ -53,13 +53,15 @@ class ControllerUnavailable(Exception):
 
 
 class ForwardedClient(NamedTuple):
-    """The client whose request a broker forwards: its host, its client id, and the version of the
-    request if it is forwarded unchanged (None: any that both sides know).
+    """The client whose request a broker forwards: its host, its client id, the version of the
+    request if it is forwarded unchanged (None: any that both sides know), and whether a delegation
+    token has proved who it is.
     """
 
     host: str
     client_id: str | None = None
     api_version: int | None = None
+    token_authenticated: bool = False
 
 
 class ControllerAnswer(NamedTuple, Generic[Response]):
@@ -274,6 +276,7 @@ class NetworkControllerChannel:
                 client.client_id,
                 client_host=client.host,
                 api_version=client.api_version,
+                token_authenticated=client.token_authenticated,
                 timeout_ms=int(timeout_ms),
             )
         # The controller carries out what it was asked even when no caller waits any more: the
@@ -315,6 +318,7 @@ class NetworkControllerChannel:
                 client_id=client.client_id,
                 principal=asked.principal,
                 client_host=client.host,
+                token_authenticated=client.token_authenticated,
             )
 
         answer = await link.send(leader, envelope, timeout_ms=timeout_ms)

@@ -71,6 +71,7 @@ class SecuredCluster:
 
     Args:
         between: CERTIFICATES, or what `passwords` returns.
+        foreign: nodes that are not ours to start: they get their directory and configuration only.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SecuredCluster:
         controllers: Iterable[int] = CONTROLLER_IDS,
         brokers: Iterable[int] = BROKER_IDS,
         changed: Mapping[str, str] | None = None,
+        foreign: Iterable[int] = (),
     ) -> None:
         self.home = home
         self.controllers = tuple(controllers)
@@ -104,6 +106,7 @@ class SecuredCluster:
         self.nodes = {
             node_id: NodeProcess(self.config_path(node_id), home / f"node-{node_id}" / "node.log")
             for node_id in (*self.controllers, *self.brokers)
+            if node_id not in foreign
         }
 
     # -- for clients -----------------------------------------------------------------------------
@@ -139,10 +142,11 @@ class SecuredCluster:
 
     def __exit__(self, *_: object) -> None:
         for part in (self.brokers, self.controllers):  # brokers say good-bye to a controller
-            for node_id in part:
-                self.nodes[node_id].ask_to_stop()
-            for node_id in part:
-                self.nodes[node_id].stop()
+            ours = [self.nodes[node_id] for node_id in part if node_id in self.nodes]
+            for node in ours:
+                node.ask_to_stop()
+            for node in ours:
+                node.stop()
         self._holder.close()
 
     def config_path(self, node_id: int) -> Path:
@@ -204,6 +208,7 @@ class SecuredCluster:
             values |= {
                 "inter.broker.listener.name": "INTERNAL",
                 "listener.name.client.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+                "listener.name.client.scram-sha-512.sasl.jaas.config": f"{SCRAM_MODULE} required;",
             }
         return values
 

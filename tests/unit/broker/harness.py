@@ -76,6 +76,7 @@ class FakeConnection:
     def __init__(self) -> None:
         self.listener_name = "PLAINTEXT"
         self.principal = "User:ANONYMOUS"
+        self.token_authenticated = False
         self.client_host = "127.0.0.1"
         self.connection_id = "fake"
         self.state: dict[str, Any] = {}
