@@ -176,8 +176,9 @@ class BrokerPart:
         self.server = server
         timers = server.connections.timers
         config = self._config
-        connector = inter_broker_connector(config, self._clock, self._network)
-        await server.start(listener_specs(config, config.broker_listeners, self._scram_keys))
+        listeners = listener_specs(config, config.broker_listeners, self._scram_keys)
+        connector = inter_broker_connector(config, listeners, self._clock, self._network)
+        await server.start(listeners)
         replica_manager = ReplicaManager(
             broker_id=self._config.node_id,
             node_values=self._config,

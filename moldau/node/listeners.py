@@ -52,13 +52,28 @@ def controller_connector(config: NodeConfig, clock: Clock) -> Connector:
 
 
 def inter_broker_connector(
-    config: NodeConfig, clock: Clock, network: Network | None = None
+    config: NodeConfig,
+    own: Iterable[ListenerSpec],
+    clock: Clock,
+    network: Network | None = None,
 ) -> Connector:
-    """Opens connections to other brokers; the machine's network without one. Blocks: reads key
-    stores. Raises: ConfigError: the settings cannot work.
+    """Opens connections to other brokers. Blocks: reads key stores.
+
+    Args:
+        own: this broker's listeners.
+        network: the machine's without one.
+
+    Raises:
+        ConfigError: the settings cannot work, or this broker would refuse one like itself.
     """
     name = config.inter_broker_listener_name
-    return _connector(config, name, "sasl.mechanism.inter.broker.protocol", clock, network)
+    made = _connector(config, name, "sasl.mechanism.inter.broker.protocol", clock, network)
+    if made.security is not None:
+        from moldau.server.authentication.peer_security import check_own_certificate
+
+        [security] = [each.security for each in own if each.name == name]
+        check_own_certificate(security, made.security)
+    return made
 
 
 def _connector(

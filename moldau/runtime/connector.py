@@ -98,7 +98,7 @@ class Connector:
     ) -> None:
         self._network = network or AsyncioNetwork()
         self._clock = clock or SystemClock()
-        self._security = security
+        self.security = security
         self._problems: dict[tuple[str, int], _Problem] = {}
 
     async def connect(
@@ -119,14 +119,14 @@ class Connector:
             raise PeerRefused(self._refused(host, port, str(error))) from None
         except NothingHeard as error:
             raise NothingHeard(
-                f"{error} before it said a word; is what it speaks in listener.security.protocol.map?"
+                f"{error} before it said a word; is listener.security.protocol.map right?"
             ) from None
         if self._problems.pop((host, port), None) is not None:
             _LOG.info("%s:%d takes connections of this node again", host, port)
         return connection
 
     async def _open(self, host: str, port: int, options: ConnectionOptions) -> Connection:
-        security = self._security
+        security = self.security
         context: ssl.SSLContext | None = None
         if security is not None and security.contexts is not None:
             context = await security.contexts.current()
@@ -152,7 +152,7 @@ class Connector:
             text, failure_count, self._clock.monotonic_ms() + pause_ms
         )
         if last is None or last.text != text:
-            name = "" if self._security is None else f" of listener {self._security.listener_name}"
+            name = "" if self.security is None else f" of listener {self.security.listener_name}"
             _LOG.error("no connection%s to another node: %s", name, text)
         return text
 

@@ -42,6 +42,11 @@ class StoreContexts:
         self._seen = self._signature()
         self._context = make()
 
+    @property
+    def last(self) -> ssl.SSLContext:
+        """The context that was made last, whatever the files hold now."""
+        return self._context
+
     async def current(self) -> ssl.SSLContext:
         """The context for a new connection, from what the files hold now."""
         if self._signature() != self._seen:

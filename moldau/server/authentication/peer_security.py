@@ -15,9 +15,10 @@ from moldau.config.listeners import SecurityProtocol
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
 from moldau.runtime.authentication.store_contexts import StoreContexts
-from moldau.runtime.authentication.tls import TlsSettings, client_context
+from moldau.runtime.authentication.tls import TlsSettings, check_handshake, client_context
 from moldau.runtime.connector import PeerSecurity
 from moldau.server.authentication.listener_security import (
+    ListenerSecurity,
     jaas_entry,
     jaas_key,
     own_store,
@@ -47,6 +48,24 @@ def peer_security(
         _contexts(config, listener_name) if protocol.has_tls else None,
         _credentials(config, listener_name, config[mechanism_key]) if protocol.has_sasl else None,
     )
+
+
+def check_own_certificate(own: ListenerSecurity | None, peers: PeerSecurity | None) -> None:
+    """Refuse a node that would not connect to one like itself, as Apache Kafka's brokers do.
+
+    Args:
+        own: its listener.
+        peers: its way to the same listener of other nodes.
+
+    Raises:
+        ConfigError: it would refuse its own certificate.
+    """
+    if own is None or peers is None or own.contexts is None or peers.contexts is None:
+        return
+    try:
+        check_handshake(own.contexts.last, peers.contexts.last)
+    except SecuritySettingError as error:
+        raise ConfigError(f"listener {peers.listener_name}", None, str(error)) from None
 
 
 def _contexts(config: NodeConfig, name: str) -> StoreContexts:

@@ -216,9 +216,14 @@ def test_a_broker_with_a_foreign_certificate_stays_outside(certified: SecuredClu
     cluster, broker_id = certified, BROKER_IDS[2]
     node = cluster.nodes[broker_id]
     node.stop()
-    cluster.renew(broker_id, trustme.CA())
+    foreign = trustme.CA()
+    cluster.renew(broker_id, foreign)
+    both = cluster.home / "both.pem"  # it trusts its own, or it would refuse to start
+    both.write_bytes(cluster.trust_path.read_bytes() + foreign.cert_pem.bytes())
+    changed = {"ssl.truststore.location": str(both)}
+    limit = {"initial.broker.registration.timeout.ms": "5000"}
     try:
-        cluster.write_config(broker_id, {"initial.broker.registration.timeout.ms": "5000"})
+        cluster.write_config(broker_id, {**changed, **limit})
         before = len(cluster.log(broker_id))
         node.start()
         wait_until(lambda: not node.running, what="the end of the start")

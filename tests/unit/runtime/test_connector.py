@@ -17,7 +17,7 @@ from moldau.runtime.connection import Connection, NothingHeard
 from moldau.runtime.connector import FIRST_PAUSE_MS, Connector, PeerRefused
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.authentication.listener_security import ListenerSecurity
-from moldau.server.authentication.peer_security import peer_security
+from moldau.server.authentication.peer_security import check_own_certificate, peer_security
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 from tests.kit.manual_clock import ManualClock
@@ -157,7 +157,7 @@ async def test_a_plaintext_node_gets_a_hint_where_the_peer_speaks_tls(
     authority: trustme.CA, tmp_path: Path
 ) -> None:
     async with Peer(by_tls(authority, tmp_path / "peer")) as peer:
-        with pytest.raises(NothingHeard, match=r"in listener\.security\.protocol\.map"):
+        with pytest.raises(NothingHeard, match=r"is listener\.security\.protocol\.map right"):
             await Connector().connect(HOST, peer.port)
 
 
@@ -203,6 +203,22 @@ def test_settings_that_cannot_work(
     config = by_tls(authority, tmp_path / "own", **make(tmp_path))
     with pytest.raises(ConfigError, match=reason):
         peer_security(config, "NODES", MECHANISM_KEY)
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+def test_a_node_that_would_refuse_itself(
+    authority: trustme.CA, tmp_path: Path, client_auth: str
+) -> None:
+    config = by_tls(authority, tmp_path / "own", **{"ssl.client.auth": client_auth})
+
+    def check() -> None:
+        own = ListenerSecurity.of(config, config.listeners[0], lambda _mechanism, _user: None)
+        check_own_certificate(own, peer_security(config, "NODES", MECHANISM_KEY))
+
+    check()
+    stored(trustme.CA(), tmp_path / "own" / "own.pem", "other.example.com")
+    with pytest.raises(ConfigError, match="listener NODES: nodes with these settings refuse"):
+        check()
 
 
 def test_a_login_needs_a_name_and_a_password() -> None:
