@@ -313,11 +313,14 @@ async def _storm(
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 await nonsense.kinds[kind]()
 
+    never = asyncio.Event()
+
     async def watch() -> None:
         while time.monotonic() < end and not outcome.complaints:
             outcome.complaints += await asyncio.to_thread(refused, good, outcome)
             outcome.peak_bytes = max(outcome.peak_bytes, memory_bytes(node))
-            await asyncio.sleep(CHECK_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(never.wait(), CHECK_S)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(watch())
