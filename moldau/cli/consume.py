@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, NamedTuple
 
 import typer
 
@@ -156,8 +156,7 @@ class Isolation(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Where to begin: one of these, in all partitions that are read."""
 
     partitions: tuple[int, ...] = ()
@@ -345,8 +344,7 @@ class _Ends:
             self._ends[name] = min(before, by_count, by_time)
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
+class _Limits(NamedTuple):
     """The limits after which the command ends."""
 
     max_messages: int | None

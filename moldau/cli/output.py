@@ -15,9 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from unicodedata import east_asian_width
 
 from moldau.runtime.telemetry.logs import one_line
@@ -306,14 +306,13 @@ def rate_line(what: str, *, beside_terminal: bool) -> Iterator[RateLine]:
         line.end()
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One table. `lines` says the same, one line per row, by what the row is about."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
-    lines: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = MappingProxyType({})
 
 
 class LiveView:

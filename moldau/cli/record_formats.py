@@ -15,7 +15,6 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from io import BufferedIOBase
 from typing import Any, Final, NamedTuple
@@ -73,8 +72,7 @@ class InputRecord(NamedTuple):
     timestamp_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TextFormat:
+class TextFormat(NamedTuple):
     """One value per line, with a key in front when there is a separator.
 
     A key or value equal to `null_marker` is null: a null value is a tombstone.

@@ -13,9 +13,8 @@ import binascii
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
@@ -81,37 +80,36 @@ ValueSchema = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TypedFormat:
+class TypedFormat(NamedTuple):
     """Keys or values of one format."""
 
     side: str
     name: str
-    _encode: Encode
-    _decode: Decode
-    _is_text: bool = False
+    encoder: Encode
+    decoder: Decode
+    is_text: bool = False
 
     def encode(self, value: object) -> bytes:
         """The bytes of a value in its JSON form. Raises: InputProblem, SchemaRegistryError"""
         try:
-            return self._encode(value)
+            return self.encoder(value)
         except SerializationError as error:
             raise InputProblem(f"the {self.side} as {self.name}: {error}") from None
 
     def encode_text(self, text: bytes) -> bytes:
         """As `encode`, of what a line of text says. Raises: InputProblem, SchemaRegistryError"""
         try:
-            is_text = self._is_text or (self.name in FLOATING and text.decode() in SPECIAL)
+            is_text = self.is_text or (self.name in FLOATING and text.decode() in SPECIAL)
             given = text.decode() if is_text else _loads(text)
         except ValueError as error:
             words = f"the {self.side} {text[:100]!r} as {self.name}: no "
-            raise InputProblem(words + ("UTF-8" if self._is_text else f"JSON: {error}")) from None
+            raise InputProblem(words + ("UTF-8" if self.is_text else f"JSON: {error}")) from None
         return self.encode(given)
 
     def decode(self, data: bytes) -> object:
         """The JSON form of a key's or value's bytes. Raises: InputProblem, SchemaRegistryError"""
         try:
-            return self._decode(data)
+            return self.decoder(data)
         except SerializationError as error:
             raise InputProblem(f"the {self.side} as {self.name}: {error}") from None
 
@@ -134,8 +132,7 @@ def parts_of(
     return None if key is None else part(key), None if value is None else part(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Wanted(NamedTuple):
     """What the options say of keys or of values."""
 
     side: str

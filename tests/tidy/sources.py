@@ -7,6 +7,7 @@ Must not: decide what is tidy.
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -55,7 +56,13 @@ def python_files(*tops: str) -> tuple[Path, ...]:
 @cache
 def tree_of(path: Path) -> ast.Module:
     """A file's syntax tree."""
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    text = path.read_text(encoding="utf-8")
+    # Trees of a thousand files are all kept: a collection of garbage only looks at them in vain.
+    gc.disable()
+    try:
+        return ast.parse(text, filename=str(path))
+    finally:
+        gc.enable()
 
 
 def functions_of(tree: ast.AST) -> Iterator[tuple[str, Function]]:
@@ -70,7 +77,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
         elif isinstance(child, Function):
             yield prefix + child.name, child
             yield from _functions(child, f"{prefix}{child.name}.<locals>.")
-        else:
+        elif not isinstance(child, ast.expr):
             yield from _functions(child, prefix)
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataResponse, MetadataResponseTopic
@@ -33,8 +33,7 @@ KEPT_GONE: Final = 1_000
 """How many deleted topics' ids are remembered at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Broker:
+class Broker(NamedTuple):
     """A broker's address as its cluster advertises it."""
 
     node_id: int
@@ -43,8 +42,7 @@ class Broker:
     rack: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(NamedTuple):
     """One partition; `leader` is -1 while there is none."""
 
     partition: int
@@ -199,8 +197,8 @@ class MetadataCache:
         if leader_id not in self.brokers:
             return False
         self.version += 1
-        self.topics[topic].partitions[partition] = replace(
-            found, leader=leader_id, leader_epoch=leader_epoch, error=ErrorCode.NONE
+        self.topics[topic].partitions[partition] = found._replace(
+            leader=leader_id, leader_epoch=leader_epoch, error=ErrorCode.NONE
         )
         return True
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import ConfigurationError
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from moldau.runtime.authentication.sasl import SaslCredentials, Send
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
+class Security(NamedTuple):
     """How one client's connections are secured: without TLS no context, without SASL no
     credentials.
     """

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from moldau.client.errors import ConfigurationError
 
@@ -30,8 +29,7 @@ class _Wrong(Exception):
     """The key does not take the value; the text says what it takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One setting. `default` is not converted; `convert` takes text, or a typed value."""
 
     default: object

@@ -15,7 +15,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from moldau.client.cluster.cluster_client import ClusterClient, Versions
 from moldau.client.cluster.faults import PASSING_FAULTS, describe_fault
@@ -76,8 +76,7 @@ FoundOffset: TypeAlias = ListOffsetsPartitionResponse
 """A leader's answer. `offset` -1: there is no such record; `leader_epoch` -1: not said."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEnd:
+class EpochEnd(NamedTuple):
     """The end offset of the largest epoch that is not above the one asked for; -1 for none.
     `is_unsupported`: the broker cannot say.
     """

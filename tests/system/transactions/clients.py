@@ -376,6 +376,8 @@ class Pipeline(Client):
         self._note_commits(transaction, taken, before)
         if reader.fatal_error is not None:
             raise Broken(f"consumer: {reader.fatal_error}")
+        if reader.is_stuck:
+            raise Broken("librdkafka waits for ever to give up partitions")
         if reader.has_lost_its_place:
             raise Broken("librdkafka has lost its place")
         if reader.lost:

@@ -8,6 +8,7 @@ partition that is then revoked is in the history too, but neither handed on nor 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,14 @@ BROKEN_PROMISES: Final = frozenset(
 #: holds its group's offset, and got more partitions before it asked again. Without this error it
 #: begins where `auto.offset.reset` says.
 NO_OFFSET: Final = "no previously committed offset"
+#: What a classic member of librdkafka 2.16 waits in for ever, without heartbeats, when its
+#: coordinator answers a question about offsets with NOT_COORDINATOR for the whole group, as Apache
+#: Kafka does too from version 8 of OffsetFetch on, and a partition is revoked afterwards: it looks
+#: in that answer for partitions, of which there are none.
+UNASSIGNING: Final = ("wait-unassign-to-complete", "wait-incr-unassign-to-complete")
+#: Longer than an answer that does come, and than a session.
+STUCK_S: Final = 15.0
+STATISTICS_MS: Final = 2_000
 SESSION_TIMEOUT_MS: Final = 6_000
 #: How long a member may think before its partitions go to others.
 MAX_POLL_INTERVAL_MS: Final = 8_000
@@ -70,6 +79,7 @@ def member_config(
     if instance_id is not None:
         config["group.instance.id"] = instance_id
     if protocol == "classic":
+        config["statistics.interval.ms"] = STATISTICS_MS
         config["session.timeout.ms"] = SESSION_TIMEOUT_MS
         config["heartbeat.interval.ms"] = 1_000
         config["partition.assignment.strategy"] = assignor
@@ -107,11 +117,16 @@ class RecordingConsumer:
         self.fatal_error: str | None = None
         self.has_lost_its_place = False
         self._is_member = False
+        #: Since when it gives up partitions, in time.monotonic()'s seconds.
+        self._unassigning_since: float | None = None
         self.positions: dict[Log, int] = {}
         self._taken: Taken = {}
         self._not_noted: Taken = {}
         self._asked: tuple[int, int | None] = (0, None)
-        self.consumer = (make_consumer or Consumer)(dict(config))
+        given = dict(config)
+        if "statistics.interval.ms" in given:
+            given["stats_cb"] = self._note_state
+        self.consumer = (make_consumer or Consumer)(given)
         self._history = history
         self.record = history.consumer(
             name,
@@ -119,6 +134,18 @@ class RecordingConsumer:
                 is_committed_only if told_committed_only is None else told_committed_only
             ),
         )
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it is no member any more and will never notice: see UNASSIGNING."""
+        since = self._unassigning_since
+        return since is not None and time.monotonic() > since + STUCK_S
+
+    def _note_state(self, statistics: str) -> None:
+        if json.loads(statistics).get("cgrp", {}).get("join_state") not in UNASSIGNING:
+            self._unassigning_since = None
+        elif self._unassigning_since is None:
+            self._unassigning_since = time.monotonic()
 
     # -- where it is -----------------------------------------------------------------------------
 

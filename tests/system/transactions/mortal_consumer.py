@@ -83,6 +83,7 @@ class Answer(NamedTuple):
     """What a call has come to, and what the callbacks were told meanwhile."""
 
     told: list[tuple[str, list[tuple[str, int]]]]
+    statistics: list[str]
     result: Any = None
     failure: Failure | None = None
 
@@ -92,13 +93,15 @@ class MortalConsumer:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._callbacks: dict[str, Callable[..., None]] = {}
+        plain = dict(config)
+        self._stats_cb: Callable[[str], None] | None = plain.pop("stats_cb", None)
         self._child = subprocess.Popen(
             [sys.executable, "-m", __name__],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self._put(dict(config))
+        self._put(plain)
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
         self._callbacks = callbacks
@@ -141,6 +144,9 @@ class MortalConsumer:
         for callback, places in answer.told:
             partitions = [TopicPartition(*each) for each in places]
             self._callbacks[callback](self, partitions)
+        for text in answer.statistics:
+            if self._stats_cb is not None:
+                self._stats_cb(text)
         if answer.failure is not None:
             raise KafkaException(answer.failure.error())
         return answer.result
@@ -153,8 +159,9 @@ class MortalConsumer:
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """The process: one consumer, until nothing more is asked."""
-    consumer = Consumer(pickle.load(requests))
     told: list[tuple[str, list[tuple[str, int]]]] = []
+    statistics: list[str] = []
+    consumer = Consumer({**pickle.load(requests), "stats_cb": statistics.append})
 
     def note(name: str) -> Callable[[Consumer, list[TopicPartition]], None]:
         return lambda _, partitions: told.append(
@@ -178,12 +185,13 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     while True:
         name, argument = pickle.load(requests)
         try:
-            answer = Answer(told, calls[name](argument))
+            answer = Answer(told, statistics, calls[name](argument))
         except KafkaException as error:
-            answer = Answer(told, failure=Failure.of(error.args[0]))
+            answer = Answer(told, statistics, failure=Failure.of(error.args[0]))
         pickle.dump(answer, answers)
         answers.flush()
         told.clear()
+        statistics.clear()
 
 
 if __name__ == "__main__":

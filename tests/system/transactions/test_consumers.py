@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +46,8 @@ class Message:
 class ScriptedConsumer:
     """Does what it is told at each poll: call back, then bring a record."""
 
-    def __init__(self, _config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.say_state = config["stats_cb"]
         self.script: list[Callable[[], Message | None]] = []
         self.calls: dict[str, Callable[..., None]] = {}
         self.sought: list[tuple[str, int]] = []
@@ -167,3 +170,25 @@ def test_a_member_with_a_fatal_error_does_not_go_on(reader: RecordingConsumer) -
     script_of(reader).script = [lambda: trouble]
     with pytest.raises(Broken, match="instance ID"):
         pipeline.fill(Transaction(1, "one.1", "one", began=1), setting)
+
+
+@pytest.mark.parametrize("state", ["wait-incr-unassign-to-complete", "steady"])
+def test_a_member_that_waits_for_ever_to_give_up_partitions_is_done_for(
+    reader: RecordingConsumer, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A classic member of librdkafka that has missed an answer about offsets."""
+    setting: Any = None
+    pipeline = Pipeline.__new__(Pipeline)
+    pipeline.group, pipeline._reader, pipeline.dice = "group", reader, random.Random(1)
+    said = json.dumps({"cgrp": {"join_state": "wait-incr-unassign-to-complete"}})
+    now_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    script_of(reader).say_state(said)
+    assert not pipeline.fill(Transaction(1, "one.1", "one", began=1), setting)
+    now_s += consumers.STUCK_S + 1
+    script_of(reader).say_state(json.dumps({"cgrp": {"join_state": state}}))
+    if state == "steady":
+        assert not pipeline.fill(Transaction(2, "one.1", "one", began=1), setting)
+        return
+    with pytest.raises(Broken, match="for ever"):
+        pipeline.fill(Transaction(2, "one.1", "one", began=1), setting)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from moldau.client.consumer.core.faults import CorruptRecords, RecordDeserializationError
 from moldau.client.errors import KafkaError
@@ -71,8 +71,7 @@ def deserialize_with(
     return deserialize
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(NamedTuple):
     """What is the same for all partitions of a consumer; without `deserialize` keys and values stay
     bytes.
     """

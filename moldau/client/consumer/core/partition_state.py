@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 from uuid import UUID
 
 from moldau.client.config.consumer import BY_DURATION, duration_ms
@@ -38,8 +38,7 @@ class ResetKind(Enum):
     BY_DURATION = "by_duration"
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetReset:
+class OffsetReset(NamedTuple):
     """Where reading begins without a position. `duration_ms`: how far back from now, for
     BY_DURATION (KIP-1106).
     """
