@@ -71,6 +71,7 @@ class SecuredCluster:
 
     Args:
         between: CERTIFICATES, or what `passwords` returns.
+        controllers, brokers: ids; those in both are both in one process.
         foreign: nodes that are not ours to start: they get their directory and configuration only.
     """
 
@@ -93,19 +94,24 @@ class SecuredCluster:
         self._between = between
         self._changed = dict(changed or {})
         self._holder = PortHolder(HOST)
+        ids = tuple(dict.fromkeys((*self.controllers, *self.brokers)))
         self._ports = {
             (node_id, name): self._holder.take()[0]
-            for node_id in (*self.controllers, *self.brokers)
-            for name in (("CONTROLLER",) if node_id in self.controllers else ("CLIENT", "INTERNAL"))
+            for group, names in (
+                (self.controllers, ("CONTROLLER",)),
+                (self.brokers, ("CLIENT", "INTERNAL")),
+            )
+            for node_id in group
+            for name in names
         }
-        for node_id in (*self.controllers, *self.brokers):
+        for node_id in ids:
             (home / f"node-{node_id}").mkdir()
             self.renew(node_id)
             self.write_config(node_id)
         self._format()
         self.nodes = {
             node_id: NodeProcess(self.config_path(node_id), home / f"node-{node_id}" / "node.log")
-            for node_id in (*self.controllers, *self.brokers)
+            for node_id in ids
             if node_id not in foreign
         }
 
@@ -173,7 +179,11 @@ class SecuredCluster:
         names = [name for each, name in self._ports if each == node_id]
         here = self.home / f"node-{node_id}"
         values = {
-            "process.roles": "controller" if node_id in self.controllers else "broker",
+            "process.roles": ",".join(
+                role
+                for role, group in (("broker", self.brokers), ("controller", self.controllers))
+                if node_id in group
+            ),
             "node.id": str(node_id),
             "listeners": ",".join(f"{name}://{self.address(node_id, name)}" for name in names),
             "controller.listener.names": "CONTROLLER",
@@ -229,7 +239,7 @@ class SecuredCluster:
             ],
             source.randbytes,
         )
-        for node_id in (*self.controllers, *self.brokers):
+        for node_id in dict.fromkeys((*self.controllers, *self.brokers)):
             plan = FormatPlan.from_config(
                 NodeConfig.load(str(self.config_path(node_id))),
                 cluster_id,

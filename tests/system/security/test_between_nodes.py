@@ -47,6 +47,7 @@ from tests.system.security.secured_cluster import (
 )
 
 FEW: Mapping[str, Any] = {"controllers": CONTROLLER_IDS[:1], "brokers": BROKER_IDS[:1]}
+COMBINED: Mapping[str, Any] = {"controllers": BROKER_IDS, "brokers": BROKER_IDS}
 SECRETS = (*USERS.values(), "wrong-secret")
 
 
@@ -249,7 +250,7 @@ def test_a_broker_with_a_foreign_certificate_stays_outside(certified: SecuredClu
 @pytest.mark.parametrize(
     ("internal", "controller", "shape"),
     [
-        ("SCRAM-SHA-512", "SCRAM-SHA-256", {}),
+        ("SCRAM-SHA-512", "SCRAM-SHA-256", COMBINED),
         pytest.param("PLAIN", "PLAIN", {}, marks=pytest.mark.slow),
         pytest.param("SCRAM-SHA-256", "PLAIN", FEW, marks=pytest.mark.slow),
     ],
@@ -260,7 +261,7 @@ def test_by_passwords(
     """Controllers find one another by SCRAM although its users are in the log that they are about
     to elect a leader for: at the first start, and when all start again.
     """
-    changed = {"connections.max.reauth.ms": "3000"}
+    changed = {"connections.max.reauth.ms": "2000"}
     with SecuredCluster(
         tmp_path, passwords(internal, controller), changed=changed, **shape
     ) as cluster:
@@ -273,6 +274,9 @@ def test_by_passwords(
             cluster.nodes[broker_id].wait_ready()
         use(cluster)
         no_secrets(cluster)
+        for node_id in cluster.nodes:
+            assert "it has not authenticated again" not in cluster.log(node_id)
+            assert "did not renew the session" not in cluster.log(node_id)
 
 
 def test_passwords_without_tls(tmp_path: Path) -> None:
