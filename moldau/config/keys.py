@@ -456,6 +456,10 @@ _TLS = (
 )
 
 _METRICS = (
+    ConfigKey("moldau.audit.log.max.lines", INT, 100, within(1), LOW, STATIC,
+        "Our own: different denied actions, allowed ones and failed authentications that are "
+        "logged in ten seconds, of each; one client's are half of them at most, and what is left "
+        "out is counted."),
     ConfigKey("moldau.http.listener", STRING, "", BIND_ADDRESS, MEDIUM, STATIC,
         "Our own: HOST:PORT for metrics, health and read-only JSON over HTTP; empty switches it "
         "off."),

@@ -197,7 +197,7 @@ class BrokerPart:
         services = self._make_services(controller, log_manager, replica_manager, timers)
         self._coordinators = Coordinators(services)
         self.services = services
-        authorizer = StandardAuthorizer.of(self._config)
+        authorizer = StandardAuthorizer.of(self._config, self._clock)
         self._metadata.add_publisher(authorizer)
         self._router = RequestRouter(
             broker_routes(services),
