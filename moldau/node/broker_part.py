@@ -47,6 +47,7 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.request import RequestMetrics
@@ -118,6 +119,7 @@ class BrokerPart:
         self._coordinators: Coordinators | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self.authorizer: Authorizer | None = None
         self.server: Server | None = None
         self.services: BrokerServices | None = None
 
@@ -197,7 +199,7 @@ class BrokerPart:
         services = self._make_services(controller, log_manager, replica_manager, timers)
         self._coordinators = Coordinators(services)
         self.services = services
-        authorizer = StandardAuthorizer.of(self._config, self._clock)
+        authorizer = self.authorizer = StandardAuthorizer.of(self._config, self._clock)
         self._metadata.add_publisher(authorizer)
         self._router = RequestRouter(
             broker_routes(services),

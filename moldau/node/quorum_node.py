@@ -29,6 +29,7 @@ from moldau.controller.listener import ControllerListener
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
@@ -197,7 +198,7 @@ class QuorumNode:
         self._filesystem = OsFilesystem(thread_count=2)
         self._network = AsyncioNetwork()
         self._limits = limits
-        self._authorizer = authorizer or StandardAuthorizer.of(config)
+        self.authorizer = authorizer or StandardAuthorizer.of(config)
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
         self._thread = LoopThread("moldau-quorum")
@@ -261,6 +262,16 @@ class QuorumNode:
         if config.is_controller:
             await self._start_controller(log, clock, bootstrap)
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The quorum's, once started: where `authorizer` may be asked."""
+        return self._thread.loop
+
+    @property
+    def image(self) -> MetadataImage:
+        """What the controller has seen committed; empty before it runs, and on brokers."""
+        return MetadataImage.EMPTY if self._controller is None else self._controller.committed_image
+
     async def _bootstrap_records(self) -> list[tuple[Message, int]]:
         """What the first active controller of a cluster appends. Raises: MetadataLogError."""
         records = await self._filesystem.offload(
@@ -272,7 +283,7 @@ class QuorumNode:
         listener = ControllerListener(
             clock=clock,
             on_fault=self._on_fault,
-            authorizer=self._authorizer,
+            authorizer=self.authorizer,
             network=self._network,
             limits=self._limits,
             offload=self._filesystem.offload,
@@ -293,7 +304,7 @@ class QuorumNode:
             ControllerCore(
                 ControllerSettings(config, self._cluster_id),
                 random.Random(secrets.randbits(128)),
-                on_entries_changed=self._authorizer.change,
+                on_entries_changed=self.authorizer.change,
             ),
             log,
             clock,
@@ -306,7 +317,7 @@ class QuorumNode:
         )
         apis = self._make_apis(controller, log, clock)
         self.own_controller = OwnController(
-            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self._authorizer
+            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self.authorizer
         )
         assert self._listener is not None, "bound"
         controller.start()

@@ -19,8 +19,7 @@ from moldau.config.listeners import Endpoint, SecurityProtocol
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
-from moldau.runtime.authentication.listener_tls import ListenerContexts, ListenerTlsSettings
-from moldau.runtime.authentication.tls import Store
+from moldau.runtime.authentication.listener_tls import ListenerContexts
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
@@ -31,6 +30,7 @@ from moldau.server.authentication.core.mechanism import Mechanism, Plain
 from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
+from moldau.server.authentication.tls_settings import listener_tls_settings
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
@@ -125,53 +125,15 @@ def _contexts(config: NodeConfig, endpoint: Endpoint) -> ListenerContexts:
     if endpoint.security_protocol.has_sasl and own_key not in config.explicit:
         # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
         client_auth = "none"
-    settings = ListenerTlsSettings(
-        own=_store(config, name, "ssl.keystore", _OWN_STORE),
-        trust=_store(config, name, "ssl.truststore", _TRUST_STORE),
-        key_password=_secret(config, name, "ssl.key.password"),
+    settings = listener_tls_settings(
+        partial(config.listener_value, name),
+        partial(config.is_set_for_listener, name),
         client_auth=client_auth,
-        protocol=config.listener_value(name, "ssl.protocol"),
-        enabled_protocols=config.listener_value(name, "ssl.enabled.protocols"),
-        cipher_suites=config.listener_value(name, "ssl.cipher.suites"),
     )
     try:
         return ListenerContexts(settings, name)
     except SecuritySettingError as error:
         raise ConfigError(f"listener {name}", None, str(error)) from None
-
-
-_OWN_STORE: Final = (
-    "ssl.keystore.location",
-    "ssl.keystore.type",
-    "ssl.keystore.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-)
-_TRUST_STORE: Final = (
-    "ssl.truststore.location",
-    "ssl.truststore.type",
-    "ssl.truststore.password",
-    "ssl.truststore.certificates",
-)
-
-
-def _store(config: NodeConfig, listener_name: str, prefix: str, keys: tuple[str, ...]) -> Store:
-    """A store from its keys: where it is, its type and password, and inline text."""
-    location, type_key, password, *inline = keys
-    # Kafka's default is JKS, of which there is none here: the file shows what it is.
-    is_set = config.is_set_for_listener(listener_name, type_key)
-    store_type = config.listener_value(listener_name, type_key).upper() if is_set else None
-    return Store(
-        prefix,
-        config.listener_value(listener_name, location),
-        store_type,
-        *(_secret(config, listener_name, key) for key in (password, *inline)),
-    )
-
-
-def _secret(config: NodeConfig, listener_name: str, key: str) -> str | None:
-    value: Password | None = config.listener_value(listener_name, key)
-    return None if value is None else value.value
 
 
 def _sasl_settings(config: NodeConfig, listener_name: str, find_keys: FindKeys) -> SaslSettings:

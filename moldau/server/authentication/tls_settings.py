@@ -1,0 +1,62 @@
+"""A listener's TLS settings out of the keys that it reads: Kafka's `ssl.*`, or the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.config.definition import Password
+from moldau.runtime.authentication.listener_tls import ListenerTlsSettings
+from moldau.runtime.authentication.tls import Store
+
+_OWN_STORE: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.keystore.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+)
+_TRUST_STORE: Final = (
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+)
+
+
+def listener_tls_settings(
+    value: Callable[[str], Any],
+    is_set: Callable[[str], bool],
+    *,
+    client_auth: str,
+    prefix: str = "",
+) -> ListenerTlsSettings:
+    """The settings of one listener.
+
+    Args:
+        value, is_set: a key's typed value for this listener, and whether the configuration has it.
+        client_auth: `ssl.client.auth` as it holds here.
+        prefix: what stands before `ssl.` in the keys.
+    """
+
+    def store(keys: tuple[str, ...]) -> Store:
+        """A store from its keys: where it is, its type and password, and inline text."""
+        location, type_key, *secrets = (prefix + key for key in keys)
+        # Kafka's default is JKS, of which there is none here: the file shows what it is.
+        store_type = value(type_key).upper() if is_set(type_key) else None
+        texts = (_secret(value(key)) for key in secrets)
+        return Store(location.removesuffix(".location"), value(location), store_type, *texts)
+
+    return ListenerTlsSettings(
+        own=store(_OWN_STORE),
+        trust=store(_TRUST_STORE),
+        key_password=_secret(value(prefix + "ssl.key.password")),
+        client_auth=client_auth,
+        protocol=value(prefix + "ssl.protocol"),
+        enabled_protocols=value(prefix + "ssl.enabled.protocols"),
+        cipher_suites=value(prefix + "ssl.cipher.suites"),
+    )
+
+
+def _secret(value: Password | None) -> str | None:
+    return None if value is None else value.value
