@@ -422,6 +422,11 @@ _SASL = (
 )
 
 _TLS = (
+    ConfigKey("ssl.allow.dn.changes", BOOLEAN, False, None, LOW, STATIC,
+        "Whether a certificate that comes by dynamic configuration may name another subject."),
+    ConfigKey("ssl.allow.san.changes", BOOLEAN, False, None, LOW, STATIC,
+        "Whether a certificate that comes by dynamic configuration may lack alternative names that "
+        "the present one has."),
     ConfigKey("ssl.cipher.suites", LIST, (), list_of(), MEDIUM, BROKER,
         "The cipher suites offered, by their IANA or OpenSSL names; OpenSSL's choice when empty."),
     ConfigKey("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), MEDIUM,
@@ -459,8 +464,10 @@ _TLS = (
 
 
 def _http_keys() -> Iterator[ConfigKey]:
-    """The keys of TLS once more, for the HTTP listener."""
+    """The keys of TLS once more, for the HTTP listener, which has no dynamic ones."""
     for key in _TLS:
+        if key.name.startswith("ssl.allow."):
+            continue
         yield key._replace(
             name=f"moldau.http.{key.name}",
             scope=STATIC,

@@ -33,6 +33,7 @@ from moldau.config.listeners import SecurityProtocol
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.image.security import ScramKey
+from moldau.node.listener_changes import ListenerChanges
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
@@ -119,6 +120,7 @@ class BrokerPart:
         self._coordinators: Coordinators | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._listener_changes = ListenerChanges(config)
         self.authorizer: Authorizer | None = None
         self.server: Server | None = None
         self.services: BrokerServices | None = None
@@ -224,9 +226,8 @@ class BrokerPart:
             name, host, port, protocol = endpoint
             security = None
             if protocol is not SecurityProtocol.PLAINTEXT:
-                from moldau.server.authentication.listener_security import ListenerSecurity
-
-                security = ListenerSecurity.of(self._config, endpoint, self._scram_keys)
+                image = self._metadata.image
+                security = self._listener_changes.security_of(endpoint, self._scram_keys, image)
             specs.append(ListenerSpec(name, host, port, security))
         return specs
 
@@ -275,6 +276,7 @@ class BrokerPart:
             inter_broker_listener_name=self._config.inter_broker_listener_name,
             network=self._network,
             has_child_processes=self._has_child_processes,
+            check_listeners=self._listener_changes.check,
         )
 
     async def join(self, controller: ControllerChannel) -> None:
@@ -315,6 +317,7 @@ class BrokerPart:
                 self.services.transaction_verifier,
             )
         )
+        self._metadata.add_publisher(self._listener_changes)
         self._metadata.add_publisher(lifecycle)
         lifecycle.move_to(BrokerState.RECOVERY)
         lifecycle.start_heartbeats()

@@ -113,25 +113,26 @@ class ListenerContexts:
 
     def __init__(self, settings: ListenerTlsSettings, listener_name: str) -> None:
         """Reads the stores. Raises: SecuritySettingError."""
-        self._settings = settings
+        self.settings = settings
         self._listener_name = listener_name
         self._lock = asyncio.Lock()
-        self._seen = self._signature()
-        self._context = listener_context(settings)
+        self._seen = _signature(settings)
+        self._context, self.chain = _loaded(settings)
+        """The context, and the certificates that it shows, as PEM."""
 
     async def current(self) -> ssl.SSLContext:
         """The context for a new connection, from what the files hold now."""
-        if self._signature() != self._seen:
+        if _signature(self.settings) != self._seen:
             async with self._lock:
                 await self._reload()
         return self._context
 
     async def _reload(self) -> None:
-        seen = self._signature()
+        seen = _signature(self.settings)
         if seen == self._seen:
             return  # another connection has waited for the same change
         try:
-            self._context = await asyncio.to_thread(listener_context, self._settings)
+            self._context, self.chain = await asyncio.to_thread(_loaded, self.settings)
         except SecuritySettingError as error:
             _LOG.error(
                 "listener %s keeps its certificate, the files that have changed cannot be used: %s",
@@ -142,12 +143,40 @@ class ListenerContexts:
             _LOG.info("listener %s has read its key and trust stores again", self._listener_name)
         self._seen = seen
 
-    def _signature(self) -> _Signature:
-        """Tells one state of the files from another; links are followed, as certificate managers
-        swap them.
+    async def change(self, settings: ListenerTlsSettings) -> None:
+        """Have other settings for new connections; those that cannot be used are logged, and the
+        present ones stay.
         """
-        stores = (self._settings.own, self._settings.trust)
-        return tuple(_state(store.location) for store in stores if store.location is not None)
+        async with self._lock:
+            if settings == self.settings:
+                return
+            seen = _signature(settings)
+            try:
+                self._context, self.chain = await asyncio.to_thread(_loaded, settings)
+            except SecuritySettingError as error:
+                _LOG.error(
+                    "listener %s keeps its certificate, the new settings cannot be used: %s",
+                    self._listener_name,
+                    error,
+                )
+                return
+            self.settings, self._seen = settings, seen
+            _LOG.info("listener %s has new key and trust stores", self._listener_name)
+
+
+def _loaded(settings: ListenerTlsSettings) -> tuple[ssl.SSLContext, str]:
+    """A context, and the certificates that it shows."""
+    context = listener_context(settings)
+    chain, _key = contents(settings.own)
+    return context, chain or ""
+
+
+def _signature(settings: ListenerTlsSettings) -> _Signature:
+    """Tells one state of the files from another; links are followed, as certificate managers swap
+    them.
+    """
+    stores = (settings.own, settings.trust)
+    return tuple(_state(store.location) for store in stores if store.location is not None)
 
 
 def _state(path: str) -> tuple[int, ...] | None:

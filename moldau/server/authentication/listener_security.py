@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError, Password
@@ -30,7 +30,7 @@ from moldau.server.authentication.core.mechanism import Mechanism, Plain
 from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
-from moldau.server.authentication.tls_settings import listener_tls_settings
+from moldau.server.authentication.tls_settings import tls_settings_of
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
@@ -43,6 +43,8 @@ _MODULES: Final = {
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
 }
+
+NO_VALUES: Final[Mapping[str, Any]] = {}
 
 FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
 """The SCRAM keys of a user (second) for a mechanism (first); None for a user that has none."""
@@ -73,9 +75,16 @@ class ListenerSecurity:
 
     @classmethod
     def of(
-        cls, config: NodeConfig, endpoint: Endpoint, find_keys: FindKeys
+        cls,
+        config: NodeConfig,
+        endpoint: Endpoint,
+        find_keys: FindKeys,
+        dynamic: Mapping[str, Any] = NO_VALUES,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
+
+        Args:
+            dynamic: values of stores by `listener.name.LISTENER.KEY`, before the configuration's.
 
         Raises:
             ConfigError: the settings cannot work.
@@ -83,7 +92,7 @@ class ListenerSecurity:
         protocol, name = endpoint.security_protocol, endpoint.listener_name
         if protocol is SecurityProtocol.PLAINTEXT:
             return None
-        contexts = _contexts(config, endpoint) if protocol.has_tls else None
+        contexts = _contexts(config, endpoint, dynamic) if protocol.has_tls else None
         rules: str = config.listener_value(name, "ssl.principal.mapping.rules")
         try:
             mapping = PrincipalMapping(rules)
@@ -118,20 +127,12 @@ class ListenerSecurity:
         return None
 
 
-def _contexts(config: NodeConfig, endpoint: Endpoint) -> ListenerContexts:
+def _contexts(
+    config: NodeConfig, endpoint: Endpoint, dynamic: Mapping[str, Any]
+) -> ListenerContexts:
     name = endpoint.listener_name
-    client_auth: str = config.listener_value(name, "ssl.client.auth")
-    own_key = f"listener.name.{name.lower()}.ssl.client.auth"
-    if endpoint.security_protocol.has_sasl and own_key not in config.explicit:
-        # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
-        client_auth = "none"
-    settings = listener_tls_settings(
-        partial(config.listener_value, name),
-        partial(config.is_set_for_listener, name),
-        client_auth=client_auth,
-    )
     try:
-        return ListenerContexts(settings, name)
+        return ListenerContexts(tls_settings_of(config, endpoint, dynamic), name)
     except SecuritySettingError as error:
         raise ConfigError(f"listener {name}", None, str(error)) from None
 

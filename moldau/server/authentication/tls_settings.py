@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from moldau.config import Endpoint, NodeConfig
 from moldau.config.definition import Password
+from moldau.config.table import LISTENER_PREFIX
 from moldau.runtime.authentication.listener_tls import ListenerTlsSettings
 from moldau.runtime.authentication.tls import Store
+
+
+def tls_settings_of(
+    config: NodeConfig, endpoint: Endpoint, dynamic: Mapping[str, Any]
+) -> ListenerTlsSettings:
+    """The settings of one of the node's listeners.
+
+    Args:
+        dynamic: typed values by `listener.name.LISTENER.KEY` that go before the configuration's.
+    """
+    name = endpoint.listener_name
+    prefix = f"{LISTENER_PREFIX}{name.lower()}."
+    client_auth: str = config.listener_value(name, "ssl.client.auth")
+    if endpoint.security_protocol.has_sasl and f"{prefix}ssl.client.auth" not in config.explicit:
+        # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
+        client_auth = "none"
+
+    def value(key: str) -> Any:
+        own = prefix + key
+        return dynamic[own] if own in dynamic else config.listener_value(name, key)
+
+    def is_set(key: str) -> bool:
+        return prefix + key in dynamic or config.is_set_for_listener(name, key)
+
+    return listener_tls_settings(value, is_set, client_auth=client_auth)
+
 
 _OWN_STORE: Final = (
     "ssl.keystore.location",
