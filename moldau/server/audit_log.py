@@ -241,7 +241,7 @@ def _decision_text(fields: dict[str, object], rule: Rule) -> str:
     """In the order and the words in which log parsers know Kafka's lines."""
     told = {name: quoted(str(value)) for name, value in fields.items()}
     verdict = "Allowed" if fields["allowed"] else "Denied"
-    resource = f"{fields['resource_type']}:{fields['pattern_type']}:{told['resource_name']}"
+    resource = _resource_text(fields, told)
     reason = rule.name if rule.entry is None else f"{rule.name}({_entry_text(rule.entry)})"
     return (
         f"Principal = {told['principal']} is {verdict} operation = {told['operation']} "
@@ -263,8 +263,15 @@ def _entry_fields(entry: AccessControlEntry) -> dict[str, object]:
 
 
 def _entry_text(entry: AccessControlEntry) -> str:
-    told = {name: quoted(str(value)) for name, value in _entry_fields(entry).items()}
+    fields = _entry_fields(entry)
+    told = {name: quoted(str(value)) for name, value in fields.items()}
     return (
         f"{told['permission']} {told['operation']} of {told['principal']} from host "
-        f"{told['host']} on {told['resource_type']}:{told['pattern_type']}:{told['resource_name']}"
+        f"{told['host']} on {_resource_text(fields, told)}"
     )
+
+
+def _resource_text(fields: dict[str, object], told: dict[str, str]) -> str:
+    """As in `TransactionalId:LITERAL:payments`, Kafka's words."""
+    kind = str(fields["resource_type"]).title().replace("_", "")
+    return f"{kind}:{fields['pattern_type']}:{told['resource_name']}"

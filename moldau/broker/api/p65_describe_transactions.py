@@ -63,6 +63,6 @@ def _described(
     state.topics = [
         TopicData(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(sorted(transaction.partitions)).items()
-        if context.authorized_topic(Operation.DESCRIBE, topic, logs_denied=False)
+        if context.authorized_topic(Operation.DESCRIBE, topic)
     ]
     return state

@@ -60,12 +60,7 @@ async def answer(
     allowed = {}
     for transaction in transactions:
         transactional_id = transaction.transactional_id
-        if context.authorized(
-            Operation.DESCRIBE,
-            ResourceType.TRANSACTIONAL_ID,
-            transactional_id,
-            logs_denied=False,
-        ):
+        if context.authorized(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id):
             allowed[transactional_id] = TransactionState(
                 transactional_id=transactional_id,
                 producer_id=transaction.producer_id,

@@ -50,17 +50,17 @@ def test_a_refusal_is_logged_and_a_question_is_not(node: SecuredNode) -> None:
             other.create_topics([NewTopic(missing)])
     assert denied(node, topic) == [
         f"Principal = User:bob is Denied operation = DELETE from host = 127.0.0.1 on resource = "
-        f"TOPIC:LITERAL:{topic} for request = DeleteTopics on listener = SASL_SSL based on rule "
+        f"Topic:LITERAL:{topic} for request = DeleteTopics on listener = SASL_SSL based on rule "
         "DefaultDeny"
     ]
     [create] = denied(node, missing)
     assert "operation = CREATE" in create
     assert "for request = CreateTopics on listener = SASL_SSL" in create
-    assert not denied(node, "operation = CREATE from host = 127.0.0.1 on resource = CLUSTER")
+    assert not denied(node, "operation = CREATE from host = 127.0.0.1 on resource = Cluster")
     with Producer(**bob) as producer, pytest.raises(ClusterAuthorizationFailed):
         producer.send(topic, b"x")
     [by_producer] = denied(node, "operation = IDEMPOTENT_WRITE")
-    assert "on resource = CLUSTER:LITERAL:kafka-cluster for request = InitProducerId" in by_producer
+    assert "on resource = Cluster:LITERAL:kafka-cluster for request = InitProducerId" in by_producer
 
 
 def test_a_failed_authentication_names_listener_and_reason_and_no_password(

@@ -189,7 +189,7 @@ def test_permissions_are_those_of_kafka(site: Site, admin: Admin) -> None:
         refused = site.ask(path, DAVE)
         assert (refused.status, refused.error) == (403, "User:dave may not Describe the cluster")
     assert json.loads(site.ask("/api/v1/topics", DAVE).body)["topics"] == []
-    assert "operation = DESCRIBE from host = 127.0.0.1 on resource = CLUSTER" in site.node.log()
+    assert "operation = DESCRIBE from host = 127.0.0.1 on resource = Cluster" in site.node.log()
     kind = AclResourceType.TOPIC
     admin.create_acls([AclBinding(kind, mine, "User:dave", AclOperation.DESCRIBE)])
     listed = json.loads(site.ask("/api/v1/topics", DAVE).body)["topics"]

@@ -68,15 +68,15 @@ def test_a_denied_action_is_one_line_at_info_with_all_that_decided(
             "moldau.authorizer",
             "INFO",
             "Principal = User:bob is Denied operation = WRITE from host = 10.0.0.1 on resource = "
-            "TOPIC:LITERAL:payments for request = Fetch on listener = OUTSIDE based on rule "
+            "Topic:LITERAL:payments for request = Fetch on listener = OUTSIDE based on rule "
             "DefaultDeny",
         ),
         (
             "moldau.authorizer",
             "INFO",
             "Principal = User:bob is Denied operation = READ from host = 10.0.0.9 on resource = "
-            "TOPIC:LITERAL:payments for request = Fetch on listener = OUTSIDE based on rule "
-            "MatchingAcl(DENY ALL of User:bob from host 10.0.0.9 on TOPIC:PREFIXED:pay)",
+            "Topic:LITERAL:payments for request = Fetch on listener = OUTSIDE based on rule "
+            "MatchingAcl(DENY ALL of User:bob from host 10.0.0.9 on Topic:PREFIXED:pay)",
         ),
     ]
     written = json.loads(JsonFormatter().format(caplog.records[1]))
@@ -115,7 +115,7 @@ def test_allowed_actions_are_lines_at_debug(
         assert sender(authorizer, "User:root").authorized_cluster(Operation.ALTER)
     assert [each.levelname for each in caplog.records] == ["DEBUG", "DEBUG"]
     implied, by_name = (each.getMessage() for each in caplog.records)
-    assert "MatchingAcl(ALLOW READ of User:bob from host * on TOPIC:PREFIXED:pay)" in implied
+    assert "MatchingAcl(ALLOW READ of User:bob from host * on Topic:PREFIXED:pay)" in implied
     assert by_name.endswith("rule SuperUser")
 
 
