@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
 from moldau.protocol.api_keys import api_name
@@ -35,7 +35,8 @@ MAX_SENDERS_COUNTED: Final = 100
 """Senders whose missing lines are counted by name; those of all others are one number."""
 MAX_NAME_LENGTH: Final = 250
 """Characters shown of a name: what clients send may be 32 KiB long."""
-_OTHERS: Final = ""
+Names: TypeAlias = tuple[str, ...]
+_OTHERS: Final[Names] = ()
 
 
 class Rule(NamedTuple):
@@ -85,20 +86,20 @@ class Lines:
         self._clock = clock
         self._max_lines = max_lines
         self._told: dict[Hashable, _Told] = {}
-        self._senders: Counter[str] = Counter()
-        self._left_out: Counter[str] = Counter()
+        self._senders: Counter[Names] = Counter()
+        self._left_out: Counter[Names] = Counter()
         self._timer: TimerHandle | None = None
 
     @property
     def is_enabled(self) -> bool:
         return self._logger.isEnabledFor(self._level)
 
-    def tell(self, key: Hashable, sender: str, event: Callable[[], Event]) -> None:
+    def tell(self, key: Hashable, sender: Names, event: Callable[[], Event]) -> None:
         """Write a line, or count it.
 
         Args:
             key: equal for lines that say the same.
-            sender: who causes it.
+            sender: who causes it: a host, or a principal and its host.
         """
         told = self._told.get(key)
         if told is not None:
@@ -126,7 +127,7 @@ class Lines:
                 repeated = Event(event.name, text, {**event.fields, "repeated": count})
                 self._logger.log(self._level, repeated)
         for sender, count in self._left_out.items():
-            who = sender or "others"
+            who = _who(sender) if sender else "others"
             text = f"{count} more lines like these are left out, of {who}"
             self._logger.log(
                 self._level, Event("lines left out", text, {"sender": who, "left_out": count})
@@ -145,9 +146,10 @@ class DecisionLog:
         self._denied = Lines(AUTHORIZER, logging.INFO, clock, max_lines)
         self._allowed = Lines(AUTHORIZER, logging.DEBUG, clock, max_lines)
 
-    def wants(self, *, is_allowed: bool) -> bool:
-        """Whether such a decision is logged at all."""
-        return (self._allowed if is_allowed else self._denied).is_enabled
+    @property
+    def tells_allowed(self) -> bool:
+        """Whether allowed actions are logged, too."""
+        return AUTHORIZER.isEnabledFor(logging.DEBUG)
 
     def decided(
         self,
@@ -159,13 +161,15 @@ class DecisionLog:
         *,
         is_allowed: bool,
     ) -> None:
-        """Log one decision; `rule` is asked for only if there is a line."""
+        """Log one decision, if its level is; `rule` is asked for only if there is a line."""
+        lines = self._allowed if is_allowed else self._denied
+        if not lines.is_enabled:
+            return
         principal, host = sender.principal, sender.client_host
         listener, request = sender.listener_name, sender.api_key
         # As plain numbers: the hash of an Enum's member is a function of Python.
         kinds = (int(operation), int(resource_type))
         key = (principal, host, kinds, resource_name, request, listener)
-        lines = self._allowed if is_allowed else self._denied
 
         def event() -> Event:
             fields: dict[str, object] = {
@@ -186,7 +190,7 @@ class DecisionLog:
             name = "action allowed" if is_allowed else "action denied"
             return Event(name, _decision_text(fields, reason), fields)
 
-        lines.tell(key, _sender(principal, host), event)
+        lines.tell(key, (principal, host), event)
 
     def close(self) -> None:
         """Write the counts that are due."""
@@ -219,7 +223,7 @@ class AuthenticationLog:
             }
             return Event("authentication failed", text, fields)
 
-        self._lines.tell((listener_name, host, reason), f"host = {quoted(host)}", event)
+        self._lines.tell((listener_name, host, reason), (host,), event)
 
     def close(self) -> None:
         """Write the counts that are due."""
@@ -233,8 +237,9 @@ def shown(name: str) -> str:
     return f"{name[:MAX_NAME_LENGTH]}… ({len(name)} characters)"
 
 
-def _sender(principal: str, host: str) -> str:
-    return f"Principal = {quoted(shown(principal))} from host = {quoted(host)}"
+def _who(sender: Names) -> str:
+    *principal, host = (quoted(shown(each)) for each in sender)
+    return f"Principal = {principal[0]} from host = {host}" if principal else f"host = {host}"
 
 
 def _decision_text(fields: dict[str, object], rule: Rule) -> str:

@@ -311,7 +311,7 @@ class Sender:
         question = (principal, host, operation, resource_type, resource_name)
         is_allowed = authorizer.authorize(*question)
         log = authorizer.log
-        if log is not None and (is_allowed or logs_denied) and log.wants(is_allowed=is_allowed):
+        if log is not None and (log.tells_allowed if is_allowed else logs_denied):
             log.decided(
                 self,
                 operation,

@@ -131,7 +131,11 @@ def test_what_refuses_nothing_is_not_logged(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("principal", [f"User:{UNPRINTABLE}", 'User:"; a="b', "User:" + "x" * 9999])
+@pytest.mark.parametrize(
+    "principal",
+    [f"User:{UNPRINTABLE}", 'User:"; a="b', "User:" + "x" * 9999],
+    ids=["unprintable", "quotes", "long"],
+)
 def test_no_name_forges_a_line_or_a_part_of_one(
     authorizer: StandardAuthorizer, stream: io.StringIO, principal: str
 ) -> None:
