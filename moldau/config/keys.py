@@ -7,7 +7,7 @@ within an area the keys are sorted by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from moldau.config.definition import REQUIRED, ConfigKey, ConfigType, Importance, Scope
@@ -425,6 +425,11 @@ _SASL = (
 )
 
 _TLS = (
+    ConfigKey("ssl.allow.dn.changes", BOOLEAN, False, None, LOW, STATIC,
+        "Whether a certificate that comes by dynamic configuration may name another subject."),
+    ConfigKey("ssl.allow.san.changes", BOOLEAN, False, None, LOW, STATIC,
+        "Whether a certificate that comes by dynamic configuration may lack alternative names that "
+        "the present one has."),
     ConfigKey("ssl.cipher.suites", LIST, (), list_of(), MEDIUM, BROKER,
         "The cipher suites offered, by their IANA or OpenSSL names; OpenSSL's choice when empty."),
     ConfigKey("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), MEDIUM,
@@ -461,10 +466,38 @@ _TLS = (
         "The format of the trust store, PEM or PKCS12; the file shows it unless it is set."),
 )
 
+# fmt: on
+
+
+def _http_keys() -> Iterator[ConfigKey]:
+    """The keys of TLS once more, for the HTTP listener, which has no dynamic ones."""
+    for key in _TLS:
+        if key.name.startswith("ssl.allow."):
+            continue
+        yield key._replace(
+            name=f"moldau.http.{key.name}",
+            scope=STATIC,
+            documentation=f"Our own: {key.documentation}",
+        )
+
+
+# fmt: off
 _METRICS = (
+    ConfigKey("moldau.audit.log.max.lines", INT, 100, within(1), LOW, STATIC,
+        "Our own: different denied actions, allowed ones and failed authentications that are "
+        "logged in ten seconds, of each; one client's are half of them at most, and what is left "
+        "out is counted."),
+    ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC"), MEDIUM, STATIC,
+        "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
+        "SCRAM; certificates come in by moldau.http.ssl.client.auth."),
     ConfigKey("moldau.http.listener", STRING, "", BIND_ADDRESS, MEDIUM, STATIC,
         "Our own: HOST:PORT for metrics, health and read-only JSON over HTTP; empty switches it "
         "off."),
+    ConfigKey("moldau.http.open.paths", LIST, ("/healthz", "/readyz"),
+        list_of("/healthz", "/metrics", "/readyz"), MEDIUM, STATIC,
+        "Our own: pages of the HTTP listener that every client may read, whatever the other "
+        "settings and the authorizer say."),
+    *_http_keys(),
     ConfigKey("moldau.log.format", STRING, "console", one_of("console", "json"), LOW, STATIC,
         "Our own: whether log lines are for people (console) or for machines (json)."),
     ConfigKey("moldau.log.level", STRING, "INFO",

@@ -184,7 +184,7 @@ def _create_topics(
     request: p19.CreateTopicsRequest, context: Sender, _image: MetadataImage
 ) -> Filtered:
     """CREATE on the cluster or the topic; without DESCRIBE_CONFIGS the configuration is hidden."""
-    cluster_wide = context.authorized_cluster(Operation.CREATE)
+    cluster_wide = context.authorized_cluster(Operation.CREATE, logs_denied=False)
     allowed, refused = yield from _may_ask(
         request.topics,
         lambda name: (
@@ -199,7 +199,9 @@ def _create_topics(
         response = response or p19.CreateTopicsResponse()
         for result in response.topics:
             yield
-            if not context.authorized_topic(Operation.DESCRIBE_CONFIGS, result.name):
+            if not context.authorized_topic(
+                Operation.DESCRIBE_CONFIGS, result.name, logs_denied=False
+            ):
                 if result.error_code == ErrorCode.NONE:
                     result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 result.configs, result.num_partitions, result.replication_factor = [], -1, -1
@@ -478,6 +480,7 @@ class ControllerApis:
             api_version=header.api_version,
             listener_name=context.listener_name,
             token_authenticated=forwarded.token_authenticated,
+            api_key=header.api_key,
         )
         response = await self.answer(client, forwarded.message)
         return await self._work.on(response, _closed, response, header, self.committed_end_offset())

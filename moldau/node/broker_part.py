@@ -31,7 +31,8 @@ from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
-from moldau.node.listeners import inter_broker_connector, listener_specs, scram_keys
+from moldau.node.listener_changes import ListenerChanges
+from moldau.node.listeners import listener_specs, scram_keys
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
@@ -47,6 +48,7 @@ from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.request import RequestMetrics
@@ -118,6 +120,8 @@ class BrokerPart:
         self._coordinators: Coordinators | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._listener_changes = ListenerChanges(config)
+        self.authorizer: Authorizer | None = None
         self.server: Server | None = None
         self.services: BrokerServices | None = None
 
@@ -176,8 +180,11 @@ class BrokerPart:
         self.server = server
         timers = server.connections.timers
         config = self._config
-        listeners = listener_specs(config, config.broker_listeners, self._scram_keys)
-        connector = inter_broker_connector(config, listeners, self._clock, self._network)
+        changes, image = self._listener_changes, self._metadata.image
+        listeners = listener_specs(
+            config.broker_listeners, lambda each: changes.security_of(each, self._scram_keys, image)
+        )
+        connector = changes.connector(listeners, self._clock, self._network)
         await server.start(listeners)
         replica_manager = ReplicaManager(
             broker_id=self._config.node_id,
@@ -200,7 +207,7 @@ class BrokerPart:
         services = self._make_services(controller, log_manager, replica_manager, timers, connector)
         self._coordinators = Coordinators(services)
         self.services = services
-        authorizer = StandardAuthorizer.of(self._config)
+        authorizer = self.authorizer = StandardAuthorizer.of(self._config, self._clock)
         self._metadata.add_publisher(authorizer)
         self._router = RequestRouter(
             broker_routes(services),
@@ -261,6 +268,7 @@ class BrokerPart:
             inter_broker_listener_name=self._config.inter_broker_listener_name,
             connector=connector,
             has_child_processes=self._has_child_processes,
+            check_listeners=self._listener_changes.check,
         )
 
     async def join(self, controller: ControllerChannel) -> None:
@@ -301,6 +309,7 @@ class BrokerPart:
                 self.services.transaction_verifier,
             )
         )
+        self._metadata.add_publisher(self._listener_changes)
         self._metadata.add_publisher(lifecycle)
         lifecycle.move_to(BrokerState.RECOVERY)
         lifecycle.start_heartbeats()

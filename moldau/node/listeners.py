@@ -5,7 +5,8 @@ only by a node that has a listener which is not PLAINTEXT.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from moldau.config import Endpoint, NodeConfig
 from moldau.config.listeners import SecurityProtocol
@@ -17,16 +18,17 @@ from moldau.runtime.connector import Connector
 from moldau.runtime.network import Network
 from moldau.server.server import ListenerSpec
 
-FindKeys = Callable[[str, str], ScramKeys | None]
+if TYPE_CHECKING:
+    from moldau.server.authentication.listener_security import ListenerSecurity
 
 
 def listener_specs(
-    config: NodeConfig, endpoints: Iterable[Endpoint], find_keys: FindKeys
+    endpoints: Iterable[Endpoint], security_of: Callable[[Endpoint], ListenerSecurity | None]
 ) -> list[ListenerSpec]:
     """What to bind. Blocks: reads key stores.
 
     Args:
-        find_keys: the SCRAM keys of a user (second) for a mechanism (first); None for none.
+        security_of: what a listener that is not PLAINTEXT asks of its clients.
 
     Raises:
         ConfigError: the settings of a secured listener cannot work.
@@ -36,9 +38,7 @@ def listener_specs(
         name, host, port, protocol = endpoint
         security = None
         if protocol is not SecurityProtocol.PLAINTEXT:
-            from moldau.server.authentication.listener_security import ListenerSecurity
-
-            security = ListenerSecurity.of(config, endpoint, find_keys)
+            security = security_of(endpoint)
         specs.append(ListenerSpec(name, host, port, security))
     return specs
 
@@ -48,7 +48,7 @@ def controller_connector(config: NodeConfig, clock: Clock) -> Connector:
     key stores. Raises: ConfigError: the settings cannot work.
     """
     name = config.controller_listener_names[0]
-    return _connector(config, name, "sasl.mechanism.controller.protocol", clock, None)
+    return _connector(config, name, "sasl.mechanism.controller.protocol", clock, None, {})
 
 
 def inter_broker_connector(
@@ -56,18 +56,21 @@ def inter_broker_connector(
     own: Iterable[ListenerSpec],
     clock: Clock,
     network: Network | None = None,
+    dynamic: Mapping[str, Any] | None = None,
 ) -> Connector:
     """Opens connections to other brokers. Blocks: reads key stores.
 
     Args:
         own: this broker's listeners.
+        dynamic: typed values of stores by `listener.name.LISTENER.KEY`.
         network: the machine's without one.
 
     Raises:
         ConfigError: the settings cannot work, or this broker would refuse one like itself.
     """
     name = config.inter_broker_listener_name
-    made = _connector(config, name, "sasl.mechanism.inter.broker.protocol", clock, network)
+    mechanism_key = "sasl.mechanism.inter.broker.protocol"
+    made = _connector(config, name, mechanism_key, clock, network, dynamic or {})
     if made.security is not None:
         from moldau.server.authentication.peer_security import check_own_certificate
 
@@ -82,12 +85,13 @@ def _connector(
     mechanism_key: str,
     clock: Clock,
     network: Network | None,
+    dynamic: Mapping[str, Any],
 ) -> Connector:
     security = None
     if config.listener_security_protocols[listener_name] is not SecurityProtocol.PLAINTEXT:
         from moldau.server.authentication.peer_security import peer_security
 
-        security = peer_security(config, listener_name, mechanism_key)
+        security = peer_security(config, listener_name, mechanism_key, dynamic)
     return Connector(network, clock, security)
 
 

@@ -16,10 +16,10 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import OwnController
-from moldau.config import ConfigError, NodeConfig
+from moldau.config import ConfigError, Endpoint, NodeConfig
 from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
@@ -29,6 +29,7 @@ from moldau.controller.listener import ControllerListener
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.early_users import EarlyUsers, has_scram
 from moldau.node.listeners import controller_connector, listener_specs
@@ -57,6 +58,9 @@ from moldau.server.authorizer import Authorizer
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.standard_authorizer import StandardAuthorizer
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.listener_security import ListenerSecurity
 
 logger = logging.getLogger("moldau.controller")
 
@@ -200,7 +204,7 @@ class QuorumNode:
         self._filesystem = OsFilesystem(thread_count=2)
         self._network = AsyncioNetwork()
         self._limits = limits
-        self._authorizer = authorizer or StandardAuthorizer.of(config)
+        self.authorizer = authorizer or StandardAuthorizer.of(config)
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
         self._thread = LoopThread("moldau-quorum")
@@ -269,6 +273,16 @@ class QuorumNode:
         if config.is_controller:
             await self._start_controller(log, clock, bootstrap, connector)
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The quorum's, once started: where `authorizer` may be asked."""
+        return self._thread.loop
+
+    @property
+    def image(self) -> MetadataImage:
+        """What the controller has seen committed; empty before it runs, and on brokers."""
+        return MetadataImage.EMPTY if self._controller is None else self._controller.committed_image
+
     async def _bootstrap_records(self) -> list[tuple[Message, int]]:
         """What the first active controller of a cluster appends. Raises: MetadataLogError."""
         records = await self._filesystem.offload(
@@ -280,16 +294,21 @@ class QuorumNode:
         listener = ControllerListener(
             clock=clock,
             on_fault=self._on_fault,
-            authorizer=self._authorizer,
+            authorizer=self.authorizer,
             network=self._network,
             limits=self._limits,
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
         endpoints = self._config.controller_listeners
-        await listener.start(listener_specs(self._config, endpoints, self._scram_keys))
+        await listener.start(listener_specs(endpoints, self._security_of))
         self._listener = listener
         self._ports = {each.listener_name: listener.port(each.listener_name) for each in endpoints}
+
+    def _security_of(self, endpoint: Endpoint) -> ListenerSecurity | None:
+        from moldau.server.authentication.listener_security import ListenerSecurity
+
+        return ListenerSecurity.of(self._config, endpoint, self._scram_keys)
 
     def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
         controller = self._controller
@@ -309,7 +328,7 @@ class QuorumNode:
             ControllerCore(
                 ControllerSettings(config, self._cluster_id),
                 random.Random(secrets.randbits(128)),
-                on_entries_changed=self._authorizer.change,
+                on_entries_changed=self.authorizer.change,
             ),
             log,
             clock,
@@ -322,7 +341,7 @@ class QuorumNode:
         )
         apis = self._make_apis(controller, log, clock)
         self.own_controller = OwnController(
-            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self._authorizer
+            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self.authorizer
         )
         assert self._listener is not None, "bound"
         controller.start()

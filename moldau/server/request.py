@@ -283,6 +283,7 @@ class Sender:
         timeout_ms: how long the answer may take; None for the request's own limit.
         listener_name: the listener that the request came in by.
         token_authenticated: whether a delegation token has proved the principal (KIP-48).
+        api_key: of the request; None for what is no request of Kafka's protocol.
     """
 
     principal: str
@@ -294,21 +295,46 @@ class Sender:
     listener_name: str = ""
     timeout_ms: float | None = None
     token_authenticated: bool = False
+    api_key: int | None = None
 
     def authorized(
-        self, operation: Operation, resource_type: ResourceType, resource_name: str
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+        *,
+        logs_denied: bool = True,
     ) -> bool:
-        return self.authorizer.authorize(
-            self.principal, self.client_host, operation, resource_type, resource_name
-        )
+        """Whether the sender may do this.
 
-    def authorized_topic(self, operation: Operation, topic_name: str) -> bool:
-        return self.authorizer.authorize(
-            self.principal, self.client_host, operation, ResourceType.TOPIC, topic_name
-        )
+        Args:
+            logs_denied: False where a denial refuses nothing: the resource is only left out of a
+                list, or another permission is asked for instead.
+        """
+        authorizer, principal, host = self.authorizer, self.principal, self.client_host
+        question = (principal, host, operation, resource_type, resource_name)
+        is_allowed = authorizer.authorize(*question)
+        log = authorizer.log
+        if log is not None and (log.tells_allowed if is_allowed else logs_denied):
+            log.decided(
+                self,
+                operation,
+                resource_type,
+                resource_name,
+                lambda: authorizer.rule(*question),
+                is_allowed=is_allowed,
+            )
+        return is_allowed
 
-    def authorized_cluster(self, operation: Operation) -> bool:
-        return self.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+    def authorized_topic(
+        self, operation: Operation, topic_name: str, *, logs_denied: bool = True
+    ) -> bool:
+        return self.authorized(operation, ResourceType.TOPIC, topic_name, logs_denied=logs_denied)
+
+    def authorized_cluster(self, operation: Operation, *, logs_denied: bool = True) -> bool:
+        return self.authorized(
+            operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME, logs_denied=logs_denied
+        )
 
     def authorized_by_resource_type(
         self, operation: Operation, resource_type: ResourceType
@@ -319,10 +345,13 @@ class Sender:
         )
 
     def authorized_operations_on(self, resource_type: ResourceType, resource_name: str) -> int:
-        """What the sender may do there (KIP-430): bit n stands for the operation numbered n."""
-        allowed = 0
+        """What the sender may do there (KIP-430): bit n stands for the operation numbered n. As
+        these are no actions, none of them is logged.
+        """
+        allowed, authorize = 0, self.authorizer.authorize
+        who = (self.principal, self.client_host)
         for operation in SUPPORTED_OPERATIONS[resource_type]:
-            if self.authorized(operation, resource_type, resource_name):
+            if authorize(*who, operation, resource_type, resource_name):
                 allowed |= 1 << operation
         return allowed
 
@@ -337,7 +366,6 @@ class RequestContext(Sender):
     """One request in a handler's hands; outlives the handler's call when the answer comes later."""
 
     __slots__ = (
-        "api_key",
         "quotas",
         "received_ms",
         "request",
@@ -345,6 +373,7 @@ class RequestContext(Sender):
         "throttle_time_ms",
     )
 
+    api_key: int
     api_version: int
 
     def __init__(

@@ -268,7 +268,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif self._security is not None:
             problem = self._security.greet(self, group)
             if problem is not None:
-                self.close(problem)
+                group.authentication_log.failed(self.listener_name, self.client_host, problem)
+                self._abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._finish()

@@ -44,7 +44,11 @@ async def answer(services: BrokerServices, context: RequestContext, request: Any
     version = context.api_version
     timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
     client = ForwardedClient(
-        context.client_host, context.client_id, version, context.token_authenticated
+        context.client_host,
+        context.client_id,
+        version,
+        context.token_authenticated,
+        context.listener_name,
     )
     try:
         return await _send(services, context, request, client, timeout_ms)
@@ -76,7 +80,10 @@ async def forward(
         timeout_ms: what the client gave; a little is added for the way.
     """
     client = ForwardedClient(
-        context.client_host, context.client_id, token_authenticated=context.token_authenticated
+        context.client_host,
+        context.client_id,
+        token_authenticated=context.token_authenticated,
+        listener_name=context.listener_name,
     )
     try:
         return await _send(services, context, request, client, timeout_ms)

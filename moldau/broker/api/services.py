@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -113,6 +113,10 @@ class BrokerServices:
     """To the other brokers."""
     kraft_version: Callable[[], int] = field(default=lambda: 0)
     """The finalized `kraft.version`, which lives in the quorum's control records; 0 when unknown.
+    """
+    check_listeners: Callable[[Mapping[str, str]], None] = field(default=lambda wanted: None)
+    """Tries what this broker's dynamic configuration shall be on its listeners; blocks, and raises
+    ConfigError.
     """
     has_child_processes: bool = False
     """Whether what takes long may be done by child processes; a simulation has none."""

@@ -54,14 +54,15 @@ class ControllerUnavailable(Exception):
 
 class ForwardedClient(NamedTuple):
     """The client whose request a broker forwards: its host, its client id, the version of the
-    request if it is forwarded unchanged (None: any that both sides know), and whether a delegation
-    token has proved who it is.
+    request if it is forwarded unchanged (None: any that both sides know), whether a delegation
+    token has proved who it is, and the listener it came in by (which an Envelope does not tell).
     """
 
     host: str
     client_id: str | None = None
     api_version: int | None = None
     token_authenticated: bool = False
+    listener_name: str = ""
 
 
 class ControllerAnswer(NamedTuple, Generic[Response]):
@@ -278,6 +279,8 @@ class NetworkControllerChannel:
                 api_version=client.api_version,
                 token_authenticated=client.token_authenticated,
                 timeout_ms=int(timeout_ms),
+                listener_name=client.listener_name,
+                api_key=asked.request.API_KEY,
             )
         # The controller carries out what it was asked even when no caller waits any more: the
         # limit is this caller's.

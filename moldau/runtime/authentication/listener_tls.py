@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.alerts import AlertingContext
+from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import (
     Store,
     contents,
@@ -94,3 +96,38 @@ def _restrict_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
             "ssl.cipher.suites: none of them belongs to a version in ssl.enabled.protocols"
         )
     set_ciphers(context, names)
+
+
+class ListenerContexts(StoreContexts):
+    """The context of one listener at a time.
+
+    Attributes:
+        settings: that it is made by.
+        chain: the certificates that it shows, as PEM.
+    """
+
+    def __init__(self, settings: ListenerTlsSettings, listener_name: str) -> None:
+        """Reads the stores. Raises: SecuritySettingError."""
+        self.settings = settings
+        self.chain = ""
+        super().__init__(
+            partial(self._made, settings),
+            (settings.own, settings.trust),
+            f"listener {listener_name}",
+        )
+
+    async def change(self, settings: ListenerTlsSettings) -> None:
+        """Have other settings for new connections; those that cannot be used are logged, and the
+        present ones stay.
+        """
+        if settings == self.settings:
+            return
+        stores = (settings.own, settings.trust)
+        if await self.replace(partial(self._made, settings), stores):
+            self.settings = settings
+
+    def _made(self, settings: ListenerTlsSettings) -> ssl.SSLContext:
+        context = listener_context(settings)
+        chain, _key = contents(settings.own)
+        self.chain = chain or ""
+        return context

@@ -36,10 +36,10 @@ class StoreContexts:
     ) -> None:
         """Reads the stores. Raises: SecuritySettingError."""
         self._make = make
-        self._paths = [store.location for store in stores if store.location is not None]
+        self._paths = _paths(stores)
         self._owner = owner
         self._lock = asyncio.Lock()
-        self._seen = self._signature()
+        self._seen = _signature(self._paths)
         self._context = make()
 
     @property
@@ -49,13 +49,33 @@ class StoreContexts:
 
     async def current(self) -> ssl.SSLContext:
         """The context for a new connection, from what the files hold now."""
-        if self._signature() != self._seen:
+        if _signature(self._paths) != self._seen:
             async with self._lock:
                 await self._reload()
         return self._context
 
+    async def replace(self, make: Callable[[], ssl.SSLContext], stores: tuple[Store, ...]) -> bool:
+        """Make contexts in another way, of other stores, from now on; False when that cannot be
+        done: it is logged, and all stays as it is.
+        """
+        async with self._lock:
+            paths = _paths(stores)
+            seen = _signature(paths)
+            try:
+                context = await asyncio.to_thread(make)
+            except SecuritySettingError as error:
+                _LOG.error(
+                    "%s keeps its certificate, the new settings cannot be used: %s",
+                    self._owner,
+                    error,
+                )
+                return False
+            self._make, self._paths, self._seen, self._context = make, paths, seen, context
+        _LOG.info("%s has new key and trust stores", self._owner)
+        return True
+
     async def _reload(self) -> None:
-        seen = self._signature()
+        seen = _signature(self._paths)
         if seen == self._seen:
             return  # another connection has waited for the same change
         try:
@@ -70,11 +90,16 @@ class StoreContexts:
             _LOG.info("%s has read its key and trust stores again", self._owner)
         self._seen = seen
 
-    def _signature(self) -> _Signature:
-        """Tells one state of the files from another; links are followed, as certificate managers
-        swap them.
-        """
-        return tuple(map(_state, self._paths))
+
+def _paths(stores: tuple[Store, ...]) -> tuple[str, ...]:
+    return tuple(store.location for store in stores if store.location is not None)
+
+
+def _signature(paths: tuple[str, ...]) -> _Signature:
+    """Tells one state of the files from another; links are followed, as certificate managers swap
+    them.
+    """
+    return tuple(map(_state, paths))
 
 
 def _state(path: str) -> tuple[int, ...] | None:

@@ -123,7 +123,9 @@ class SaslGate:
             request.close(failure)
             return
         connection = _connection_of(request)
-        self._group.log_closing(connection, failure)
+        self._group.authentication_log.failed(
+            connection.listener_name, connection.client_host, failure
+        )
         connection.begin_closing()
         if self._refusal_delay_ms > 0:
             tell = partial(self._tell, request, response)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError, Password
@@ -20,9 +20,7 @@ from moldau.config.table import LISTENER_PREFIX
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
-from moldau.runtime.authentication.listener_tls import ListenerTlsSettings, listener_context
-from moldau.runtime.authentication.store_contexts import StoreContexts
-from moldau.runtime.authentication.tls import Store
+from moldau.runtime.authentication.listener_tls import ListenerContexts
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
@@ -33,6 +31,7 @@ from moldau.server.authentication.core.mechanism import Mechanism, Plain
 from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
+from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
@@ -69,15 +68,22 @@ class ListenerSecurity:
         sasl: None without SASL.
     """
 
-    contexts: StoreContexts | None
+    contexts: ListenerContexts | None
     mapping: PrincipalMapping
     sasl: SaslSettings | None
 
     @classmethod
     def of(
-        cls, config: NodeConfig, endpoint: Endpoint, find_keys: FindKeys
+        cls,
+        config: NodeConfig,
+        endpoint: Endpoint,
+        find_keys: FindKeys,
+        dynamic: Mapping[str, Any] = NO_VALUES,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
+
+        Args:
+            dynamic: values of stores by `listener.name.LISTENER.KEY`, before the configuration's.
 
         Raises:
             ConfigError: the settings cannot work.
@@ -85,7 +91,7 @@ class ListenerSecurity:
         protocol, name = endpoint.security_protocol, endpoint.listener_name
         if protocol is SecurityProtocol.PLAINTEXT:
             return None
-        contexts = _contexts(config, endpoint) if protocol.has_tls else None
+        contexts = _contexts(config, endpoint, dynamic) if protocol.has_tls else None
         rules: str = config.listener_value(name, "ssl.principal.mapping.rules")
         try:
             mapping = PrincipalMapping(rules)
@@ -120,73 +126,14 @@ class ListenerSecurity:
         return None
 
 
-def _contexts(config: NodeConfig, endpoint: Endpoint) -> StoreContexts:
+def _contexts(
+    config: NodeConfig, endpoint: Endpoint, dynamic: Mapping[str, Any]
+) -> ListenerContexts:
     name = endpoint.listener_name
-    client_auth: str = config.listener_value(name, "ssl.client.auth")
-    own_key = f"listener.name.{name.lower()}.ssl.client.auth"
-    if endpoint.security_protocol.has_sasl and own_key not in config.explicit:
-        # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
-        client_auth = "none"
-    settings = ListenerTlsSettings(
-        own=own_store(config, name),
-        trust=trust_store(config, name),
-        key_password=secret_of(config, name, "ssl.key.password"),
-        client_auth=client_auth,
-        protocol=config.listener_value(name, "ssl.protocol"),
-        enabled_protocols=config.listener_value(name, "ssl.enabled.protocols"),
-        cipher_suites=config.listener_value(name, "ssl.cipher.suites"),
-    )
     try:
-        return StoreContexts(
-            partial(listener_context, settings), (settings.own, settings.trust), f"listener {name}"
-        )
+        return ListenerContexts(tls_settings_of(config, endpoint, dynamic), name)
     except SecuritySettingError as error:
         raise ConfigError(f"listener {name}", None, str(error)) from None
-
-
-_OWN_STORE: Final = (
-    "ssl.keystore.location",
-    "ssl.keystore.type",
-    "ssl.keystore.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-)
-_TRUST_STORE: Final = (
-    "ssl.truststore.location",
-    "ssl.truststore.type",
-    "ssl.truststore.password",
-    "ssl.truststore.certificates",
-)
-
-
-def own_store(config: NodeConfig, listener_name: str) -> Store:
-    """The key store of a listener, which also connections to that listener of other nodes show."""
-    return _store(config, listener_name, "ssl.keystore", _OWN_STORE)
-
-
-def trust_store(config: NodeConfig, listener_name: str) -> Store:
-    """The certificates that a listener trusts, and connections to that listener of other nodes."""
-    return _store(config, listener_name, "ssl.truststore", _TRUST_STORE)
-
-
-def _store(config: NodeConfig, listener_name: str, prefix: str, keys: tuple[str, ...]) -> Store:
-    """A store from its keys: where it is, its type and password, and inline text."""
-    location, type_key, password, *inline = keys
-    # Kafka's default is JKS, of which there is none here: the file shows what it is.
-    is_set = config.is_set_for_listener(listener_name, type_key)
-    store_type = config.listener_value(listener_name, type_key).upper() if is_set else None
-    return Store(
-        prefix,
-        config.listener_value(listener_name, location),
-        store_type,
-        *(secret_of(config, listener_name, key) for key in (password, *inline)),
-    )
-
-
-def secret_of(config: NodeConfig, listener_name: str, key: str) -> str | None:
-    """A secret's text, for one listener."""
-    value: Password | None = config.listener_value(listener_name, key)
-    return None if value is None else value.value
 
 
 def _sasl_settings(config: NodeConfig, listener_name: str, find_keys: FindKeys) -> SaslSettings:

@@ -6,8 +6,9 @@ Owns the meaning of the keys. Must not open connections. Invariant: settings tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
@@ -15,27 +16,31 @@ from moldau.config.listeners import SecurityProtocol
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
 from moldau.runtime.authentication.store_contexts import StoreContexts
-from moldau.runtime.authentication.tls import TlsSettings, check_handshake, client_context
+from moldau.runtime.authentication.tls import check_handshake, client_context
 from moldau.runtime.connector import PeerSecurity
 from moldau.server.authentication.listener_security import (
     ListenerSecurity,
     jaas_entry,
     jaas_key,
-    own_store,
-    secret_of,
-    trust_store,
 )
-
-IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
+from moldau.server.authentication.tls_settings import (
+    IDENTIFICATION,
+    NO_VALUES,
+    peer_tls_settings,
+)
 
 
 def peer_security(
-    config: NodeConfig, listener_name: str, mechanism_key: str
+    config: NodeConfig,
+    listener_name: str,
+    mechanism_key: str,
+    dynamic: Mapping[str, Any] = NO_VALUES,
 ) -> PeerSecurity | None:
     """How this node speaks to a listener of other nodes; None for PLAINTEXT. Blocks: reads stores.
 
     Args:
         mechanism_key: `sasl.mechanism.inter.broker.protocol`, or that of controllers.
+        dynamic: typed values of stores by `listener.name.LISTENER.KEY`.
 
     Raises:
         ConfigError: the settings cannot work.
@@ -45,7 +50,7 @@ def peer_security(
         return None
     return PeerSecurity(
         listener_name,
-        _contexts(config, listener_name) if protocol.has_tls else None,
+        _contexts(config, listener_name, dynamic) if protocol.has_tls else None,
         _credentials(config, listener_name, config[mechanism_key]) if protocol.has_sasl else None,
     )
 
@@ -68,20 +73,13 @@ def check_own_certificate(own: ListenerSecurity | None, peers: PeerSecurity | No
         raise ConfigError(f"listener {peers.listener_name}", None, str(error)) from None
 
 
-def _contexts(config: NodeConfig, name: str) -> StoreContexts:
+def _contexts(config: NodeConfig, name: str, dynamic: Mapping[str, Any]) -> StoreContexts:
     algorithm: str = config.listener_value(name, IDENTIFICATION) or ""
     if algorithm.lower() not in ("https", ""):
         raise ConfigError(
             IDENTIFICATION, algorithm, f"listener {name}: https, or nothing to switch it off"
         )
-    settings = TlsSettings(
-        trust=trust_store(config, name),
-        own=own_store(config, name),
-        key_password=secret_of(config, name, "ssl.key.password"),
-        checks_hostname=bool(algorithm),
-        enabled_protocols=config.listener_value(name, "ssl.enabled.protocols"),
-        cipher_suites=config.listener_value(name, "ssl.cipher.suites"),
-    )
+    settings = peer_tls_settings(config, name, dynamic)
     try:
         return StoreContexts(
             partial(client_context, settings),

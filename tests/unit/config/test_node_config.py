@@ -211,7 +211,6 @@ def test_removed_keys_warn_with_their_replacement(name, part):
         ("completely.unrelated.thing", "1", "is not a known key and has no effect"),
         ("retention.ms", "1", "(the node's default is log.retention.ms)"),
         ("num.io.threads", "3", "has no effect: work is done on event loops"),
-        ("ssl.allow.san.changes", "true", "is taken over whatever its certificate names"),
         ("listener.name.plaintext.max.connections", "3", "not served per listener yet"),
         ("listener.name.inside.plain.sasl.jaas.config", "x", "listeners has none of that name"),
         ("listener.name.PLAINTEXT.ssl.client.auth", "none", "in lower case"),

@@ -181,6 +181,16 @@ def test_decisions_are_those_of_a_model_while_entries_come_and_go(seed: int) -> 
             question = (list(entries.values()), ALICE, operation, kind)
             expected = model(*question, name, allows_unmentioned=allows_unmentioned)
             assert may(asked, operation, name, kind=kind) == expected, (question, name)
+            rule = asked.rule(ALICE, HOST, operation, kind, name)
+            if rule.entry is None:
+                assert rule.name == ("NoAclFound" if expected else "DefaultDeny")
+            else:
+                allows = rule.entry.permission_type == PermissionType.ALLOW
+                assert (rule.name, allows) == ("MatchingAcl", expected)
+                assert rule.entry in entries.values()
+                assert concerns(rule.entry, ALICE, HOST, kind)
+                assert is_about(rule.entry, kind, name)
+                assert reaches(rule.entry, operation)
             expected = model_by_type(*question, allows_unmentioned=allows_unmentioned)
             found = asked.authorize_by_resource_type(ALICE, HOST, operation, kind)
             assert found == expected, question
@@ -224,6 +234,7 @@ def test_super_users_may_do_everything() -> None:
     deny = entry("*", Operation.ALL, PermissionType.DENY, principal="User:*")
     asked = authorizer(deny, super_users=(ALICE,))
     assert may(asked)
+    assert asked.rule(ALICE, HOST, Operation.READ, ResourceType.TOPIC, "t").name == "SuperUser"
     assert asked.authorize_by_resource_type(ALICE, HOST, Operation.WRITE, ResourceType.TOPIC)
     assert not may(asked, principal="User:bob")
 

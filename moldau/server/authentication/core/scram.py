@@ -35,7 +35,6 @@ _CLIENT_FINAL: Final = re.compile(
     r",p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
 _NO_BINDING: Final = b"n,,"
-_GENERAL: Final = "the name or the password is wrong"
 
 
 def invented_keys(hash_name: str, user: str, secret: bytes) -> ScramKeys:
@@ -124,7 +123,8 @@ class Scram:
         is_proved = hmac.compare_digest(stored_key, keys.stored_key)
         own_signature = hmac.digest(keys.server_key, signed, self._hash)
         if not (is_proved and self._exists):
-            raise SaslRefused(_GENERAL)
+            problem = "the password is wrong" if self._exists else "there is no such user"
+            raise SaslRefused(f"{self._user!r}: {problem}")
         return Accepted(self._user, f"v={b64encode(own_signature).decode()}".encode())
 
 
