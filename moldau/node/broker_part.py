@@ -224,7 +224,9 @@ class BrokerPart:
             if protocol is not SecurityProtocol.PLAINTEXT:
                 from moldau.server.authentication.listener_security import ListenerSecurity
 
-                security = ListenerSecurity.of(self._config, endpoint, self._scram_keys)
+                security = ListenerSecurity.of(
+                    self._config, endpoint, self._scram_keys, self._clock
+                )
             specs.append(ListenerSpec(name, host, port, security))
         return specs
 

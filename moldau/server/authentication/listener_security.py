@@ -19,8 +19,10 @@ from moldau.config.listeners import Endpoint, SecurityProtocol
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
+from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts, ListenerTlsSettings
 from moldau.runtime.authentication.tls import Store
+from moldau.runtime.clock import Clock, SystemClock
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
@@ -28,6 +30,7 @@ from moldau.server.authentication.certificates import (
     subject_name,
 )
 from moldau.server.authentication.core.mechanism import Mechanism, Plain
+from moldau.server.authentication.core.oauthbearer import OAuthBearer
 from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
@@ -42,6 +45,7 @@ _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
 }
 
 FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
@@ -50,11 +54,16 @@ FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """SASL on one listener."""
+    """SASL on one listener.
+
+    Attributes:
+        token_keys: the keys of OAUTHBEARER's signed tokens; None without any.
+    """
 
     mechanisms: Mapping[str, MechanismSettings]
     max_receive_bytes: int
     refusal_delay_ms: float
+    token_keys: KeySource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,11 @@ class ListenerSecurity:
 
     @classmethod
     def of(
-        cls, config: NodeConfig, endpoint: Endpoint, find_keys: FindKeys
+        cls,
+        config: NodeConfig,
+        endpoint: Endpoint,
+        find_keys: FindKeys,
+        clock: Clock | None = None,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
 
@@ -91,8 +104,20 @@ class ListenerSecurity:
             raise ConfigError(
                 "ssl.principal.mapping.rules", rules, f"listener {name}: {error}"
             ) from None
-        sasl = _sasl_settings(config, name, find_keys) if protocol.has_sasl else None
+        sasl = None
+        if protocol.has_sasl:
+            sasl = _sasl_settings(config, name, find_keys, clock or SystemClock())
         return cls(contexts, mapping, sasl)
+
+    async def start(self) -> None:
+        """Begin to keep up to date what is fetched, before the first client comes."""
+        if self.sasl is not None and self.sasl.token_keys is not None:
+            await self.sasl.token_keys.start()
+
+    async def close(self) -> None:
+        """End what `start` began; idempotent."""
+        if self.sasl is not None and self.sasl.token_keys is not None:
+            await self.sasl.token_keys.close()
 
     def greet(self, connection: ServerConnection, group: ConnectionGroup) -> str | None:
         """Give a new connection its principal, or the gate that will; returns why it cannot stay,
@@ -174,24 +199,47 @@ def _secret(config: NodeConfig, listener_name: str, key: str) -> str | None:
     return None if value is None else value.value
 
 
-def _sasl_settings(config: NodeConfig, listener_name: str, find_keys: FindKeys) -> SaslSettings:
+def _sasl_settings(
+    config: NodeConfig, listener_name: str, find_keys: FindKeys, clock: Clock
+) -> SaslSettings:
     mechanisms: dict[str, MechanismSettings] = {}
+    token_keys: KeySource | None = None
     for mechanism in config.listener_value(listener_name, "sasl.enabled.mechanisms"):
+        begin: Callable[[], Mechanism]
+        entry = _jaas_entry(config, listener_name, mechanism)
+        if mechanism == "OAUTHBEARER":
+            from moldau.server.authentication.bearer_tokens import token_check
+
+            options = {} if entry is None else entry.options
+            check = token_check(config, listener_name, options, clock)
+            token_keys = check.keys
+            begin = partial(OAuthBearer, check)
+        else:
+            begin = _beginner(config, listener_name, mechanism, entry, find_keys)
         mechanisms[mechanism] = MechanismSettings(
-            _beginner(config, listener_name, mechanism, find_keys),
+            begin,
             float(config.listener_value(listener_name, "connections.max.reauth.ms", mechanism)),
         )
     return SaslSettings(
         mechanisms,
         config.listener_value(listener_name, "sasl.server.max.receive.size"),
         float(config.get_int("connection.failed.authentication.delay.ms")),
+        token_keys,
     )
 
 
 def _beginner(
-    config: NodeConfig, listener_name: str, mechanism: str, find_keys: FindKeys
+    config: NodeConfig,
+    listener_name: str,
+    mechanism: str,
+    entry: JaasEntry | None,
+    find_keys: FindKeys,
 ) -> Callable[[], Mechanism]:
-    entry = _jaas_entry(config, listener_name, mechanism)
+    handler_key = "sasl.server.callback.handler.class"
+    handler = config.listener_value(listener_name, handler_key, mechanism)
+    if handler is not None:
+        reason = f"listener {listener_name}: server-side plug-ins are not served for {mechanism}"
+        raise ConfigError(handler_key, handler, reason)
     if mechanism == "PLAIN":
         key = f"listener.name.{listener_name.lower()}.plain.sasl.jaas.config"
         if entry is None:

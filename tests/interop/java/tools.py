@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +80,9 @@ class Outcome:
 class JavaTools:
     """One JVM that runs any number of tools, one at a time. Use as a context."""
 
-    def __init__(self, errors: IO[bytes]) -> None:
+    def __init__(self, errors: IO[bytes], options: Sequence[str] = ()) -> None:
+        """`options` are the JVM's own."""
+        self._options = options
         self.deadline_s = TOOL_DEADLINE_S
         self._errors = errors
         self._deadline = 0.0
@@ -159,6 +162,7 @@ class JavaTools:
                 "-Xshare:auto",
                 "-XX:TieredStopAtLevel=1",
                 "-Xmx256m",
+                *self._options,
                 "-cp",
                 CLASS_PATH,
                 str(HERE / "ToolServer.java"),

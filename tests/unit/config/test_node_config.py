@@ -425,6 +425,10 @@ def test_listeners_have_settings_of_their_own():
             "listener.name.outside.scram-sha-256.connections.max.reauth.ms": "3",
             "listener.name.outside.plain.sasl.jaas.config": "users",
             "listener.name.outside.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.outside.oauthbearer.sasl.oauthbearer.expected.issuer": "a",
+            "sasl.oauthbearer.expected.issuer": "b",
+            "listener.name.outside.oauthbearer.sasl.server.callback.handler.class": "x",
+            "sasl.server.callback.handler.class": "y",
         }
     )
     value = config.listener_value
@@ -440,6 +444,11 @@ def test_listeners_have_settings_of_their_own():
     assert value("OTHER", key, "PLAIN") == 1
     assert value("OUTSIDE", "sasl.jaas.config", "PLAIN") == Password("users")
     assert value("OTHER", "sasl.jaas.config", "PLAIN") is None
+    assert value("OUTSIDE", "sasl.oauthbearer.expected.issuer", "OAUTHBEARER") == "a"
+    assert value("OTHER", "sasl.oauthbearer.expected.issuer", "OAUTHBEARER") == "b"
+    handler = "sasl.server.callback.handler.class"
+    assert value("OUTSIDE", handler, "OAUTHBEARER") == "x"
+    assert value("OTHER", handler, "OAUTHBEARER") is None
     assert not config.warnings
     assert "users" not in repr(config)
 
@@ -456,8 +465,8 @@ def test_users_of_all_listeners_are_users_of_none():
         ({"sasl.enabled.mechanisms": None}, "GSSAPI, Kafka's default, is not served; name some of"),
         ({"sasl.enabled.mechanisms": ""}, "listener OUTSIDE needs some of PLAIN, SCRAM-SHA-256"),
         (
-            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"},
-            "listener OTHER: OAUTHBEARER is not served",
+            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,GS2-KRB5"},
+            "listener OTHER: GS2-KRB5 is not served",
         ),
         (
             {"inter.broker.listener.name": "OUTSIDE"},

@@ -34,10 +34,12 @@ class Accepted(NamedTuple):
 
     Attributes:
         answer: the last bytes to the client.
+        left_ms: for how long the proof is good (a token's rest of life); None without an end.
     """
 
     user: str
     answer: bytes = b""
+    left_ms: float | None = None
 
 
 class Mechanism(Protocol):
