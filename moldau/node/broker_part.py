@@ -15,7 +15,7 @@ import socket
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.broker.api import broker_routes
 from moldau.broker.api.services import Background, BrokerServices
@@ -33,6 +33,7 @@ from moldau.config.listeners import SecurityProtocol
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.image.security import ScramKey
+from moldau.metadata.token_secrets import TokenSecrets
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
@@ -58,6 +59,10 @@ from moldau.storage.cleaner.workers import ProcessWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
 from moldau.storage.log_directory import LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.core.scram import KnownKeys
+    from moldau.server.authentication.token_credentials import TokenCredentials
 
 logger = logging.getLogger("moldau.node")
 
@@ -118,6 +123,8 @@ class BrokerPart:
         self._coordinators: Coordinators | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
+        self._token_credentials: TokenCredentials | None = None
         self.server: Server | None = None
         self.services: BrokerServices | None = None
 
@@ -225,7 +232,7 @@ class BrokerPart:
                 from moldau.server.authentication.listener_security import ListenerSecurity
 
                 security = ListenerSecurity.of(
-                    self._config, endpoint, self._scram_keys, self._clock
+                    self._config, endpoint, self._scram_keys, self._clock, self._token_keys
                 )
             specs.append(ListenerSpec(name, host, port, security))
         return specs
@@ -236,6 +243,17 @@ class BrokerPart:
         if found is None:
             return None
         return ScramKeys(found.salt, found.stored_key, found.server_key, found.iterations)
+
+    def _token_keys(self, mechanism: str, token_id: str) -> KnownKeys | None:
+        if self._token_credentials is None:
+            from moldau.server.authentication.token_credentials import TokenCredentials
+
+            self._token_credentials = TokenCredentials(
+                self._token_secrets,
+                lambda: self._metadata.image.delegation_tokens.tokens_by_id,
+                self._clock,
+            )
+        return self._token_credentials(mechanism, token_id)
 
     def _make_services(
         self,
@@ -275,6 +293,7 @@ class BrokerPart:
             inter_broker_listener_name=self._config.inter_broker_listener_name,
             network=self._network,
             has_child_processes=self._has_child_processes,
+            token_secrets=self._token_secrets,
         )
 
     async def join(self, controller: ControllerChannel) -> None:

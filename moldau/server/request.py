@@ -59,7 +59,7 @@ class Connection(Protocol):
 
     `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
     software name and version are set by the ApiVersions handler. `gate` is where requests pass on a
-    SASL listener.
+    SASL listener; `is_token_authenticated` says that the client came with a delegation token.
     """
 
     client_host: str
@@ -67,6 +67,7 @@ class Connection(Protocol):
     client_software_version: str
     gate: SaslGate | None
     is_closed: bool
+    is_token_authenticated: bool
     listener_name: str
     principal: str
     state: dict[str, Any]

@@ -126,6 +126,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "connection_id",
         "gate",
         "is_closed",
+        "is_token_authenticated",
         "last_active_ms",
         "listener_name",
         "opened_ms",
@@ -166,6 +167,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.client_software_version = "unknown"
         self.connection_id = ""
         self.principal = ANONYMOUS
+        self.is_token_authenticated = False
         self.state: dict[str, Any] = {}
         self.opened_ms = self.last_active_ms = group.clock.monotonic_ms()
 

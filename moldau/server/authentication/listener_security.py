@@ -31,7 +31,7 @@ from moldau.server.authentication.certificates import (
 )
 from moldau.server.authentication.core.mechanism import Mechanism, Plain
 from moldau.server.authentication.core.oauthbearer import OAuthBearer
-from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
+from moldau.server.authentication.core.scram import KeysOf, KnownKeys, Scram, invented_keys
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
 
@@ -47,6 +47,9 @@ _MODULES: Final = {
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
 }
+
+FindToken: TypeAlias = Callable[[str, str], KnownKeys | None]
+"""The keys of a delegation token (second) for a mechanism (first); None for one that is not."""
 
 FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
 """The SCRAM keys of a user (second) for a mechanism (first); None for a user that has none."""
@@ -87,6 +90,7 @@ class ListenerSecurity:
         endpoint: Endpoint,
         find_keys: FindKeys,
         clock: Clock | None = None,
+        find_token: FindToken = lambda mechanism, token_id: None,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
 
@@ -106,7 +110,8 @@ class ListenerSecurity:
             ) from None
         sasl = None
         if protocol.has_sasl:
-            sasl = _sasl_settings(config, name, find_keys, clock or SystemClock())
+            keys_of = partial(_keys_of, find_keys, find_token, secrets.token_bytes(32))
+            sasl = _sasl_settings(config, name, keys_of, clock or SystemClock())
         return cls(contexts, mapping, sasl)
 
     async def start(self) -> None:
@@ -200,7 +205,7 @@ def _secret(config: NodeConfig, listener_name: str, key: str) -> str | None:
 
 
 def _sasl_settings(
-    config: NodeConfig, listener_name: str, find_keys: FindKeys, clock: Clock
+    config: NodeConfig, listener_name: str, keys_of: Callable[[str], KeysOf], clock: Clock
 ) -> SaslSettings:
     mechanisms: dict[str, MechanismSettings] = {}
     token_keys: KeySource | None = None
@@ -215,7 +220,7 @@ def _sasl_settings(
             token_keys = check.keys
             begin = partial(OAuthBearer, check)
         else:
-            begin = _beginner(config, listener_name, mechanism, entry, find_keys)
+            begin = _beginner(config, listener_name, mechanism, entry, keys_of)
         mechanisms[mechanism] = MechanismSettings(
             begin,
             float(config.listener_value(listener_name, "connections.max.reauth.ms", mechanism)),
@@ -233,7 +238,7 @@ def _beginner(
     listener_name: str,
     mechanism: str,
     entry: JaasEntry | None,
-    find_keys: FindKeys,
+    keys_of: Callable[[str], KeysOf],
 ) -> Callable[[], Mechanism]:
     handler_key = "sasl.server.callback.handler.class"
     handler = config.listener_value(listener_name, handler_key, mechanism)
@@ -252,19 +257,21 @@ def _beginner(
             if name.startswith(USER_PREFIX)
         }
         return partial(Plain, users)
-    hash_name = HASH_NAMES[mechanism]
-    keys_of = _with_invented(mechanism, hash_name, find_keys)
-    return lambda: Scram(hash_name, keys_of, secrets.token_urlsafe(NONCE_BYTES))
+    hash_name, of_mechanism = HASH_NAMES[mechanism], keys_of(mechanism)
+    return lambda: Scram(hash_name, of_mechanism, secrets.token_urlsafe(NONCE_BYTES))
 
 
-def _with_invented(mechanism: str, hash_name: str, find_keys: FindKeys) -> KeysOf:
-    """Keys for every user: a client cannot tell one that does not exist from a wrong password."""
-    secret = secrets.token_bytes(32)
+def _keys_of(find_keys: FindKeys, find_token: FindToken, secret: bytes, mechanism: str) -> KeysOf:
+    """Keys for every user and token: a client cannot tell what does not exist from a wrong
+    password.
+    """
 
-    def keys_of(user: str) -> tuple[ScramKeys, bool]:
-        invented = invented_keys(hash_name, user, secret)
-        found = find_keys(mechanism, user)
-        return (invented, False) if found is None else (found, True)
+    def keys_of(name: str, is_token: bool) -> KnownKeys:
+        invented = KnownKeys(invented_keys(HASH_NAMES[mechanism], name, secret), None)
+        if is_token:
+            return find_token(mechanism, name) or invented
+        found = find_keys(mechanism, name)
+        return invented if found is None else KnownKeys(found, name)
 
     return keys_of
 

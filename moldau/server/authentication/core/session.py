@@ -105,6 +105,7 @@ class SaslSession:
         "_handshake_version",
         "_mechanisms",
         "_renewed_at_ms",
+        "is_token",
         "mechanism",
         "state",
         "user",
@@ -120,6 +121,8 @@ class SaslSession:
         self.state = State.OPENED
         self.user: str | None = None
         """The name of the authenticated user; None before."""
+        self.is_token = False
+        """Whether the user has come with a delegation token."""
 
     @property
     def waits_for_token(self) -> bool:
@@ -198,6 +201,7 @@ class SaslSession:
         self._move(Event.ACCEPTED)
         self._exchange = None
         self.user = result.user
+        self.is_token = result.is_token
         lifetime_ms = self._lifetime_ms(result.left_ms)
         self._expires_at_ms = None if lifetime_ms is None else now_ms + lifetime_ms
         return Outcome(_answer(result.answer, int(lifetime_ms or 0)))
