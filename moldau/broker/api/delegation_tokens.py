@@ -11,6 +11,7 @@ from moldau.broker.api import forwarding
 from moldau.broker.api.services import BrokerServices
 from moldau.config.listeners import SecurityProtocol
 from moldau.protocol.delegation_tokens import NO_TIME, without_token
+from moldau.protocol.error_responses import fit_version
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenRequest
 from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenResponse
@@ -28,7 +29,9 @@ async def answer(services: BrokerServices, context: RequestContext, request: Any
         return await forwarding.answer(services, context, request)
     error = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     if isinstance(request, CreateDelegationTokenRequest):
-        return without_token(request, context.principal, error)
+        response = without_token(request, context.principal, error)
+        fit_version(response, context.api_version)
+        return response
     if isinstance(request, ExpireDelegationTokenRequest):
         return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=NO_TIME)
     return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=NO_TIME)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from moldau.broker.api.delegation_tokens import may_ask
 from moldau.broker.api.services import BrokerServices
+from moldau.protocol.error_responses import fit_version
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p41_describe_delegation_token import (
     DescribeDelegationTokenRequest,
@@ -30,4 +31,6 @@ async def answer(
         return DescribeDelegationTokenResponse(error_code=error)
     tokens = services.metadata.image.delegation_tokens.tokens_by_id
     steps = described_tokens(tokens, services.token_secrets, context, request)
-    return await completed(services.clock, steps)
+    response = await completed(services.clock, steps)
+    fit_version(response, context.api_version)
+    return response

@@ -27,8 +27,8 @@ class CreateDelegationTokenResponse(Message):
     error_code: Int16 = 0
     principal_type: String = ""
     principal_name: String = ""
-    token_requester_principal_type: String = field("", since=3, ignorable=True)
-    token_requester_principal_name: String = field("", since=3, ignorable=True)
+    token_requester_principal_type: String = field("", since=3)
+    token_requester_principal_name: String = field("", since=3)
     issue_timestamp_ms: Int64 = 0
     expiry_timestamp_ms: Int64 = 0
     max_timestamp_ms: Int64 = 0

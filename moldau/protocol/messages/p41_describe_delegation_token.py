@@ -18,8 +18,8 @@ class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"])
 class DescribedDelegationToken(Struct):
     principal_type: String = ""
     principal_name: String = ""
-    token_requester_principal_type: String = field("", since=3, ignorable=True)
-    token_requester_principal_name: String = field("", since=3, ignorable=True)
+    token_requester_principal_type: String = field("", since=3)
+    token_requester_principal_name: String = field("", since=3)
     issue_timestamp: Int64 = 0
     expiry_timestamp: Int64 = 0
     max_timestamp: Int64 = 0

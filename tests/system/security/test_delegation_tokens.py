@@ -197,6 +197,7 @@ async def test_a_session_ends_with_its_token(node: SecuredNode) -> None:
                 return True
             return False
 
+        assert (await admin.describe_cluster()).brokers
         await wait_until_async(has_ended, what="the end of the session")
     with admin_of(node, **CAROL) as blocking:
         wait_until(lambda: token.token_id not in ids(blocking), what="the token is swept")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from moldau.config import ConfigError, Endpoint, NodeConfig
-from moldau.config.definition import Password
+from moldau.config.definition import Password, Status
 from moldau.config.listeners import HostPort, SecurityProtocol
+from moldau.config.table import BROKER_KEYS
+from moldau.config.values import accept_value
 from tests.unit.config.samples import MINIMAL, node, node_with
 
 PLAINTEXT = SecurityProtocol.PLAINTEXT
@@ -393,8 +395,9 @@ def test_secrets_are_never_shown():
         str(config.text("ssl.keystore.password")),
     ):
         assert secret not in shown
+    refused = BROKER_KEYS["ssl.keystore.password"]._replace(status=Status.REFUSED)
     with pytest.raises(ConfigError) as caught:
-        node_with({"delegation.token.secret.key": secret})
+        accept_value(refused, secret)
     assert secret not in str(caught.value)
 
 
