@@ -133,7 +133,7 @@ def token_check(
     has_options = any(name.startswith(_UNSECURED_OPTIONS) for name in options)
     if handler in _UNSECURED or (handler is None and url is None and has_options):
         _LOG.warning(
-            "listener %s accepts unsecured tokens: its clients are whoever they say they are",
+            "listener %s accepts unsecured tokens: it believes whatever user a client names",
             listener_name,
         )
         return UnsecuredTokens(_unsecured_rules(options), clock)
