@@ -401,6 +401,15 @@ _SECURITY = (
         "How long the answer to a failed authentication is held back, and its connection with it."),
     ConfigKey("connections.max.reauth.ms", LONG, 0, None, MEDIUM, STATIC,
         "The session length after which a SASL client must authenticate again; 0 for no limit."),
+    ConfigKey("delegation.token.expiry.check.interval.ms", LONG, 3_600_000, within(1), LOW, STATIC,
+        "How often expired delegation tokens are looked for."),
+    ConfigKey("delegation.token.expiry.time.ms", LONG, 86_400_000, within(1), MEDIUM, STATIC,
+        "How long a delegation token lives between renewals."),
+    ConfigKey("delegation.token.max.lifetime.ms", LONG, 604_800_000, within(1), MEDIUM, STATIC,
+        "How long a delegation token may be renewed."),
+    ConfigKey("delegation.token.secret.key", PASSWORD, None, None, MEDIUM, STATIC,
+        "The secret that makes the passwords of delegation tokens; the same on all nodes. Without "
+        "it there are no tokens."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, STATIC,
         "What brokers speak among themselves when no listener is named for it."),
@@ -411,7 +420,8 @@ _SECURITY = (
 
 _SASL = (
     ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), list_of(), MEDIUM, BROKER,
-        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served."),
+        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are "
+        "served."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, BROKER,
         "A mechanism's users in Java's JAAS form, as "
         "listener.name.LISTENER.MECHANISM.sasl.jaas.config; its username and password are those "
@@ -420,6 +430,28 @@ _SASL = (
         "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
     ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM, BROKER,
         "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
+    ConfigKey("sasl.oauthbearer.clock.skew.seconds", INT, 30, None, LOW, STATIC,
+        "How far the identity provider's clock may differ when a token is checked."),
+    ConfigKey("sasl.oauthbearer.expected.audience", LIST, (), list_of(), LOW, STATIC,
+        "Audiences a token may be for; with none, a token must not name any."),
+    ConfigKey("sasl.oauthbearer.expected.issuer", STRING, None, None, LOW, STATIC,
+        "The issuer a token must come from; any when not set."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, None, LOW, STATIC,
+        "How often the identity provider's keys are fetched."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, 10_000, None, LOW,
+        STATIC,
+        "The longest pause between attempts to fetch the keys."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, 100, None, LOW, STATIC,
+        "The first pause between attempts to fetch the keys."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM, STATIC,
+        "Where the identity provider publishes its keys: an https:, http: or file: URL."),
+    ConfigKey("sasl.oauthbearer.scope.claim.name", STRING, "scope", None, LOW, STATIC,
+        "The claim that holds a token's scope."),
+    ConfigKey("sasl.oauthbearer.sub.claim.name", STRING, "sub", None, LOW, STATIC,
+        "The claim that holds a token's user."),
+    ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, None, MEDIUM, STATIC,
+        "Of Kafka's classes, the one that checks tokens, signed or unsecured, as "
+        "listener.name.LISTENER.oauthbearer.sasl.server.callback.handler.class."),
     ConfigKey("sasl.server.max.receive.size", INT, 524_288, None, MEDIUM, STATIC,
         "The largest request in bytes that a client may send before it is authenticated."),
 )
@@ -503,6 +535,12 @@ _METRICS = (
     ConfigKey("moldau.log.level", STRING, "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
+    ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
+        "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url may name, as "
+        "Kafka's system property org.apache.kafka.sasl.oauthbearer.allowed.files."),
+    ConfigKey("moldau.sasl.oauthbearer.allowed.urls", LIST, (), list_of(), LOW, STATIC,
+        "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url may have, as Kafka's system "
+        "property org.apache.kafka.sasl.oauthbearer.allowed.urls."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

@@ -32,6 +32,7 @@ from moldau.config.table import (
     BROKER_KEYS,
     LIMITED_GROUP_KEYS,
     LISTENER_PREFIX,
+    ONLY_PER_MECHANISM_KEYS,
     PER_LISTENER_KEYS,
     PER_MECHANISM_KEYS,
     PLUGIN_PREFIXES,
@@ -189,13 +190,13 @@ class NodeConfig(Mapping[str, Any]):
         """A key's value for one listener, and for one of its SASL mechanisms.
 
         The first that is set: `listener.name.LISTENER.MECHANISM.KEY` (for the keys that have it),
-        `listener.name.LISTENER.KEY`, `KEY`. `sasl.jaas.config` is taken from the first alone, as in
-        Apache Kafka: users of one mechanism are none of another.
+        `listener.name.LISTENER.KEY`, `KEY`. `sasl.jaas.config` and the class that checks tokens are
+        taken from the first alone, as in Apache Kafka: users of one mechanism are none of another.
         """
         prefix = f"{LISTENER_PREFIX}{listener_name.lower()}."
         if mechanism is not None and name in PER_MECHANISM_KEYS:
             own = f"{prefix}{mechanism.lower()}.{name}"
-            if own in self._listener_values or name == "sasl.jaas.config":
+            if own in self._listener_values or name in ONLY_PER_MECHANISM_KEYS:
                 return self._listener_values.get(own)
         return self._listener_values.get(prefix + name, self._values[name])
 
@@ -551,7 +552,7 @@ def _check_controller_listeners(config: NodeConfig) -> None:
             raise ConfigError("listeners", name, reason)
 
 
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The values of `sasl.enabled.mechanisms` that are served."""
 
 PEER_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -13,9 +13,9 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.api import broker_routes
 from moldau.broker.api.services import Background, BrokerServices
@@ -31,6 +31,7 @@ from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
+from moldau.metadata.token_secrets import TokenSecrets
 from moldau.node.listener_changes import ListenerChanges
 from moldau.node.listeners import listener_specs, scram_keys
 from moldau.node.quorum_link import allocate_producer_ids
@@ -60,6 +61,11 @@ from moldau.storage.cleaner.workers import ProcessWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
 from moldau.storage.log_directory import LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.core.scram import KnownKeys
+    from moldau.server.authentication.listener_security import ListenerSecurity
+    from moldau.server.authentication.token_credentials import TokenCredentials
 
 logger = logging.getLogger("moldau.node")
 
@@ -122,6 +128,8 @@ class BrokerPart:
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
         self._listener_changes = ListenerChanges(config)
         self.authorizer: Authorizer | None = None
+        self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
+        self._token_credentials: TokenCredentials | None = None
         self.server: Server | None = None
         self.services: BrokerServices | None = None
 
@@ -182,7 +190,8 @@ class BrokerPart:
         config = self._config
         changes, image = self._listener_changes, self._metadata.image
         listeners = listener_specs(
-            config.broker_listeners, lambda each: changes.security_of(each, self._scram_keys, image)
+            config.broker_listeners,
+            lambda each: changes.security_of(each, image, partial(self._listener_security, each)),
         )
         connector = changes.connector(listeners, self._clock, self._network)
         await server.start(listeners)
@@ -226,8 +235,28 @@ class BrokerPart:
             lambda: float(sum(not each.is_online for each in self._directories.online)),
         )
 
+    def _listener_security(
+        self, endpoint: Endpoint, dynamic: Mapping[str, Any]
+    ) -> ListenerSecurity | None:
+        from moldau.server.authentication.listener_security import ListenerSecurity
+
+        return ListenerSecurity.of(
+            self._config, endpoint, self._scram_keys, dynamic, self._clock, self._token_keys
+        )
+
     def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
         return scram_keys(self._metadata.image, mechanism, user)
+
+    def _token_keys(self, mechanism: str, token_id: str) -> KnownKeys | None:
+        if self._token_credentials is None:
+            from moldau.server.authentication.token_credentials import TokenCredentials
+
+            self._token_credentials = TokenCredentials(
+                self._token_secrets,
+                lambda: self._metadata.image.delegation_tokens.tokens_by_id,
+                self._clock,
+            )
+        return self._token_credentials(mechanism, token_id)
 
     def _make_services(
         self,
@@ -269,6 +298,7 @@ class BrokerPart:
             connector=connector,
             has_child_processes=self._has_child_processes,
             check_listeners=self._listener_changes.check,
+            token_secrets=self._token_secrets,
         )
 
     async def join(self, controller: ControllerChannel) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from moldau.config import Endpoint, NodeConfig, dynamic_listener_values
 from moldau.config.definition import ConfigError
@@ -25,7 +25,10 @@ from moldau.server.server import ListenerSpec
 if TYPE_CHECKING:
     from moldau.runtime.authentication.listener_tls import ListenerContexts
     from moldau.runtime.authentication.store_contexts import StoreContexts
-    from moldau.server.authentication.listener_security import FindKeys, ListenerSecurity
+    from moldau.server.authentication.listener_security import ListenerSecurity
+
+MakeSecurity: TypeAlias = "Callable[[Mapping[str, Any]], ListenerSecurity | None]"
+"""A listener's security out of typed values by `listener.name.LISTENER.KEY`."""
 
 logger = logging.getLogger("moldau.node")
 
@@ -44,24 +47,22 @@ class ListenerChanges:
         self._running: set[asyncio.Task[object]] = set()
 
     def security_of(
-        self, endpoint: Endpoint, find_keys: FindKeys, image: MetadataImage
+        self, endpoint: Endpoint, image: MetadataImage, make: MakeSecurity
     ) -> ListenerSecurity | None:
         """What a listener asks of its clients as the broker starts. Blocks: reads key stores.
 
         Raises:
             ConfigError: the settings of the node's configuration cannot work.
         """
-        from moldau.server.authentication.listener_security import ListenerSecurity
-
         dynamic = dynamic_listener_values(image.configs.get(*self._own))
         try:
-            security = ListenerSecurity.of(self._config, endpoint, find_keys, dynamic)
+            security = make(dynamic)
             self._values = dynamic
         except ConfigError as error:
             if not dynamic:
                 raise
             logger.error("dynamic configuration is left out at this start: %s", error)
-            security = ListenerSecurity.of(self._config, endpoint, find_keys)
+            security = make({})
         if security is not None and security.contexts is not None:
             self._contexts[endpoint] = security.contexts
         return security

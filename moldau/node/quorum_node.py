@@ -338,6 +338,11 @@ class QuorumNode:
                 max_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
                 interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
             ),
+            token_check_interval_ms=(
+                None
+                if config["delegation.token.secret.key"] is None
+                else config.get_int("delegation.token.expiry.check.interval.ms")
+            ),
         )
         apis = self._make_apis(controller, log, clock)
         self.own_controller = OwnController(

@@ -25,6 +25,7 @@ from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
+from moldau.metadata.token_secrets import TokenSecrets
 from moldau.runtime.clock import Clock
 from moldau.runtime.connector import Connector
 from moldau.runtime.slices import Work, in_slices
@@ -120,6 +121,8 @@ class BrokerServices:
     """
     has_child_processes: bool = False
     """Whether what takes long may be done by child processes; a simulation has none."""
+    token_secrets: TokenSecrets = field(default_factory=lambda: TokenSecrets(None))
+    """What `delegation.token.secret.key` makes of tokens."""
     matcher: ExpressionMatcher = field(init=False)
     group_coordinator: GroupCoordinator = field(init=False)
     transaction_coordinator: TransactionCoordinator = field(init=False)

@@ -86,6 +86,7 @@ class SaslGate:
         if self._session.state is State.ACTIVE:
             connection = _connection_of(request)
             connection.principal = f"User:{self._session.user}"
+            connection.token_authenticated = self._session.is_token
             connection.limit_frames(self._group.limits.request_max_bytes)
         return True
 

@@ -20,7 +20,9 @@ from moldau.config.table import LISTENER_PREFIX
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
+from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
+from moldau.runtime.clock import Clock, SystemClock
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
@@ -28,7 +30,8 @@ from moldau.server.authentication.certificates import (
     subject_name,
 )
 from moldau.server.authentication.core.mechanism import Mechanism, Plain
-from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
+from moldau.server.authentication.core.oauthbearer import OAuthBearer
+from moldau.server.authentication.core.scram import KeysOf, KnownKeys, Scram, invented_keys
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
 from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
@@ -43,7 +46,11 @@ _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
 }
+
+FindToken: TypeAlias = Callable[[str, str], KnownKeys | None]
+"""The keys of a delegation token (second) for a mechanism (first); None for one that is not."""
 
 FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
 """The SCRAM keys of a user (second) for a mechanism (first); None for a user that has none."""
@@ -51,11 +58,16 @@ FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """SASL on one listener."""
+    """SASL on one listener.
+
+    Attributes:
+        token_keys: the keys of OAUTHBEARER's signed tokens; None without any.
+    """
 
     mechanisms: Mapping[str, MechanismSettings]
     max_receive_bytes: int
     refusal_delay_ms: float
+    token_keys: KeySource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,8 @@ class ListenerSecurity:
         endpoint: Endpoint,
         find_keys: FindKeys,
         dynamic: Mapping[str, Any] = NO_VALUES,
+        clock: Clock | None = None,
+        find_token: FindToken = lambda mechanism, token_id: None,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
 
@@ -99,8 +113,21 @@ class ListenerSecurity:
             raise ConfigError(
                 "ssl.principal.mapping.rules", rules, f"listener {name}: {error}"
             ) from None
-        sasl = _sasl_settings(config, name, find_keys) if protocol.has_sasl else None
+        sasl = None
+        if protocol.has_sasl:
+            keys_of = partial(_keys_of, find_keys, find_token, secrets.token_bytes(32))
+            sasl = _sasl_settings(config, name, keys_of, clock or SystemClock())
         return cls(contexts, mapping, sasl)
+
+    async def start(self) -> None:
+        """Begin to keep up to date what is fetched, before the first client comes."""
+        if self.sasl is not None and self.sasl.token_keys is not None:
+            await self.sasl.token_keys.start()
+
+    async def close(self) -> None:
+        """End what `start` began; idempotent."""
+        if self.sasl is not None and self.sasl.token_keys is not None:
+            await self.sasl.token_keys.close()
 
     def greet(self, connection: ServerConnection, group: ConnectionGroup) -> str | None:
         """Give a new connection its principal, or the gate that will; returns why it cannot stay,
@@ -136,24 +163,47 @@ def _contexts(
         raise ConfigError(f"listener {name}", None, str(error)) from None
 
 
-def _sasl_settings(config: NodeConfig, listener_name: str, find_keys: FindKeys) -> SaslSettings:
+def _sasl_settings(
+    config: NodeConfig, listener_name: str, keys_of: Callable[[str], KeysOf], clock: Clock
+) -> SaslSettings:
     mechanisms: dict[str, MechanismSettings] = {}
+    token_keys: KeySource | None = None
     for mechanism in config.listener_value(listener_name, "sasl.enabled.mechanisms"):
+        begin: Callable[[], Mechanism]
+        entry = jaas_entry(config, listener_name, mechanism)
+        if mechanism == "OAUTHBEARER":
+            from moldau.server.authentication.bearer_tokens import token_check
+
+            options = {} if entry is None else entry.options
+            check = token_check(config, listener_name, options, clock)
+            token_keys = check.keys
+            begin = partial(OAuthBearer, check)
+        else:
+            begin = _beginner(config, listener_name, mechanism, entry, keys_of)
         mechanisms[mechanism] = MechanismSettings(
-            _beginner(config, listener_name, mechanism, find_keys),
+            begin,
             float(config.listener_value(listener_name, "connections.max.reauth.ms", mechanism)),
         )
     return SaslSettings(
         mechanisms,
         config.listener_value(listener_name, "sasl.server.max.receive.size"),
         float(config.get_int("connection.failed.authentication.delay.ms")),
+        token_keys,
     )
 
 
 def _beginner(
-    config: NodeConfig, listener_name: str, mechanism: str, find_keys: FindKeys
+    config: NodeConfig,
+    listener_name: str,
+    mechanism: str,
+    entry: JaasEntry | None,
+    keys_of: Callable[[str], KeysOf],
 ) -> Callable[[], Mechanism]:
-    entry = jaas_entry(config, listener_name, mechanism)
+    handler_key = "sasl.server.callback.handler.class"
+    handler = config.listener_value(listener_name, handler_key, mechanism)
+    if handler is not None:
+        reason = f"listener {listener_name}: server-side plug-ins are not served for {mechanism}"
+        raise ConfigError(handler_key, handler, reason)
     if mechanism == "PLAIN":
         if entry is None:
             key = jaas_key(listener_name, mechanism)
@@ -166,19 +216,21 @@ def _beginner(
             if name.startswith(USER_PREFIX)
         }
         return partial(Plain, users)
-    hash_name = HASH_NAMES[mechanism]
-    keys_of = _with_invented(mechanism, hash_name, find_keys)
-    return lambda: Scram(hash_name, keys_of, secrets.token_urlsafe(NONCE_BYTES))
+    hash_name, of_mechanism = HASH_NAMES[mechanism], keys_of(mechanism)
+    return lambda: Scram(hash_name, of_mechanism, secrets.token_urlsafe(NONCE_BYTES))
 
 
-def _with_invented(mechanism: str, hash_name: str, find_keys: FindKeys) -> KeysOf:
-    """Keys for every user: a client cannot tell one that does not exist from a wrong password."""
-    secret = secrets.token_bytes(32)
+def _keys_of(find_keys: FindKeys, find_token: FindToken, secret: bytes, mechanism: str) -> KeysOf:
+    """Keys for every user and token: a client cannot tell what does not exist from a wrong
+    password.
+    """
 
-    def keys_of(user: str) -> tuple[ScramKeys, bool]:
-        invented = invented_keys(hash_name, user, secret)
-        found = find_keys(mechanism, user)
-        return (invented, False) if found is None else (found, True)
+    def keys_of(name: str, is_token: bool) -> KnownKeys:
+        invented = KnownKeys(invented_keys(HASH_NAMES[mechanism], name, secret), None)
+        if is_token:
+            return find_token(mechanism, name) or invented
+        found = find_keys(mechanism, name)
+        return invented if found is None else KnownKeys(found, name)
 
     return keys_of
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from moldau.config import ConfigError, Endpoint, NodeConfig
-from moldau.config.definition import Password
+from moldau.config.definition import Password, Status
 from moldau.config.listeners import HostPort, SecurityProtocol
+from moldau.config.table import BROKER_KEYS
+from moldau.config.values import accept_value
 from tests.unit.config.samples import MINIMAL, node, node_with
 
 PLAINTEXT = SecurityProtocol.PLAINTEXT
@@ -393,8 +395,9 @@ def test_secrets_are_never_shown():
         str(config.text("ssl.keystore.password")),
     ):
         assert secret not in shown
+    refused = BROKER_KEYS["ssl.keystore.password"]._replace(status=Status.REFUSED)
     with pytest.raises(ConfigError) as caught:
-        node_with({"delegation.token.secret.key": secret})
+        accept_value(refused, secret)
     assert secret not in str(caught.value)
 
 
@@ -432,6 +435,10 @@ def test_listeners_have_settings_of_their_own():
             "listener.name.outside.scram-sha-256.connections.max.reauth.ms": "3",
             "listener.name.outside.plain.sasl.jaas.config": "users",
             "listener.name.outside.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.outside.oauthbearer.sasl.oauthbearer.expected.issuer": "a",
+            "sasl.oauthbearer.expected.issuer": "b",
+            "listener.name.outside.oauthbearer.sasl.server.callback.handler.class": "x",
+            "sasl.server.callback.handler.class": "y",
         }
     )
     value = config.listener_value
@@ -447,6 +454,11 @@ def test_listeners_have_settings_of_their_own():
     assert value("OTHER", key, "PLAIN") == 1
     assert value("OUTSIDE", "sasl.jaas.config", "PLAIN") == Password("users")
     assert value("OTHER", "sasl.jaas.config", "PLAIN") is None
+    assert value("OUTSIDE", "sasl.oauthbearer.expected.issuer", "OAUTHBEARER") == "a"
+    assert value("OTHER", "sasl.oauthbearer.expected.issuer", "OAUTHBEARER") == "b"
+    handler = "sasl.server.callback.handler.class"
+    assert value("OUTSIDE", handler, "OAUTHBEARER") == "x"
+    assert value("OTHER", handler, "OAUTHBEARER") is None
     assert not config.warnings
     assert "users" not in repr(config)
 
@@ -463,8 +475,8 @@ def test_users_of_all_listeners_are_users_of_none():
         ({"sasl.enabled.mechanisms": None}, "GSSAPI, Kafka's default, is not served; name some of"),
         ({"sasl.enabled.mechanisms": ""}, "listener OUTSIDE needs some of PLAIN, SCRAM-SHA-256"),
         (
-            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"},
-            "listener OTHER: OAUTHBEARER is not served",
+            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,GS2-KRB5"},
+            "listener OTHER: GS2-KRB5 is not served",
         ),
         (
             {"inter.broker.listener.name": "OUTSIDE"},

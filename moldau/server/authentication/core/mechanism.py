@@ -34,10 +34,14 @@ class Accepted(NamedTuple):
 
     Attributes:
         answer: the last bytes to the client.
+        left_ms: for how long the proof is good (a token's rest of life); None without an end.
+        is_token: whether the proof is a delegation token.
     """
 
     user: str
     answer: bytes = b""
+    left_ms: float | None = None
+    is_token: bool = False
 
 
 class Mechanism(Protocol):

@@ -14,7 +14,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.protocol.scram import LEAST_ITERATIONS, ScramKeys
 from moldau.server.authentication.core.mechanism import (
@@ -46,8 +46,23 @@ def invented_keys(hash_name: str, user: str, secret: bytes) -> ScramKeys:
     return ScramKeys(salt[:24], stored_key, server_key, LEAST_ITERATIONS)
 
 
-KeysOf = Callable[[str], tuple[ScramKeys, bool]]
-"""A user's keys, and whether the user exists; those of one that does not are invented."""
+class KnownKeys(NamedTuple):
+    """Keys, and who has proved what by them.
+
+    Attributes:
+        user: None for keys that are invented.
+        left_ms: for how long a delegation token is good; None for a password.
+    """
+
+    keys: ScramKeys
+    user: str | None
+    left_ms: float | None = None
+
+
+KeysOf = Callable[[str, bool], KnownKeys]
+"""The keys of a user, or where the second argument is true of a delegation token by its id; those
+of what does not exist are invented.
+"""
 
 
 class Scram:
@@ -58,7 +73,7 @@ class Scram:
         nonce: the server's part, new for every exchange.
     """
 
-    __slots__ = ("_exists", "_first", "_gs2", "_hash", "_keys", "_keys_of", "_nonce", "_user")
+    __slots__ = ("_first", "_gs2", "_hash", "_keys", "_keys_of", "_known", "_name", "_nonce")
 
     def __init__(self, hash_name: str, keys_of: KeysOf, nonce: str) -> None:
         self._hash = hash_name
@@ -66,9 +81,9 @@ class Scram:
         self._nonce = nonce
         self._first = ""
         self._gs2 = b""
-        self._user = ""
-        self._exists = False
+        self._name = ""
         self._keys: ScramKeys | None = None
+        self._known: KnownKeys | None = None
 
     def step(self, token: bytes) -> bytes | Accepted:
         try:
@@ -84,15 +99,15 @@ class Scram:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None or self._first:
             raise SaslRefused("the client's first message of SCRAM is malformed")
-        if "tokenauth=true" in found["extensions"].lower().split(","):
-            raise SaslRefused("delegation tokens are not served")
-        self._user = found["name"].replace("=2C", ",").replace("=3D", "=")
+        self._name = found["name"].replace("=2C", ",").replace("=3D", "=")
         authorization_id = found["authorization_id"]
         if authorization_id is not None and authorization_id != found["name"]:
             raise SaslRefused("the client asked to act as another user", OTHER_AUTHORIZATION_ID)
-        keys, self._exists = self._keys_of(self._user)
+        is_token = "tokenauth=true" in found["extensions"].lower().split(",")
+        known = self._known = self._keys_of(self._name, is_token)
+        keys = known.keys
         if keys.iterations < LEAST_ITERATIONS:
-            raise SaslRefused(f"the credential of {self._user!r} has too few iterations")
+            raise SaslRefused(f"the credential of {self._name!r} has too few iterations")
         self._nonce = found["nonce"] + self._nonce
         salt = b64encode(keys.salt).decode()
         server_first = f"r={self._nonce},s={salt},i={keys.iterations}"
@@ -122,10 +137,13 @@ class Scram:
         stored_key = hashlib.new(self._hash, client_key).digest()
         is_proved = hmac.compare_digest(stored_key, keys.stored_key)
         own_signature = hmac.digest(keys.server_key, signed, self._hash)
-        if not (is_proved and self._exists):
-            problem = "the password is wrong" if self._exists else "there is no such user"
-            raise SaslRefused(f"{self._user!r}: {problem}")
-        return Accepted(self._user, f"v={b64encode(own_signature).decode()}".encode())
+        known = self._known
+        if known is None or known.user is None or not is_proved:
+            exists = known is not None and known.user is not None
+            problem = "the password is wrong" if exists else "there is no such user or token"
+            raise SaslRefused(f"{self._name!r}: {problem}")
+        answer = f"v={b64encode(own_signature).decode()}".encode()
+        return Accepted(known.user, answer, known.left_ms, is_token=known.left_ms is not None)
 
 
 def _decoded(text: str) -> bytes:

@@ -103,7 +103,7 @@ def test_brokers_trust_each_other(issue: Issue, authority: trustme.CA, tmp_path:
     node: Any = _InterBroker(config())
     check(node, issue(), issue(), **{TRUST: str(trust)})
     stranger = issue(by=trustme.CA())
-    with pytest.raises(ConfigError, match=r"not trusted by ssl\.truststore"):
+    with pytest.raises(ConfigError, match=r"is the authority of ssl\.keystore in ssl\.truststore"):
         check(node, issue(), stranger, **{TRUST: str(trust)})
     check(config(), issue(), stranger, **{TRUST: str(trust)})
 
