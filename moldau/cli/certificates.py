@@ -64,9 +64,9 @@ def renew(
     ] = None,
     days: Days = None,
 ) -> None:
-    """Give nodes and clients new keys and certificates; nodes that run take them at once.
+    """Give nodes and clients new keys and certificates.
 
-    Connections that are open keep the old ones.
+    Nodes that run show them to the next connection. Connections that are open keep the old ones.
     """
     from moldau.testing.certificate_authority import DAYS
 
@@ -95,7 +95,7 @@ def create(
     ] = None,
     days: Days = None,
 ) -> None:
-    """Make a key store: of a client that shows a certificate, or of a node that joins.
+    """Make a key store for a client, or for a node that joins.
 
     It is written to DIR/certificates/NAME.pem, with the private key.
     """

@@ -187,14 +187,7 @@ class BrokerPart:
         )
         self.server = server
         timers = server.connections.timers
-        config = self._config
-        changes, image = self._listener_changes, self._metadata.image
-        listeners = listener_specs(
-            config.broker_listeners,
-            lambda each: changes.security_of(each, image, partial(self._listener_security, each)),
-        )
-        connector = changes.connector(listeners, self._clock, self._network)
-        await server.start(listeners)
+        connector = await self._bind(server)
         replica_manager = ReplicaManager(
             broker_id=self._config.node_id,
             node_values=self._config,
@@ -234,6 +227,17 @@ class BrokerPart:
             "kafka.log:type=LogManager,name=OfflineLogDirectoryCount",
             lambda: float(sum(not each.is_online for each in self._directories.online)),
         )
+
+    async def _bind(self, server: Server) -> Connector:
+        """Open the listeners; gives the way to those of other brokers."""
+        changes, image = self._listener_changes, self._metadata.image
+        listeners = listener_specs(
+            self._config.broker_listeners,
+            lambda each: changes.security_of(each, image, partial(self._listener_security, each)),
+        )
+        connector = changes.connector(listeners, self._clock, self._network)
+        await server.start(listeners)
+        return connector
 
     def _listener_security(
         self, endpoint: Endpoint, dynamic: Mapping[str, Any]

@@ -73,7 +73,17 @@ class Scram:
         nonce: the server's part, new for every exchange.
     """
 
-    __slots__ = ("_first", "_gs2", "_hash", "_keys", "_keys_of", "_known", "_name", "_nonce")
+    __slots__ = (
+        "_first",
+        "_gs2",
+        "_hash",
+        "_is_token",
+        "_keys",
+        "_keys_of",
+        "_known",
+        "_name",
+        "_nonce",
+    )
 
     def __init__(self, hash_name: str, keys_of: KeysOf, nonce: str) -> None:
         self._hash = hash_name
@@ -82,6 +92,7 @@ class Scram:
         self._first = ""
         self._gs2 = b""
         self._name = ""
+        self._is_token = False
         self._keys: ScramKeys | None = None
         self._known: KnownKeys | None = None
 
@@ -103,8 +114,8 @@ class Scram:
         authorization_id = found["authorization_id"]
         if authorization_id is not None and authorization_id != found["name"]:
             raise SaslRefused("the client asked to act as another user", OTHER_AUTHORIZATION_ID)
-        is_token = "tokenauth=true" in found["extensions"].lower().split(",")
-        known = self._known = self._keys_of(self._name, is_token)
+        self._is_token = "tokenauth=true" in found["extensions"].lower().split(",")
+        known = self._known = self._keys_of(self._name, self._is_token)
         keys = known.keys
         if keys.iterations < LEAST_ITERATIONS:
             raise SaslRefused(f"the credential of {self._name!r} has too few iterations")
@@ -140,7 +151,8 @@ class Scram:
         known = self._known
         if known is None or known.user is None or not is_proved:
             exists = known is not None and known.user is not None
-            problem = "the password is wrong" if exists else "there is no such user or token"
+            kind = "token" if self._is_token else "user"
+            problem = "the password is wrong" if exists else f"there is no such {kind}"
             raise SaslRefused(f"{self._name!r}: {problem}")
         answer = f"v={b64encode(own_signature).decode()}".encode()
         return Accepted(known.user, answer, known.left_ms, is_token=known.left_ms is not None)
