@@ -334,7 +334,7 @@ BUGS = table(
     InjectedBug(pending_offsets_taken_for_stable),
     InjectedBug(generation_not_checked, 39),
     InjectedBug(unreleased_partitions_given, 1),
-    InjectedBug(revocation_not_awaited, 21),
+    InjectedBug(revocation_not_awaited, 58),
     InjectedBug(member_epoch_not_checked, 17),
     InjectedBug(assignments_stop_with_the_clock, 20, ("lose_an_hour",)),
     *GROUP_BUGS,
