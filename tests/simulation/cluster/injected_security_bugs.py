@@ -131,7 +131,7 @@ SECURITY_BUGS = (
     InjectedBug(deny_after_allow, 2),
     InjectedBug(prefix_is_literal, 2),
     InjectedBug(quotas_left_out_of_snapshots, 2),
-    InjectedBug(quotas_lost_on_reload, 1, ("kill_broker",)),
+    InjectedBug(quotas_lost_on_reload, 7, ("kill_broker",)),
     InjectedBug(deleted_credential_survives_snapshot, 7, ("kill_broker",)),
     InjectedBug(deleted_credential_in_snapshot, 2),
     InjectedBug(credential_is_not_removed, 2),

@@ -1,8 +1,7 @@
 """A simulated administrator of access control entries, SCRAM credentials and client quotas.
 
 Owns: what it asks for, in good and in bad requests, again and late, and what it was told. Must not:
-look at images. Invariant: it chooses by its own dice, so that nothing else is drawn differently
-because it is there.
+look at images. Invariant: whether it is there and what it does follow from dice of its own.
 """
 
 from __future__ import annotations
