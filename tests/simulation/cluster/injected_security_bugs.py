@@ -10,9 +10,11 @@ from typing import Any
 
 from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.controller.core import scram_control
+from moldau.controller.core.controller_core import HANDLERS
 from moldau.metadata.image.configs import ClientQuotasImage
 from moldau.metadata.image.overlay import MappingDelta
 from moldau.metadata.image.security import ScramCredential, ScramDelta, ScramImage, ScramKey
+from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.metadata_records import ClientQuotaRecord
 from moldau.server import standard_authorizer
 from moldau.server.standard_authorizer import StandardAuthorizer
@@ -104,6 +106,18 @@ def deleted_credential_in_snapshot(patch: Patch) -> None:
     patch.setattr(ScramImage, "write", with_the_deleted)
 
 
+def entry_is_only_promised(patch: Patch) -> None:
+    """The first new entry of a request is answered for, and makes no record."""
+    original = HANDLERS[ApiKey.CREATE_ACLS]
+
+    def create(state: Any, request: Any) -> Any:
+        result = yield from original(state, request)
+        del result.records[:1]
+        return result
+
+    patch.setitem(HANDLERS, ApiKey.CREATE_ACLS, create)
+
+
 def credential_is_not_removed(patch: Patch) -> None:
     """A credential is deleted by an answer alone: its record stays as it is."""
     original = scram_control._record_of
@@ -134,5 +148,6 @@ SECURITY_BUGS = (
     InjectedBug(quotas_lost_on_reload, 7, ("kill_broker",)),
     InjectedBug(deleted_credential_survives_snapshot, 7, ("kill_broker",)),
     InjectedBug(deleted_credential_in_snapshot, 2),
+    InjectedBug(entry_is_only_promised, 2),
     InjectedBug(credential_is_not_removed, 2),
 )

@@ -6,6 +6,7 @@ look at images. Invariant: whether it is there and what it does follow from dice
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from random import Random
@@ -65,6 +66,9 @@ CONNECTIONS = "connection_creation_rate"
 
 MOST_ITEMS = 3
 LATE_MS = (300.0, 3_000.0)
+STALE_S = 20.0
+"""A controller that stood still for so long, and was deposed, may answer before it hears of that.
+"""
 UNDECIDED = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER})
 GONE_ALREADY = frozenset({ErrorCode.NONE, ErrorCode.RESOURCE_NOT_FOUND})
 OK = frozenset({ErrorCode.NONE})
@@ -94,6 +98,8 @@ class SecurityAdministrator:
             for _ in range(2)
         )
         self._number = 0
+        self._marks: deque[tuple[float, int]] = deque([(0.0, 0)])
+        """When it asked, and the ledger's moment; all but the first are younger than STALE_S."""
         self.process.spawn(self._run())
 
     async def _run(self) -> None:
@@ -127,6 +133,7 @@ class SecurityAdministrator:
         world, ledger = self.world, self.world.ledger.security
         changes = [change for item in items for change in item.change]
         since = ledger.mark()
+        earliest = self._earliest(since)
         fate = self.random.random()
         if fate < 0.2:
             world.counts["security_late"] += 1
@@ -142,19 +149,35 @@ class SecurityAdministrator:
             raise Violation("wrong-answer", f"{len(items)} items, but {response}")
         if UNDECIDED.intersection(answers):
             raise Undecided("no commit in time")
+        world.guard(self._take_answers, items, answers, since, earliest)
+
+    def _take_answers(
+        self, items: list[Item], answers: list[ErrorCode], since: int, earliest: int
+    ) -> None:
+        """What is told of all items of a request was so at the same moment."""
+        counts = self.world.counts
         conditions: list[Condition] = []
         for item, answer in zip(items, answers, strict=True):
-            world.counts[f"security {answer.name}"] += 1
+            counts[f"security {answer.name}"] += 1
             if answer not in item.answers:
                 raise Violation("wrong-answer", f"{item.what}: {answer.name}")
             if answer in item.afterwards:
                 conditions.append(item.afterwards[answer])
-        world.guard(
-            ledger.acknowledged,
+        is_stale = self.world.ledger.security.acknowledged(
             since,
+            earliest,
             "; ".join(item.what for item in items),
             lambda state: all(condition(state) for condition in conditions),
         )
+        counts["security_stale_answers"] += is_stale
+
+    def _earliest(self, mark: int) -> int:
+        """The moment that answers now may be as old as."""
+        marks, now = self._marks, self.world.loop.time()
+        marks.append((now, mark))
+        while marks[1][0] <= now - STALE_S:
+            marks.popleft()
+        return marks[0][1]
 
     async def _send_late(self, request: Message) -> None:
         await self.world.loop.elapse(self.random.uniform(*LATE_MS))

@@ -88,12 +88,20 @@ class SecurityLedger:
         """Stands for this moment."""
         return len(self.states) - 1
 
-    def acknowledged(self, since: int, what: str, condition: Condition) -> None:
+    def acknowledged(self, since: int, earliest: int, what: str, condition: Condition) -> bool:
         """An administrator was told something that must have been so at some moment between
-        `since`, when it asked, and now.
+        `since`, when it asked, and now; if it changed nothing, between `earliest` and now: a
+        controller that is deposed and has not heard of it answers by what it knows. Returns whether
+        this one may have done so.
+
+        Raises:
+            Violation: it was never so.
         """
-        if not any(condition(state) for state in self.states[since:]):
-            raise Violation("acknowledged-lost", f"{what} was never so")
+        if any(condition(state) for state in self.states[since:]):
+            return False
+        if any(condition(state) for state in self.states[earliest:since]):
+            return True
+        raise Violation("acknowledged-lost", f"{what} was never so")
 
     # -- committed records -----------------------------------------------------------------------
 
