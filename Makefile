@@ -11,7 +11,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all helm slow fmt lint type sim soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test test-all helm slow fmt lint type sim fuzz-listeners soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,11 +50,14 @@ type: setup ## Static types, strictly; and the client's public types are complet
 sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)
 
-soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule
-	@$(BIN)/python -m tests.system.replication.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+soak: setup ## Real brokers under load and random faults, as root: MINUTES=m, SEED=n to replay its schedule, SECURE=1 with TLS and SASL
+	@$(BIN)/python -m tests.system.replication.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(SECURE),--secure)
 
-soak-transactions: setup ## Transactions and groups on real brokers under random faults: MINUTES=m, SEED=n, EVERYTHING=1 with reassignments (as root)
-	@$(BIN)/python -m tests.system.transactions.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(EVERYTHING),--everything)
+soak-transactions: setup ## Transactions and groups on real brokers under random faults: MINUTES=m, SEED=n, EVERYTHING=1 with reassignments, SECURE=1 with TLS and SASL (as root)
+	@$(BIN)/python -m tests.system.transactions.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(EVERYTHING),--everything) $(if $(SECURE),--secure)
+
+fuzz-listeners: setup ## Nonsense at a node's TLS and SASL listeners, while good clients are served: MINUTES=m, SEED=n
+	@$(BIN)/python -m tests.system.security.front_ends $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 soak-client: setup ## A million records through consume-transform-produce with our client, with kills, exactly once: RECORDS=n, KILLS=n, SEED=n, PROTOCOL=consumer
 	@$(BIN)/python -m tests.system.client.exactly_once $(if $(RECORDS),--records $(RECORDS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED)) $(if $(PROTOCOL),--protocol $(PROTOCOL))

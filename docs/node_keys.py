@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from moldau.config.definition import REQUIRED, ConfigKey, Status
+from moldau.config.dynamic_config import CHANGED_PER_LISTENER, NOT_AT_RUN_TIME
 from moldau.config.keys import NODE_AREAS
 from moldau.config.table import (
     BROKER_KEYS,
@@ -51,11 +52,22 @@ def _table(keys: Iterable[ConfigKey]) -> Iterator[str]:
             key.type.name.lower(),
             _default(key),
             limits,
-            key.scope.value,
+            _changeable(key),
             _status(key),
             key.documentation,
         )
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _changeable(key: ConfigKey) -> str:
+    """Kafka's update mode, and what this node makes of it."""
+    if BROKER_KEYS.get(key.name) is not key:
+        return str(key.scope.value)
+    if key.name in NOT_AT_RUN_TIME:
+        return f"{key.scope.value} in Apache Kafka, at the start here"
+    if key.name in CHANGED_PER_LISTENER:
+        return f"{key.scope.value}, behind `listener.name.LISTENER.`"
+    return str(key.scope.value)
 
 
 def _default(key: ConfigKey) -> str:

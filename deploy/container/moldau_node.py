@@ -198,9 +198,13 @@ def health(_path: str, config: NodeConfig, page: str = "/readyz") -> int:
         refuse("moldau.http.listener is not set: there is nobody to ask", status=2)
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    connection = http.client.HTTPConnection(
-        LOOPBACK if host in ANY_ADDRESS else host, int(port), timeout=HEALTH_TIMEOUT_S
-    )
+    where = LOOPBACK if host in ANY_ADDRESS else host
+    connection = http.client.HTTPConnection(where, int(port), timeout=HEALTH_TIMEOUT_S)
+    if config["moldau.http.ssl.keystore.location"] or config["moldau.http.ssl.keystore.key"]:
+        # The node asks itself, and its certificate has its name for others.
+        connection = http.client.HTTPSConnection(
+            where, int(port), timeout=HEALTH_TIMEOUT_S, context=ssl._create_unverified_context()
+        )
     try:
         connection.request("GET", page)
         answer = connection.getresponse()

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ from moldau.testing.layout import (
     counting_from,
     replication_properties,
 )
+from moldau.testing.secure_files import SecureFiles
 
 logger = logging.getLogger("moldau.supervisor")
 server_app = typer.Typer()
@@ -47,8 +48,11 @@ server_app = typer.Typer()
 CONTROLLER_PORTS = 100
 LOCALHOST = "localhost"
 FIRST_PORT = 9092
+#: Brokers of a secured cluster listen for each other this far above the first broker.
+INTERNAL_PORTS = 200
 HOW_MANY_VOTE = typer.Option(min=1, max=MOST_CONTROLLERS, help="How many vote.")
 HOW_MANY_SERVE = typer.Option(min=1, max=MOST_BROKERS, help="How many serve clients.")
+SECURE = typer.Option("--secure", help="With TLS, certificates, users and ACLs.")
 
 
 @server_app.callback()
@@ -87,6 +91,7 @@ def bootstrap(
             min=1, max=HIGHEST_PORT, help="The first broker's port; controllers are 100 above."
         ),
     ] = FIRST_PORT,
+    secure: Annotated[bool, SECURE] = False,
     start: Annotated[
         bool, typer.Option("--start", help="Run all nodes until Ctrl-C or SIGTERM.")
     ] = False,
@@ -96,7 +101,7 @@ def bootstrap(
     with _complaints(home), closing(PortHolder(host)) as ports:
         if holds_anything(home):
             fail(f"{directory} is not empty; it is left as it is")
-        layout = _planned(home, controllers, brokers, host, base_port, "--base-port")
+        layout = _planned(home, controllers, brokers, host, base_port, "--base-port", secure=secure)
         if start:
             layout.hold_ports(ports)
         cluster_id = make_cluster(home, layout)
@@ -109,6 +114,20 @@ def bootstrap(
     for node in (*layout.controllers, *layout.brokers):
         typer.echo(f"  moldau server start {shlex.quote(str(node.config_path))}")
     typer.echo(f"clients connect to {layout.bootstrap_server}")
+    _tell_how(layout)
+
+
+def _tell_how(layout: ClusterLayout) -> None:
+    """Three commands that work on a secured cluster; nothing for another one."""
+    files = layout.secure
+    if files is None:
+        return
+    config = f"--command-config {shlex.quote(str(files.admin_properties))}"
+    typer.echo(f"the super user's settings: {files.admin_properties}, {files.kcat_conf}; try")
+    typer.echo(f"  moldau topics create flights {config}")
+    typer.echo(f"  echo Prague | moldau produce flights {config}")
+    typer.echo(f"  moldau consume flights --from-beginning --until-end {config}")
+    sys.stdout.flush()
 
 
 @contextmanager
@@ -138,8 +157,8 @@ def make_cluster(directory: Path, layout: ClusterLayout) -> str:
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         layout.write_configs()
-        # A lone node formats itself, which is faster than doing it here.
-        return layout.format() if len(layout.nodes) > 1 else ""
+        # A lone node formats itself, which is faster than doing it here; it knows no users.
+        return layout.format() if len(layout.nodes) > 1 or layout.secure else ""
     except BaseException:
         for made in missing[-1:] or list(directory.iterdir()):
             shutil.rmtree(made, ignore_errors=True)
@@ -165,8 +184,9 @@ def run_cluster(layout: ClusterLayout, topics: Sequence[str] = ()) -> int:
 
     def on_ready() -> None:
         if topics:
-            _create_topics(layout.bootstrap_server, topics)
+            _create_topics(layout.client_properties(), topics)
         print(f"ready: {layout.bootstrap_server}", flush=True)
+        _tell_how(layout)
 
     try:
         status = Supervisor([brokers, controllers], say=logger.info).run(on_ready)
@@ -191,6 +211,7 @@ def dev(
     topic: Annotated[
         list[str] | None, typer.Option(help="NAME:PARTITIONS[:RF] to create; may be repeated.")
     ] = None,
+    secure: Annotated[bool, SECURE] = False,
 ) -> None:
     """Run a cluster in the foreground; prints `ready: HOST:PORT` when it serves.
 
@@ -206,13 +227,15 @@ def dev(
         if holds_anything(home):
             layout = ClusterLayout.found(home)
             counts = {"--controllers": controllers, "--brokers": brokers}
-            _refuse_other_shape(home, layout, {**counts, "--host": host, "--port": port})
+            asked = {**counts, "--host": host, "--port": port}
+            _refuse_other_shape(home, layout, asked, secure=secure)
             ports = undo.enter_context(closing(PortHolder(layout.host)))
             layout.hold_ports(ports)
         else:
             ports = undo.enter_context(closing(PortHolder(host or LOCALHOST)))
-            layout = _new_cluster(home, controllers or 1, brokers or 1, port, ports)
+            layout = _new_cluster(home, controllers or 1, brokers or 1, port, ports, secure=secure)
         if len(layout.nodes) == 1:
+            _tell_how(layout)
             arguments = ["--format-if-needed", "--announce"]
             for text in topics:
                 arguments += ["--create-topic", text]
@@ -223,23 +246,36 @@ def dev(
 
 
 def _new_cluster(
-    home: Path, controllers: int, brokers: int, port: int | None, ports: PortHolder
+    home: Path,
+    controllers: int,
+    brokers: int,
+    port: int | None,
+    ports: PortHolder,
+    *,
+    secure: bool,
 ) -> ClusterLayout:
     """Make the nodes, on ports that are free."""
     port = FIRST_PORT if port is None else port
     if controllers == brokers == 1:
-        node = NodeSpec(FIRST_BROKER_ID, home, port or ports.take()[0], ports.take()[0])
-        layout = ClusterLayout(ports.host, (node,), QUICK_GROUPS)
+        internal_port = ports.take()[0] if secure else None
+        own_port = port or ports.take()[0]
+        node = NodeSpec(FIRST_BROKER_ID, home, own_port, ports.take()[0], internal_port)
+        files = SecureFiles(home) if secure else None
+        layout = ClusterLayout(ports.host, (node,), QUICK_GROUPS, files)
     else:
         free_port = None if port else lambda: ports.take()[0]
-        layout = _planned(home, controllers, brokers, ports.host, port, "--port", free_port)
+        layout = _planned(
+            home, controllers, brokers, ports.host, port, "--port", free_port, secure=secure
+        )
         layout = replace(layout, config={**layout.config, **QUICK_GROUPS})
     layout.hold_ports(ports)
     make_cluster(home, layout)
     return layout
 
 
-def _refuse_other_shape(home: Path, layout: ClusterLayout, asked: dict[str, object]) -> None:
+def _refuse_other_shape(
+    home: Path, layout: ClusterLayout, asked: Mapping[str, object], *, secure: bool
+) -> None:
     """The cluster in a directory keeps its shape; exits with status 1 when another one is asked."""
     has: dict[str, object] = {
         "--controllers": len(layout.controllers),
@@ -247,6 +283,11 @@ def _refuse_other_shape(home: Path, layout: ClusterLayout, asked: dict[str, obje
         "--host": layout.host,
         "--port": layout.brokers[0].broker_port,
     }
+    if secure and layout.secure is None:
+        fail(
+            f"{home} holds a cluster that is not secured: leave out --secure, or choose another "
+            "directory"
+        )
     for option, value in asked.items():
         if value not in (None, 0, has[option]):
             fail(
@@ -264,10 +305,15 @@ def _planned(
     port: int,
     option: str,
     free_port: NextPort | None = None,
+    *,
+    secure: bool,
 ) -> ClusterLayout:
     """A cluster on free ports, or on those from the option's on; three brokers replicate."""
     if port + CONTROLLER_PORTS + controllers - 1 > HIGHEST_PORT:
         fail(f"{option} {port} leaves no ports for {controllers} controllers", status=2)
+    if secure and port + INTERNAL_PORTS + brokers - 1 > HIGHEST_PORT:
+        fail(f"{option} {port} leaves no ports for {brokers} brokers with --secure", status=2)
+    internal_port = free_port or counting_from(port + INTERNAL_PORTS)
     return ClusterLayout.plan(
         home,
         controllers=controllers,
@@ -275,18 +321,19 @@ def _planned(
         host=host,
         broker_port=free_port or counting_from(port),
         controller_port=free_port or counting_from(port + CONTROLLER_PORTS),
+        internal_port=internal_port if secure else None,
         config=replication_properties(brokers),
     )
 
 
-def _create_topics(bootstrap_server: str, topics: Sequence[str]) -> None:
+def _create_topics(properties: dict[str, str], topics: Sequence[str]) -> None:
     """Create the topics that are not there; the cluster runs on when one cannot be made."""
     import asyncio
 
-    from moldau.client import Admin, KafkaError, NewTopic, TopicAlreadyExists
+    from moldau.client import Admin, AdminConfig, KafkaError, NewTopic, TopicAlreadyExists
 
     async def create() -> None:
-        async with Admin(bootstrap_server) as admin:
+        async with Admin(config=AdminConfig.from_properties(properties)) as admin:
             for text in topics:
                 name, partitions, factor, *_ = [*text.split(":"), "-1", "-1"]
                 try:

@@ -36,6 +36,8 @@ COMMANDS: Final = {
     "quotas": ("quotas", "app", "Describe and alter how much clients may use."),
     "brokers": ("brokers", "app", "List, describe and unregister brokers."),
     "users": ("users", "app", "Create, list and delete users that log in with SCRAM."),
+    "certificates": ("certificates", "app", "Those of a cluster made with --secure."),
+    "tokens": ("tokens", "app", "Create, list, renew and expire delegation tokens."),
     "profile": ("profiles", "app", "Name clusters and how to reach them; choose one."),
     "features": ("features", "app", "Describe, upgrade and downgrade feature levels."),
     "quorum": ("quorum", "app", "Set up a cluster of several nodes; change its voters."),

@@ -94,21 +94,10 @@ def use_profile(name: str | None) -> None:
 
 def replace_file(path: Path, text: str) -> None:
     """Replace a file. Exits with status 1 when the system refuses."""
-    import tempfile
+    from moldau.runtime import private_files
 
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Made with mode 0600.
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, delete=False
-        ) as written:
-            try:
-                written.write(text)
-                written.flush()
-                os.fsync(written.fileno())
-                os.replace(written.name, path)
-            except BaseException:
-                Path(written.name).unlink(missing_ok=True)
-                raise
+        private_files.replace_file(path, text.encode())
     except OSError as error:
         fail(f"{path}: {error.strerror}")

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         describe_topic_config,
     )
     from moldau.config.dynamic_config import (
+        changes_listener,
         dynamic_config_warnings,
+        dynamic_listener_values,
         effective_broker_config,
         validate_dynamic_broker_config,
     )
@@ -38,8 +40,8 @@ at_first_use(
     config.definition: ConfigError ConfigSource ConfigType Status
     config.describe: DescribedConfig describe_broker_config describe_cluster_default_config
         describe_group_config describe_topic_config
-    config.dynamic_config: dynamic_config_warnings effective_broker_config
-        validate_dynamic_broker_config
+    config.dynamic_config: changes_listener dynamic_config_warnings dynamic_listener_values
+        effective_broker_config validate_dynamic_broker_config
     config.group_config: validate_group_config
     config.listeners: Endpoint
     config.node_config: NodeConfig

@@ -8,13 +8,15 @@ the table's default.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from moldau.config.definition import ConfigError, Scope, Status, Values
+from moldau.config.definition import HIDDEN, ConfigError, Scope, Status, Values
 from moldau.config.table import (
     BROKER_KEYS,
+    LISTENER_PREFIX,
     PER_LISTENER_KEYS,
     TOPIC_KEYS,
     did_you_mean,
@@ -23,9 +25,36 @@ from moldau.config.table import (
 )
 from moldau.config.values import accept_value, shown
 
+CHANGED_PER_LISTENER: Final = frozenset(
+    {
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+    }
+)
+"""Keys that a broker changes at run time for one listener, and only behind its prefix (KIP-226)."""
+
+LISTENER_KEYS_OF_ALL_BROKERS: Final = frozenset(
+    {"max.connection.creation.rate", "max.connections", "num.network.threads"}
+)
+"""What may stand behind `listener.name.LISTENER.` in the cluster's default."""
+_OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)", re.DOTALL)
+
 NOT_AT_RUN_TIME: Final = frozenset(
-    {"config.providers", "listeners", "listener.security.protocol.map"}
-    | {name for name in PER_LISTENER_KEYS if BROKER_KEYS[name].dynamic}
+    {
+        "config.providers",
+        "listeners",
+        "listener.security.protocol.map",
+        "sasl.mechanism.inter.broker.protocol",
+    }
+    | {name for name in PER_LISTENER_KEYS - CHANGED_PER_LISTENER if BROKER_KEYS[name].dynamic}
 )
 """Keys that Kafka changes at run time, and that this node reads only when it starts so far."""
 
@@ -48,10 +77,17 @@ def validate_dynamic_broker_config(
         ConfigError: static key, wrong level, or a bad value.
     """
     key = find_broker_key(name)
+    of_listener = _OF_LISTENER.fullmatch(name)
+    if cluster_default and of_listener and of_listener[1] not in LISTENER_KEYS_OF_ALL_BROKERS:
+        hidden = HIDDEN if key is None else shown(key, text)
+        raise ConfigError(name, hidden, "can only be set per broker, not as cluster default")
     if key is None:
         return f"{name} has no effect: it is not a broker configuration"
     if not key.dynamic or key.name in NOT_AT_RUN_TIME:
         raise ConfigError(name, shown(key, text), "cannot be changed while the broker runs")
+    if key.name in CHANGED_PER_LISTENER and not name.startswith(LISTENER_PREFIX):
+        reason = f"can only be changed for one listener, as {LISTENER_PREFIX}LISTENER.{name}"
+        raise ConfigError(name, shown(key, text), reason)
     if cluster_default and key.scope is Scope.BROKER:
         raise ConfigError(
             name, shown(key, text), "can only be set per broker, not as cluster default"
@@ -79,6 +115,26 @@ def effective_broker_config(
                     validate_dynamic_broker_config(name, text, cluster_default=is_default)
                     values[name] = accept_value(key, text)
     return values
+
+
+def dynamic_listener_values(dynamic_broker: Mapping[str, str]) -> dict[str, Any]:
+    """Typed values of the keys that hold for one listener, by `listener.name.LISTENER.KEY`; those
+    that this version cannot use are left out.
+    """
+    values: dict[str, Any] = {}
+    for name, text in dynamic_broker.items():
+        if changes_listener(name):
+            key = find_broker_key(name)
+            assert key is not None, "it is one of them"
+            with contextlib.suppress(ConfigError):
+                values[name] = accept_value(key._replace(name=name), text)
+    return values
+
+
+def changes_listener(name: str) -> bool:
+    """Whether it is a key by which a broker changes one listener at run time."""
+    key = find_broker_key(name) if name.startswith(LISTENER_PREFIX) else None
+    return key is not None and key.name in CHANGED_PER_LISTENER
 
 
 def dynamic_config_warnings(

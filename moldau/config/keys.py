@@ -7,7 +7,7 @@ within an area the keys are sorted by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from moldau.config.definition import REQUIRED, ConfigKey, ConfigType, Importance, Scope
@@ -401,11 +401,18 @@ _SECURITY = (
         "How long the answer to a failed authentication is held back, and its connection with it."),
     ConfigKey("connections.max.reauth.ms", LONG, 0, None, MEDIUM, STATIC,
         "The session length after which a SASL client must authenticate again; 0 for no limit."),
+    ConfigKey("delegation.token.expiry.check.interval.ms", LONG, 3_600_000, within(1), LOW, STATIC,
+        "How often expired delegation tokens are looked for."),
+    ConfigKey("delegation.token.expiry.time.ms", LONG, 86_400_000, within(1), MEDIUM, STATIC,
+        "How long a delegation token lives between renewals."),
+    ConfigKey("delegation.token.max.lifetime.ms", LONG, 604_800_000, within(1), MEDIUM, STATIC,
+        "How long a delegation token may be renewed."),
+    ConfigKey("delegation.token.secret.key", PASSWORD, None, None, MEDIUM, STATIC,
+        "The secret that makes the passwords of delegation tokens; the same on all nodes. Without "
+        "it there are no tokens."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), MEDIUM, STATIC,
-        "What brokers speak among themselves when no listener is named for it.",
-        refused_values=("SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        refusal="nodes speak PLAINTEXT among themselves so far; clients may use other listeners"),
+        "What brokers speak among themselves when no listener is named for it."),
     ConfigKey("super.users", STRING, "", None, LOW, STATIC,
         "Principals that may do everything, with semicolons between them, as "
         "User:admin;User:operator."),
@@ -413,15 +420,48 @@ _SECURITY = (
 
 _SASL = (
     ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), list_of(), MEDIUM, BROKER,
-        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 are served."),
+        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are "
+        "served."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, BROKER,
         "A mechanism's users in Java's JAAS form, as "
-        "listener.name.LISTENER.MECHANISM.sasl.jaas.config."),
+        "listener.name.LISTENER.MECHANISM.sasl.jaas.config; its username and password are those "
+        "with which this node logs in to other nodes."),
+    ConfigKey("sasl.mechanism.controller.protocol", STRING, "GSSAPI", None, HIGH, STATIC,
+        "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
+    ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM, BROKER,
+        "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
+    ConfigKey("sasl.oauthbearer.clock.skew.seconds", INT, 30, None, LOW, STATIC,
+        "How far the identity provider's clock may differ when a token is checked."),
+    ConfigKey("sasl.oauthbearer.expected.audience", LIST, (), list_of(), LOW, STATIC,
+        "Audiences a token may be for; with none, a token must not name any."),
+    ConfigKey("sasl.oauthbearer.expected.issuer", STRING, None, None, LOW, STATIC,
+        "The issuer a token must come from; any when not set."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, None, LOW, STATIC,
+        "How often the identity provider's keys are fetched."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, 10_000, None, LOW,
+        STATIC,
+        "The longest pause between attempts to fetch the keys."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, 100, None, LOW, STATIC,
+        "The first pause between attempts to fetch the keys."),
+    ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM, STATIC,
+        "Where the identity provider publishes its keys: an https:, http: or file: URL."),
+    ConfigKey("sasl.oauthbearer.scope.claim.name", STRING, "scope", None, LOW, STATIC,
+        "The claim that holds a token's scope."),
+    ConfigKey("sasl.oauthbearer.sub.claim.name", STRING, "sub", None, LOW, STATIC,
+        "The claim that holds a token's user."),
+    ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, None, MEDIUM, STATIC,
+        "Of Kafka's classes, the one that checks tokens, signed or unsecured, as "
+        "listener.name.LISTENER.oauthbearer.sasl.server.callback.handler.class."),
     ConfigKey("sasl.server.max.receive.size", INT, 524_288, None, MEDIUM, STATIC,
         "The largest request in bytes that a client may send before it is authenticated."),
 )
 
 _TLS = (
+    ConfigKey("ssl.allow.dn.changes", BOOLEAN, False, None, LOW, STATIC,
+        "Whether a certificate that comes by dynamic configuration may name another subject."),
+    ConfigKey("ssl.allow.san.changes", BOOLEAN, False, None, LOW, STATIC,
+        "Whether a certificate that comes by dynamic configuration may lack alternative names that "
+        "the present one has."),
     ConfigKey("ssl.cipher.suites", LIST, (), list_of(), MEDIUM, BROKER,
         "The cipher suites offered, by their IANA or OpenSSL names; OpenSSL's choice when empty."),
     ConfigKey("ssl.client.auth", STRING, "none", one_of("required", "requested", "none"), MEDIUM,
@@ -429,6 +469,9 @@ _TLS = (
         "Whether clients must, may, or need not show a certificate."),
     ConfigKey("ssl.enabled.protocols", LIST, ("TLSv1.2", "TLSv1.3"), list_of(), MEDIUM, BROKER,
         "The TLS versions offered: TLSv1.2, TLSv1.3 or both."),
+    ConfigKey("ssl.endpoint.identification.algorithm", STRING, "https", None, LOW, BROKER,
+        "How this node checks the host name of other nodes against their certificates: https, or "
+        "empty for not at all."),
     ConfigKey("ssl.key.password", PASSWORD, None, None, MEDIUM, BROKER,
         "What unlocks the private key."),
     ConfigKey("ssl.keystore.certificate.chain", PASSWORD, None, None, MEDIUM, BROKER,
@@ -455,15 +498,49 @@ _TLS = (
         "The format of the trust store, PEM or PKCS12; the file shows it unless it is set."),
 )
 
+# fmt: on
+
+
+def _http_keys() -> Iterator[ConfigKey]:
+    """The keys of TLS once more, for the HTTP listener, which has no dynamic ones."""
+    for key in _TLS:
+        if key.name.startswith("ssl.allow."):
+            continue
+        yield key._replace(
+            name=f"moldau.http.{key.name}",
+            scope=STATIC,
+            documentation=f"Our own: {key.documentation}",
+        )
+
+
+# fmt: off
 _METRICS = (
+    ConfigKey("moldau.audit.log.max.lines", INT, 100, within(1), LOW, STATIC,
+        "Our own: different denied actions, allowed ones and failed authentications that are "
+        "logged in ten seconds, of each; one client's are half of them at most, and what is left "
+        "out is counted."),
+    ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC"), MEDIUM, STATIC,
+        "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
+        "SCRAM; certificates come in by moldau.http.ssl.client.auth."),
     ConfigKey("moldau.http.listener", STRING, "", BIND_ADDRESS, MEDIUM, STATIC,
         "Our own: HOST:PORT for metrics, health and read-only JSON over HTTP; empty switches it "
         "off."),
+    ConfigKey("moldau.http.open.paths", LIST, ("/healthz", "/readyz"),
+        list_of("/healthz", "/metrics", "/readyz"), MEDIUM, STATIC,
+        "Our own: pages of the HTTP listener that every client may read, whatever the other "
+        "settings and the authorizer say."),
+    *_http_keys(),
     ConfigKey("moldau.log.format", STRING, "console", one_of("console", "json"), LOW, STATIC,
         "Our own: whether log lines are for people (console) or for machines (json)."),
     ConfigKey("moldau.log.level", STRING, "INFO",
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
+    ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
+        "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url may name, as "
+        "Kafka's system property org.apache.kafka.sasl.oauthbearer.allowed.files."),
+    ConfigKey("moldau.sasl.oauthbearer.allowed.urls", LIST, (), list_of(), LOW, STATIC,
+        "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url may have, as Kafka's system "
+        "property org.apache.kafka.sasl.oauthbearer.allowed.urls."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

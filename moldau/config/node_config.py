@@ -32,6 +32,7 @@ from moldau.config.table import (
     BROKER_KEYS,
     LIMITED_GROUP_KEYS,
     LISTENER_PREFIX,
+    ONLY_PER_MECHANISM_KEYS,
     PER_LISTENER_KEYS,
     PER_MECHANISM_KEYS,
     PLUGIN_PREFIXES,
@@ -189,13 +190,13 @@ class NodeConfig(Mapping[str, Any]):
         """A key's value for one listener, and for one of its SASL mechanisms.
 
         The first that is set: `listener.name.LISTENER.MECHANISM.KEY` (for the keys that have it),
-        `listener.name.LISTENER.KEY`, `KEY`. `sasl.jaas.config` is taken from the first alone, as in
-        Apache Kafka: users of one mechanism are none of another.
+        `listener.name.LISTENER.KEY`, `KEY`. `sasl.jaas.config` and the class that checks tokens are
+        taken from the first alone, as in Apache Kafka: users of one mechanism are none of another.
         """
         prefix = f"{LISTENER_PREFIX}{listener_name.lower()}."
         if mechanism is not None and name in PER_MECHANISM_KEYS:
             own = f"{prefix}{mechanism.lower()}.{name}"
-            if own in self._listener_values or name == "sasl.jaas.config":
+            if own in self._listener_values or name in ONLY_PER_MECHANISM_KEYS:
                 return self._listener_values.get(own)
         return self._listener_values.get(prefix + name, self._values[name])
 
@@ -430,8 +431,9 @@ def _status_warnings(key: ConfigKey, name: str, value: object) -> Iterator[str]:
 
 
 def _listener_warnings(config: NodeConfig) -> Iterator[str]:
-    """Settings of TLS and SASL that reach no listener."""
-    prefixes = tuple(f"{LISTENER_PREFIX}{each.listener_name.lower()}." for each in config.listeners)
+    """Settings of TLS and SASL that reach no listener, neither here nor of the controllers."""
+    names = {*(each.listener_name for each in config.listeners), *config.controller_listener_names}
+    prefixes = tuple(f"{LISTENER_PREFIX}{name.lower()}." for name in names)
     for name in config.explicit:
         key = find_broker_key(name)
         if key is None or key.name not in PER_LISTENER_KEYS:
@@ -457,10 +459,10 @@ def _check_node(config: NodeConfig) -> Iterator[str]:
     _check_quorum(config)
     _check_listener_ports(config)
     _check_controller_listeners(config)
-    _check_security_protocols(config)
     _check_advertised(config)
     if config.is_broker:
         _check_inter_broker_listener(config)
+    _check_security_protocols(config)
     _check_early_start_listeners(config)
     _check_log(config)
     _check_limits(config)
@@ -550,26 +552,57 @@ def _check_controller_listeners(config: NodeConfig) -> None:
             raise ConfigError("listeners", name, reason)
 
 
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The values of `sasl.enabled.mechanisms` that are served."""
+
+PEER_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""What nodes may log in with to other nodes."""
 
 
 def _check_security_protocols(config: NodeConfig) -> None:
-    """Clients' listeners may be secured; nodes speak PLAINTEXT among themselves so far."""
-    internal = {*config.controller_listener_names, config.inter_broker_listener_name}
+    """Mechanisms of SASL: those offered to others, and the one that this node itself uses."""
     for endpoint in config.listeners:
-        name, protocol = endpoint.listener_name, endpoint.security_protocol
-        if protocol is SecurityProtocol.PLAINTEXT:
-            continue
-        if name in internal:
-            raise ConfigError(
-                "listeners",
-                str(endpoint),
-                f"{protocol.name} is not served yet between nodes: controller listeners and "
-                "inter.broker.listener.name are PLAINTEXT, clients may use other listeners",
-            )
-        if protocol.has_sasl:
-            _check_mechanisms(config, name)
+        if endpoint.security_protocol.has_sasl:
+            _check_mechanisms(config, endpoint.listener_name)
+    if config.is_broker:
+        _check_own_mechanism(
+            config,
+            config.inter_broker_listener_name,
+            "sasl.mechanism.inter.broker.protocol",
+            has_listener=True,
+        )
+    _check_own_mechanism(
+        config,
+        config.controller_listener_names[0],
+        "sasl.mechanism.controller.protocol",
+        has_listener=config.is_controller,
+    )
+
+
+def _check_own_mechanism(
+    config: NodeConfig, listener_name: str, key: str, *, has_listener: bool
+) -> None:
+    """What this node logs in with to a listener of other nodes, which it may have itself."""
+    protocol = config.listener_security_protocols.get(listener_name)
+    if protocol is None or not protocol.has_sasl:
+        return
+    mechanism = config.get_string(key)
+    if mechanism not in PEER_MECHANISMS:
+        default = "Kafka's default, which " if mechanism == "GSSAPI" else ""
+        raise ConfigError(
+            key,
+            mechanism,
+            f"{default}is not served between nodes; listener {listener_name} is {protocol.name}: "
+            f"choose one of {', '.join(PEER_MECHANISMS)}",
+        )
+    enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
+    if has_listener and mechanism not in enabled:
+        raise ConfigError(
+            key,
+            mechanism,
+            f"must be one of sasl.enabled.mechanisms of listener {listener_name} "
+            f"({', '.join(enabled)})",
+        )
 
 
 def _check_mechanisms(config: NodeConfig, listener_name: str) -> None:
@@ -625,8 +658,12 @@ def _check_inter_broker_listener(config: NodeConfig) -> None:
 def _check_early_start_listeners(config: NodeConfig) -> None:
     names = [endpoint.listener_name for endpoint in config.listeners]
     for name in config["early.start.listeners"] or ():
-        if name.upper() not in names:
-            raise ConfigError("early.start.listeners", name, "is not one of listeners")
+        if name.upper() not in (*names, *config.controller_listener_names):
+            raise ConfigError(
+                "early.start.listeners",
+                name,
+                "is neither one of listeners nor of controller.listener.names",
+            )
 
 
 def _check_log(config: NodeConfig) -> None:

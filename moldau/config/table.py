@@ -131,7 +131,15 @@ def find_broker_key(name: str) -> ConfigKey | None:
     return key
 
 
-PER_MECHANISM_KEYS: Final = frozenset({"connections.max.reauth.ms", "sasl.jaas.config"})
+ONLY_PER_MECHANISM_KEYS: Final = frozenset(
+    {"sasl.jaas.config", "sasl.server.callback.handler.class"}
+)
+"""What has an effect behind `listener.name.LISTENER.MECHANISM.` alone."""
+
+PER_MECHANISM_KEYS: Final = ONLY_PER_MECHANISM_KEYS | {
+    "connections.max.reauth.ms",
+    *(key.name for key in SERVED_KEYS["sasl"] if key.name.startswith("sasl.oauthbearer.")),
+}
 """What `listener.name.LISTENER.MECHANISM.` may stand before."""
 
 PER_LISTENER_KEYS: Final = frozenset(
@@ -139,7 +147,7 @@ PER_LISTENER_KEYS: Final = frozenset(
         "connections.max.reauth.ms",
         *(key.name for area in ("sasl", "tls") for key in SERVED_KEYS[area]),
     }
-)
+) - {"sasl.mechanism.controller.protocol", "sasl.mechanism.inter.broker.protocol"}
 """The served keys that have an effect behind `listener.name.LISTENER.`."""
 
 

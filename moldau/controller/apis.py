@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from moldau.controller.controller import Controller, RequestFailed
-from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS
+from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS, TOKEN_HANDLERS
 from moldau.controller.core.feature_control import is_known_upgrade_type, updated
 from moldau.controller.core.result import TakesPermits, unlimited
 from moldau.controller.descriptions import ClusterDescriptions
@@ -26,8 +26,9 @@ from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.metadata.features import KRAFT_VERSION, SUPPORTED_FEATURES
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.steps import Steps, repeated
-from moldau.protocol.access_control import Operation
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
+from moldau.protocol.delegation_tokens import owner_of, without_token
 from moldau.protocol.envelope import (
     EnvelopeRefused,
     ForwardedRequest,
@@ -41,6 +42,7 @@ from moldau.protocol.messages import p19_create_topics as p19
 from moldau.protocol.messages import p20_delete_topics as p20
 from moldau.protocol.messages import p33_alter_configs as legacy
 from moldau.protocol.messages import p37_create_partitions as p37
+from moldau.protocol.messages import p38_create_delegation_token as p38
 from moldau.protocol.messages import p44_incremental_alter_configs as incremental
 from moldau.protocol.messages import p57_update_features as p57
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
@@ -59,7 +61,9 @@ from moldau.server.request_router import Handler, Lane, Route
 
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
-ACTIVE_CONTROLLER_APIS: Final = frozenset(map(ApiKey, (*HANDLERS, *LIMITED_HANDLERS))) | {
+ACTIVE_CONTROLLER_APIS: Final = frozenset(
+    map(ApiKey, (*HANDLERS, *LIMITED_HANDLERS, *TOKEN_HANDLERS))
+) | {
     ApiKey.BROKER_REGISTRATION,
     ApiKey.BROKER_HEARTBEAT,
     ApiKey.UNREGISTER_BROKER,
@@ -184,7 +188,7 @@ def _create_topics(
     request: p19.CreateTopicsRequest, context: Sender, _image: MetadataImage
 ) -> Filtered:
     """CREATE on the cluster or the topic; without DESCRIBE_CONFIGS the configuration is hidden."""
-    cluster_wide = context.authorized_cluster(Operation.CREATE)
+    cluster_wide = context.authorized_cluster(Operation.CREATE, logs_denied=False)
     allowed, refused = yield from _may_ask(
         request.topics,
         lambda name: (
@@ -199,7 +203,9 @@ def _create_topics(
         response = response or p19.CreateTopicsResponse()
         for result in response.topics:
             yield
-            if not context.authorized_topic(Operation.DESCRIBE_CONFIGS, result.name):
+            if not context.authorized_topic(
+                Operation.DESCRIBE_CONFIGS, result.name, logs_denied=False
+            ):
                 if result.error_code == ErrorCode.NONE:
                     result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 result.configs, result.num_partitions, result.replication_factor = [], -1, -1
@@ -305,6 +311,25 @@ def _create_partitions(
     )
 
 
+def _create_delegation_token(
+    request: p38.CreateDelegationTokenRequest, context: Sender, _image: MetadataImage
+) -> Filtered:
+    """CREATE_TOKENS on the user that it is for, unless that is the sender (KIP-373)."""
+    owner = owner_of(request, context.principal)
+    is_own = owner == context.principal
+    is_allowed = is_own or context.authorized(Operation.CREATE_TOKENS, ResourceType.USER, owner)
+
+    def merge(response: p38.CreateDelegationTokenResponse | None) -> Steps[Message]:
+        yield
+        if response is not None:
+            return response
+        error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        return without_token(request, context.principal, error)
+
+    yield
+    return request if is_allowed else None, merge
+
+
 def _config_filter(
     request_class: Callable[..., AnyRequest], response_class: Callable[[], Message]
 ) -> Filter:
@@ -336,6 +361,7 @@ def _config_filter(
 
 
 FILTERS: Final[dict[ApiKey, Filter]] = {
+    ApiKey.CREATE_DELEGATION_TOKEN: _create_delegation_token,
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
@@ -477,6 +503,8 @@ class ControllerApis:
             client_host=forwarded.client_host,
             api_version=header.api_version,
             listener_name=context.listener_name,
+            token_authenticated=forwarded.token_authenticated,
+            api_key=header.api_key,
         )
         response = await self.answer(client, forwarded.message)
         return await self._work.on(response, _closed, response, header, self.committed_end_offset())
@@ -550,7 +578,12 @@ class ControllerApis:
         timeout_ms = context.timeout_ms
         if timeout_ms is None:
             timeout_ms = float(getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS))
-        return self._controller.ask(request, timeout_ms=timeout_ms, takes_permits=takes_permits)
+        return self._controller.ask(
+            request,
+            timeout_ms=timeout_ms,
+            takes_permits=takes_permits,
+            principal=context.principal,
+        )
 
     async def _decision(
         self, request: AnyRequest, context: Sender, decision: asyncio.Future[Message]

@@ -28,6 +28,7 @@ from math import inf
 from typing import Final, Protocol
 
 from moldau.controller.core.controller_core import ControllerCore, Role
+from moldau.controller.core.delegation_token_control import Requester
 from moldau.controller.core.result import (
     ControllerResult,
     TakesPermits,
@@ -208,6 +209,8 @@ logger = logging.getLogger("moldau.controller")
 
 MAX_WAITING_REQUESTS: Final = 1_000
 MIN_SESSION_CHECK_MS: Final = 10.0
+MORE_TOKENS_AFTER_MS: Final = 100.0
+"""The pause between two batches of expired delegation tokens, and after a failed one."""
 LATE_SESSION_CHECK_MS: Final = 1_000.0
 """A check that is later than this waits once more for so long: the node has stood still, and the
 heartbeats that arrived in that time are to be read first.
@@ -258,7 +261,13 @@ class Controller:
         bootstrap_records: Sequence[VersionedRecord],
         snapshot_policy: SnapshotPolicy,
         slice_ms: float = SLICE_MS,
+        token_check_interval_ms: float | None = None,
     ) -> None:
+        """`token_check_interval_ms` is how often expired delegation tokens are looked for; None
+        where there are none.
+        """
+        self._token_check_interval_ms = token_check_interval_ms
+        self._token_timer: TimerHandle | None = None
         self._core = core
         self._log = log
         self._clock = clock
@@ -305,9 +314,10 @@ class Controller:
         *,
         timeout_ms: float,
         takes_permits: TakesPermits = unlimited,
+        principal: str = "",
     ) -> asyncio.Future[Message]:
         """The response, once what the request did is committed; the request has its place in line
-        when this returns. `takes_permits` is the sender's quota of mutations.
+        when this returns. `takes_permits` is the quota of mutations of its sender, `principal`.
 
         Raises RequestFailed: not the active controller, too many requests wait, or no commit in
         time.
@@ -320,14 +330,14 @@ class Controller:
             waiting.answer.set_exception(RequestFailed(ErrorCode.REQUEST_TIMED_OUT, words))
         else:
             self._undecided[waiting] = None
-            self._turns.take(self._decide(request, waiting, takes_permits))
+            self._turns.take(self._decide(request, waiting, takes_permits, principal))
             if not waiting.done:
                 delay_ms = max(timeout_ms, 0.0)
                 waiting.timer = self._clock.call_later(delay_ms, self._time_out, waiting)
         return waiting.answer
 
     def _decide(
-        self, request: AnyRequest, waiting: _Waiting, takes_permits: TakesPermits
+        self, request: AnyRequest, waiting: _Waiting, takes_permits: TakesPermits, principal: str
     ) -> Steps[None]:
         if waiting.done:  # its time was over before its turn came
             self._undecided.pop(waiting, None)
@@ -338,6 +348,7 @@ class Controller:
             log_end_offset=self._log.log_end_offset,
             now_ms=self._clock.monotonic_ms(),
             takes_permits=takes_permits,
+            requester=Requester(principal, self._clock.now_ms()),
         )
         yield from self._take_over(request, result, waiting)
 
@@ -452,6 +463,7 @@ class Controller:
         self.active_since.set()
         self._arm_session_timer()
         self._arm_task_timer()
+        self._arm_token_timer(self._token_check_interval_ms)
 
     def _fail_waiting(self, failure: RequestFailed) -> None:
         waiting, self._waiting = [*self._undecided, *self._waiting], deque()
@@ -519,6 +531,24 @@ class Controller:
             yield from self._append_own(records, "its own elections")
         self._arm_task_timer()
 
+    def _arm_token_timer(self, delay_ms: float | None) -> None:
+        if delay_ms is None or self._token_timer is not None or self._is_closed:
+            return
+        self._token_timer = self._clock.call_later(delay_ms, self._check_tokens)
+
+    def _check_tokens(self) -> None:
+        self._token_timer = None
+        if self.is_active and not self._is_closed:
+            self._turns.take(self._remove_expired_tokens())
+
+    def _remove_expired_tokens(self) -> Steps[None]:
+        records = self._core.expired_tokens(self._clock.now_ms())
+        if records:
+            logger.info("%d delegation tokens have expired", len(records))
+            yield from self._append_own(records, "the end of delegation tokens")
+        # There may be more than one batch of them.
+        self._arm_token_timer(MORE_TOKENS_AFTER_MS if records else self._token_check_interval_ms)
+
     def _append_own(self, records: Sequence[VersionedRecord], what: str) -> Steps[None]:
         error = yield from self._append(records)
         if error is not ErrorCode.NONE:
@@ -565,7 +595,8 @@ class Controller:
         self._is_closed = True
         self._turns.clear()
         self.active_since.clear()
-        for timer in (self._session_timer, self._task_timer, self._snapshot_timer):
+        timers = (self._session_timer, self._task_timer, self._token_timer, self._snapshot_timer)
+        for timer in timers:
             if timer is not None:
                 timer.cancel()
         self._fail_waiting(_not_controller(-1))

@@ -33,6 +33,8 @@ ISR_SHRINK_KEEPS_LEADER_EPOCH_LEVEL: Final = 12
 """From this level on a smaller ISR alone leaves the leader epoch as it is."""
 TRANSACTIONS_LEVEL: Final = 13
 """From this level on Begin/EndTransactionRecord may be written (KIP-868)."""
+DELEGATION_TOKEN_LEVEL: Final = 14
+"""From this level on delegation tokens are records (KIP-900)."""
 CONTROLLER_REGISTRATION_LEVEL: Final = 15
 """From this level on controllers register themselves in the log (KIP-919)."""
 DIRECTORY_ASSIGNMENT_LEVEL: Final = 17

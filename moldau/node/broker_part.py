@@ -13,9 +13,9 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.api import broker_routes
 from moldau.broker.api.services import Background, BrokerServices
@@ -29,10 +29,11 @@ from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.broker.replica.replication import ReplicationPorts
 from moldau.config import Endpoint, NodeConfig, effective_broker_config, effective_topic_config
-from moldau.config.listeners import SecurityProtocol
 from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
-from moldau.metadata.image.security import ScramKey
+from moldau.metadata.token_secrets import TokenSecrets
+from moldau.node.listener_changes import ListenerChanges
+from moldau.node.listeners import listener_specs, scram_keys
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
@@ -40,24 +41,31 @@ from moldau.protocol.messages.p62_broker_registration import (
     Feature,
     Listener,
 )
-from moldau.protocol.scram import MECHANISM_NUMBERS, ScramKeys
+from moldau.protocol.scram import ScramKeys
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
+from moldau.runtime.connector import Connector
 from moldau.runtime.filesystem import Filesystem
 from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.quotas.client_quotas import Quotas
 from moldau.server.request import RequestMetrics
 from moldau.server.request_router import RequestRouter
-from moldau.server.server import ListenerSpec, Server
+from moldau.server.server import Server
 from moldau.server.standard_authorizer import StandardAuthorizer
 from moldau.storage.checkpoints import UNKNOWN_BROKER_EPOCH
 from moldau.storage.cleaner.workers import ProcessWorker
 from moldau.storage.log_config import CleanerSettings, LogConfig, LogManagerSettings
 from moldau.storage.log_directory import LogDirectories, LogDirectory
 from moldau.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.core.scram import KnownKeys
+    from moldau.server.authentication.listener_security import ListenerSecurity
+    from moldau.server.authentication.token_credentials import TokenCredentials
 
 logger = logging.getLogger("moldau.node")
 
@@ -118,6 +126,10 @@ class BrokerPart:
         self._coordinators: Coordinators | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._previous_broker_epoch = UNKNOWN_BROKER_EPOCH
+        self._listener_changes = ListenerChanges(config)
+        self.authorizer: Authorizer | None = None
+        self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
+        self._token_credentials: TokenCredentials | None = None
         self.server: Server | None = None
         self.services: BrokerServices | None = None
 
@@ -175,7 +187,7 @@ class BrokerPart:
         )
         self.server = server
         timers = server.connections.timers
-        await server.start(self._listener_specs())
+        connector = await self._bind(server)
         replica_manager = ReplicaManager(
             broker_id=self._config.node_id,
             node_values=self._config,
@@ -189,15 +201,15 @@ class BrokerPart:
                 broker_epoch=self._broker_epoch,
                 is_confirmed=self._is_confirmed,
                 listener_name=self._config.inter_broker_listener_name,
-                network=self._network,
+                connector=connector,
             ),
             on_fault=self._on_fault,
         )
         self._replica_manager = replica_manager
-        services = self._make_services(controller, log_manager, replica_manager, timers)
+        services = self._make_services(controller, log_manager, replica_manager, timers, connector)
         self._coordinators = Coordinators(services)
         self.services = services
-        authorizer = StandardAuthorizer.of(self._config)
+        authorizer = self.authorizer = StandardAuthorizer.of(self._config, self._clock)
         self._metadata.add_publisher(authorizer)
         self._router = RequestRouter(
             broker_routes(services),
@@ -216,24 +228,39 @@ class BrokerPart:
             lambda: float(sum(not each.is_online for each in self._directories.online)),
         )
 
-    def _listener_specs(self) -> list[ListenerSpec]:
-        specs: list[ListenerSpec] = []
-        for endpoint in self._config.broker_listeners:
-            name, host, port, protocol = endpoint
-            security = None
-            if protocol is not SecurityProtocol.PLAINTEXT:
-                from moldau.server.authentication.listener_security import ListenerSecurity
+    async def _bind(self, server: Server) -> Connector:
+        """Open the listeners; gives the way to those of other brokers."""
+        changes, image = self._listener_changes, self._metadata.image
+        listeners = listener_specs(
+            self._config.broker_listeners,
+            lambda each: changes.security_of(each, image, partial(self._listener_security, each)),
+        )
+        connector = changes.connector(listeners, self._clock, self._network)
+        await server.start(listeners)
+        return connector
 
-                security = ListenerSecurity.of(self._config, endpoint, self._scram_keys)
-            specs.append(ListenerSpec(name, host, port, security))
-        return specs
+    def _listener_security(
+        self, endpoint: Endpoint, dynamic: Mapping[str, Any]
+    ) -> ListenerSecurity | None:
+        from moldau.server.authentication.listener_security import ListenerSecurity
+
+        return ListenerSecurity.of(
+            self._config, endpoint, self._scram_keys, dynamic, self._clock, self._token_keys
+        )
 
     def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
-        key = ScramKey(user, MECHANISM_NUMBERS[mechanism])
-        found = self._metadata.image.scram.credentials.get(key)
-        if found is None:
-            return None
-        return ScramKeys(found.salt, found.stored_key, found.server_key, found.iterations)
+        return scram_keys(self._metadata.image, mechanism, user)
+
+    def _token_keys(self, mechanism: str, token_id: str) -> KnownKeys | None:
+        if self._token_credentials is None:
+            from moldau.server.authentication.token_credentials import TokenCredentials
+
+            self._token_credentials = TokenCredentials(
+                self._token_secrets,
+                lambda: self._metadata.image.delegation_tokens.tokens_by_id,
+                self._clock,
+            )
+        return self._token_credentials(mechanism, token_id)
 
     def _make_services(
         self,
@@ -241,6 +268,7 @@ class BrokerPart:
         log_manager: LogManager,
         replica_manager: ReplicaManager,
         timers: TimerWheel,
+        connector: Connector,
     ) -> BrokerServices:
         background = Background(self._on_fault)
         return BrokerServices(
@@ -271,8 +299,10 @@ class BrokerPart:
             broker_epoch=self._broker_epoch,
             is_confirmed=self._is_confirmed,
             inter_broker_listener_name=self._config.inter_broker_listener_name,
-            network=self._network,
+            connector=connector,
             has_child_processes=self._has_child_processes,
+            check_listeners=self._listener_changes.check,
+            token_secrets=self._token_secrets,
         )
 
     async def join(self, controller: ControllerChannel) -> None:
@@ -313,6 +343,7 @@ class BrokerPart:
                 self.services.transaction_verifier,
             )
         )
+        self._metadata.add_publisher(self._listener_changes)
         self._metadata.add_publisher(lifecycle)
         lifecycle.move_to(BrokerState.RECOVERY)
         lifecycle.start_heartbeats()

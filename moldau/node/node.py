@@ -15,7 +15,7 @@ import os
 import random
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from moldau.broker.lifecycle.broker_lifecycle import BrokerState, RegistrationRefused
@@ -29,6 +29,7 @@ from moldau.config import ConfigError, NodeConfig
 from moldau.node.broker_part import BrokerPart, format_address
 from moldau.node.faults import FaultHandler
 from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
+from moldau.node.listeners import controller_connector
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
 from moldau.node.settings import http_address, server_limits
@@ -39,6 +40,7 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.garbage_collector import freeze_garbage_collector
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.authorizer import Authorizer
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.storage.log_directory import (
     LOCK_FILE,
@@ -49,6 +51,8 @@ from moldau.storage.log_directory import (
 from moldau.storage.meta_properties import META_PROPERTIES
 
 if TYPE_CHECKING:
+    from moldau.metadata.image.security import ScramCredential, ScramKey
+    from moldau.node.http.access import HttpAccess, HttpSecurity
     from moldau.node.http.server import HttpListener
 
 logger = logging.getLogger("moldau.node")
@@ -101,9 +105,10 @@ class Node:
         """
         asyncio.get_running_loop().set_exception_handler(self._on_fault.from_loop)
         serving = asyncio.Event()
-        http = asyncio.create_task(self._listen_http(serving))
+        http: asyncio.Task[None] | None = None
         try:
-            http_address(self._config)  # refuses before anything is opened
+            security = self._http_security()  # refuses before anything is opened
+            http = asyncio.create_task(self._listen_http(serving, security))
             directories = self._open_directories(format_if_needed)
             channel = await self._start_quorum(directories)
             if self._config.is_broker:
@@ -123,7 +128,8 @@ class Node:
         except OSError as error:
             raise NodeStartError(_words(error)) from error
         finally:
-            http.cancel()
+            if http is not None:
+                http.cancel()
 
     @property
     def address(self) -> str:
@@ -216,7 +222,7 @@ class Node:
             relay.leader,
             own=quorum.own_controller,
             client_id=f"broker-{self._config.node_id}",
-            clock=self._clock,
+            connector=controller_connector(self._config, self._clock),
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),
             offload=self._filesystem.offload,
         )
@@ -275,12 +281,12 @@ class Node:
         await broker.listen(channel)
         await broker.join(channel)
 
-    async def _listen_http(self, serving: asyncio.Event) -> None:
+    async def _listen_http(self, serving: asyncio.Event, security: HttpSecurity | None) -> None:
         """Serve HTTP as soon as clients are served; earlier when that takes long, so that a client
         that watches the node can tell recovery from death.
         """
         address = http_address(self._config)
-        if address is None:
+        if address is None or security is None:
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(serving.wait(), HTTP_PATIENCE_S)
@@ -293,8 +299,42 @@ class Node:
             registry=self._registry,
             is_ready=self._is_ready,
             data_loop=asyncio.get_running_loop(),
+            access=self._http_access(security),
         )
         await self._http.start(*address)
+
+    def _http_security(self) -> HttpSecurity | None:
+        """What the HTTP listener asks of its clients, None without one. Raises: ConfigError."""
+        if http_address(self._config) is None:
+            return None
+        from moldau.node.http.access import HttpSecurity
+
+        return HttpSecurity.of(self._config)
+
+    def _http_access(self, security: HttpSecurity) -> HttpAccess:
+        """Access is decided by the broker's authorizer, and on a controller by the quorum's."""
+        from moldau.node.http.access import Authority, HttpAccess
+
+        own_loop, without_rules = asyncio.get_running_loop(), Authorizer()
+
+        def authorizer() -> Authorizer | None:
+            if not self._config.has_authorizer:
+                return without_rules
+            if self._config.is_broker:
+                return None if self._broker is None else self._broker.authorizer
+            return None if self._quorum is None else self._quorum.authorizer
+
+        def loop() -> asyncio.AbstractEventLoop:
+            if self._config.is_broker or self._quorum is None:
+                return own_loop
+            return self._quorum.loop
+
+        def credentials() -> Mapping[ScramKey, ScramCredential]:
+            if self._config.is_broker or self._quorum is None:
+                return self._metadata.image.scram.credentials
+            return self._quorum.image.scram.credentials
+
+        return HttpAccess(security, Authority(authorizer, loop, credentials))
 
     # -- stop ------------------------------------------------------------------------------------
 

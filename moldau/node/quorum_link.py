@@ -96,7 +96,10 @@ async def follow_metadata(
             high_watermark = await high_watermark_of(channel, leader_timeout_ms)
     except (TimeoutError, ControllerUnavailable):
         problems = await quorum.peer_problems()
-        reasons = "; ".join(f"{address}: {problem}" for address, problem in problems.items())
+        reasons = "; ".join(
+            problem if problem.startswith(address) else f"{address}: {problem}"
+            for address, problem in problems.items()
+        )
         raise NoActiveController(reasons or "none of them knows one") from None
     try:
         async with asyncio.timeout(CATCH_UP_TIMEOUT_S):

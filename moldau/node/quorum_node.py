@@ -16,10 +16,10 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import OwnController
-from moldau.config import NodeConfig
+from moldau.config import ConfigError, Endpoint, NodeConfig
 from moldau.controller.apis import ControllerApis, LongWork
 from moldau.controller.controller import Controller, SnapshotPolicy
 from moldau.controller.core.controller_core import ControllerCore
@@ -29,9 +29,13 @@ from moldau.controller.listener import ControllerListener
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
+from moldau.node.early_users import EarlyUsers, has_scram
+from moldau.node.listeners import controller_connector, listener_specs
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
+from moldau.protocol.scram import ScramKeys
 from moldau.protocol.types import ZERO_UUID, uuid_to_base64
 from moldau.raft import (
     MetadataLogError,
@@ -44,6 +48,7 @@ from moldau.raft import (
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.connector import Connector
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopThread
@@ -52,8 +57,10 @@ from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
-from moldau.server.server import ListenerSpec
 from moldau.server.standard_authorizer import StandardAuthorizer
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.listener_security import ListenerSecurity
 
 logger = logging.getLogger("moldau.controller")
 
@@ -197,7 +204,7 @@ class QuorumNode:
         self._filesystem = OsFilesystem(thread_count=2)
         self._network = AsyncioNetwork()
         self._limits = limits
-        self._authorizer = authorizer or StandardAuthorizer.of(config)
+        self.authorizer = authorizer or StandardAuthorizer.of(config)
         self._registry = registry
         self._watchdog: LoopWatchdog | None = None
         self._thread = LoopThread("moldau-quorum")
@@ -210,6 +217,7 @@ class QuorumNode:
         """For the broker of this process, once started; None without the role controller."""
         self._listener: ControllerListener | None = None
         self._registration: ControllerRegistrationManager | None = None
+        self._early_users = EarlyUsers()
         self._relays: list[MetadataRelay] = []
         self._ports: dict[str, int] = {}
 
@@ -219,6 +227,7 @@ class QuorumNode:
         """Bind the listeners, open the log, take part; a quorum of one leads on return.
 
         Raises:
+            ConfigError: the settings of a secured listener cannot work.
             MetadataLogError: the metadata log cannot be used; one line.
             OSError: the disk refuses, or an address cannot be bound.
         """
@@ -227,7 +236,7 @@ class QuorumNode:
         self._starting = asyncio.create_task(self._thread.run(self._start()))
         try:
             await asyncio.shield(self._starting)
-        except (MetadataLogError, OSError):
+        except (ConfigError, MetadataLogError, OSError):
             await self.stop()
             raise
 
@@ -243,10 +252,12 @@ class QuorumNode:
         if config.is_controller:
             # Read before the log is opened: a start that is refused leaves it as it was.
             bootstrap = await self._bootstrap_records()
+            self._early_users = EarlyUsers(record for record, _version in bootstrap)
+        connector = controller_connector(config, clock)
+        if config.is_controller:
             await self._bind(clock)
         peers = self._peers = ConnectionPeers(
-            self._network,
-            clock,
+            connector,
             cluster_id=self._cluster_id,
             client_id=f"raft-client-{config.node_id}",
             listener_name=config.controller_listener_names[0],
@@ -257,9 +268,20 @@ class QuorumNode:
             metadata_log_settings(config, self._directory_id, self._ports),
             self._on_fatal,
             peers=peers,
+            inspect=self._early_users.take_log if has_scram(config) else None,
         )
         if config.is_controller:
-            await self._start_controller(log, clock, bootstrap)
+            await self._start_controller(log, clock, bootstrap, connector)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The quorum's, once started: where `authorizer` may be asked."""
+        return self._thread.loop
+
+    @property
+    def image(self) -> MetadataImage:
+        """What the controller has seen committed; empty before it runs, and on brokers."""
+        return MetadataImage.EMPTY if self._controller is None else self._controller.committed_image
 
     async def _bootstrap_records(self) -> list[tuple[Message, int]]:
         """What the first active controller of a cluster appends. Raises: MetadataLogError."""
@@ -272,28 +294,41 @@ class QuorumNode:
         listener = ControllerListener(
             clock=clock,
             on_fault=self._on_fault,
-            authorizer=self._authorizer,
+            authorizer=self.authorizer,
             network=self._network,
             limits=self._limits,
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
         endpoints = self._config.controller_listeners
-        await listener.start(
-            ListenerSpec(each.listener_name, each.host, each.port) for each in endpoints
-        )
+        await listener.start(listener_specs(endpoints, self._security_of))
         self._listener = listener
         self._ports = {each.listener_name: listener.port(each.listener_name) for each in endpoints}
 
+    def _security_of(self, endpoint: Endpoint) -> ListenerSecurity | None:
+        from moldau.server.authentication.listener_security import ListenerSecurity
+
+        return ListenerSecurity.of(self._config, endpoint, self._scram_keys)
+
+    def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
+        controller = self._controller
+        if controller is None:
+            return None
+        return self._early_users.find(controller.committed_image, mechanism, user)
+
     async def _start_controller(
-        self, log: QuorumLog, clock: Clock, bootstrap: list[tuple[Message, int]]
+        self,
+        log: QuorumLog,
+        clock: Clock,
+        bootstrap: list[tuple[Message, int]],
+        connector: Connector,
     ) -> None:
         config = self._config
         controller = self._controller = Controller(
             ControllerCore(
                 ControllerSettings(config, self._cluster_id),
                 random.Random(secrets.randbits(128)),
-                on_entries_changed=self._authorizer.change,
+                on_entries_changed=self.authorizer.change,
             ),
             log,
             clock,
@@ -303,15 +338,20 @@ class QuorumNode:
                 max_bytes=config.get_int("metadata.log.max.record.bytes.between.snapshots"),
                 interval_ms=config.get_int("metadata.log.max.snapshot.interval.ms"),
             ),
+            token_check_interval_ms=(
+                None
+                if config["delegation.token.secret.key"] is None
+                else config.get_int("delegation.token.expiry.check.interval.ms")
+            ),
         )
         apis = self._make_apis(controller, log, clock)
         self.own_controller = OwnController(
-            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self._authorizer
+            config.node_id, self._thread, apis.answer, apis.committed_end_offset, self.authorizer
         )
         assert self._listener is not None, "bound"
         controller.start()
         self._listener.open(apis)
-        self._start_registration(controller, log, apis, clock)
+        self._start_registration(controller, log, apis, connector)
         if not log.is_leader:
             return
         try:
@@ -349,7 +389,7 @@ class QuorumNode:
         )
 
     def _start_registration(
-        self, controller: Controller, log: QuorumLog, apis: ControllerApis, clock: Clock
+        self, controller: Controller, log: QuorumLog, apis: ControllerApis, connector: Connector
     ) -> None:
         registration = self._registration = ControllerRegistrationManager(
             controller_registration(self._config, self._ports),
@@ -358,8 +398,7 @@ class QuorumNode:
             apis=apis,
             link=LeaderLink(
                 client_id=f"controller-{self._config.node_id}-registration",
-                network=self._network,
-                clock=clock,
+                connector=connector,
             ),
             random=random.Random(secrets.randbits(128)),
         )

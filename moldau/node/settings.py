@@ -57,6 +57,7 @@ def server_limits(
         receive_buffer_bytes=_buffer_bytes(config, "socket.receive.buffer.bytes"),
         listen_backlog=config.get_int("socket.listen.backlog.size"),
         max_connection_creation_rate=values["max.connection.creation.rate"],
+        audit_log_max_lines=config.get_int("moldau.audit.log.max.lines"),
         unlimited_rate_listener=(
             config.inter_broker_listener_name if len(config.broker_listeners) > 1 else ""
         ),

@@ -70,23 +70,28 @@ class EnvelopeRefused(Exception):
 
 
 class ForwardedRequest(NamedTuple):
-    """What an Envelope holds: whose request, from where, and the request."""
+    """What an Envelope holds: whose request, from where, and the request.
+
+    Attributes:
+        token_authenticated: whether a delegation token has proved the principal (KIP-48).
+    """
 
     principal: str
     client_host: str
     header: RequestHeader
     message: Message
+    token_authenticated: bool = False
 
 
-def encode_principal(principal: str) -> bytes:
+def encode_principal(principal: str, *, token_authenticated: bool = False) -> bytes:
     """A principal "Type:name" as brokers hand it on: a version and DefaultPrincipalData."""
     kind, _, name = principal.partition(":")
-    data = DefaultPrincipalData(type=kind, name=name)
+    data = DefaultPrincipalData(type=kind, name=name, token_authenticated=token_authenticated)
     return _PRINCIPAL_VERSION.to_bytes(_VERSION_BYTES, "big") + data.to_bytes(_PRINCIPAL_VERSION)
 
 
-def decode_principal(data: bytes) -> str:
-    """The reverse of `encode_principal`.
+def decode_principal(data: bytes) -> tuple[str, bool]:
+    """The reverse of `encode_principal`: the principal, and whether a token has proved it.
 
     Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE.
     """
@@ -99,7 +104,7 @@ def decode_principal(data: bytes) -> str:
         raise EnvelopeRefused(
             ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, f"the principal cannot be read: {error}"
         ) from error
-    return f"{principal.type}:{principal.name}"
+    return f"{principal.type}:{principal.name}", principal.token_authenticated
 
 
 def encode_envelope(
@@ -110,11 +115,13 @@ def encode_envelope(
     client_id: str | None,
     principal: str,
     client_host: str,
+    token_authenticated: bool = False,
 ) -> EnvelopeRequest:
     """Put a client's request into an Envelope.
 
     Args:
         client_host: the client's IP address as text; text that is no address becomes 0.0.0.0.
+        token_authenticated: whether a delegation token has proved the principal.
 
     Raises:
         LocalProtocolError: the message does not fit the version.
@@ -131,7 +138,7 @@ def encode_envelope(
         address = _UNKNOWN_ADDRESS
     return EnvelopeRequest(
         request_data=frame,
-        request_principal=encode_principal(principal),
+        request_principal=encode_principal(principal, token_authenticated=token_authenticated),
         client_host_address=address,
     )
 
@@ -142,7 +149,7 @@ def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
     Raises EnvelopeRefused: PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST for an address that
     is none and an API that may not be forwarded; UNSUPPORTED_VERSION for what cannot be read.
     """
-    principal = decode_principal(bytes(envelope.request_principal or b""))
+    principal, token_authenticated = decode_principal(bytes(envelope.request_principal or b""))
     address = bytes(envelope.client_host_address)
     if len(address) not in (4, 16):
         raise EnvelopeRefused(
@@ -166,7 +173,7 @@ def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
         )
     except RemoteProtocolError as error:
         raise EnvelopeRefused(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
-    return ForwardedRequest(principal, client_host, header, message)
+    return ForwardedRequest(principal, client_host, header, message, token_authenticated)
 
 
 def encode_enveloped_response(

@@ -39,6 +39,11 @@ from moldau.protocol.messages.p37_create_partitions import (
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
+from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenResponse
+from moldau.protocol.messages.p41_describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribeDelegationTokenResponse,
+)
 from moldau.protocol.schema import ArrayType, Message, Struct, StructType
 from moldau.protocol.types import ZERO_UUID
 
@@ -64,9 +69,20 @@ def error_response(
 
 
 def fit_version(response: Message, api_version: int) -> None:
-    """Before version 1 an ElectLeaders response has the errors of partitions only."""
+    """Leave out what a version has no place for: before version 1 an ElectLeaders response has the
+    errors of partitions only, before version 3 no response tells who asked for a delegation token.
+    """
     if isinstance(response, election.ElectLeadersResponse) and api_version < 1:
         response.error_code = ErrorCode.NONE
+    elif isinstance(response, CreateDelegationTokenResponse) and api_version < 3:
+        _forget_requester(response)
+    elif isinstance(response, DescribeDelegationTokenResponse) and api_version < 3:
+        for token in response.tokens:
+            _forget_requester(token)
+
+
+def _forget_requester(part: CreateDelegationTokenResponse | DescribedDelegationToken) -> None:
+    part.token_requester_principal_type = part.token_requester_principal_name = ""
 
 
 def error_codes(message: Struct) -> Iterator[int]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from moldau.metadata.log import LoadedSnapshot
 from moldau.protocol.errors import ErrorCode, RemoteProtocolError
 from moldau.protocol.records import ControlRecordType
+from moldau.protocol.schema import Message
 from moldau.protocol.types import METADATA_TOPIC_ID, METADATA_TOPIC_NAME, TopicPartition
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.core.values import ElectionState, EpochEnd, SnapshotId
@@ -120,6 +121,22 @@ class LogFiles:
                 raise MetadataLogError(f"{self.directory}: nothing at offset {next_offset}")
             yield from batches
             next_offset = batches[-1].header.next_offset
+
+    def records(self) -> Iterator[Message]:
+        """The metadata records of the latest snapshot and of the log behind it, committed or not,
+        in order. Blocks. Raises: MetadataLogError: damage; OSError: a file cannot be read.
+        """
+        start_offset = self.log_start_offset
+        snapshot_id = self.latest_snapshot
+        if snapshot_id is not None:
+            snapshot = self.cached_snapshot
+            if snapshot is None or snapshot.end_offset != snapshot_id.end_offset:
+                path = snapshot_path(self.directory, snapshot_id)
+                snapshot, _ = read_snapshot_file(self.filesystem, path, snapshot_id)
+            yield from snapshot.records
+            start_offset = max(start_offset, snapshot_id.end_offset)
+        for batch in self.read(start_offset, self.log_end_offset):
+            yield from batch.records
 
     def start_read(self, start_offset: int, end_offset: int) -> FileRegion | bytes:
         """Find the bytes of some batches from the one that holds `start_offset` on; on the log's

@@ -24,9 +24,8 @@ from moldau.raft.core.messages import (
 )
 from moldau.raft.core.values import NO_NODE, Destination
 from moldau.raft.wire import PreVoteUnsupported, decode_response, encode_request
-from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection
-from moldau.runtime.network import Network
+from moldau.runtime.connector import Connector, PeerRefused
 
 
 class PeerNetwork(Protocol):
@@ -63,18 +62,16 @@ class _Channel:
         self._connecting = asyncio.Lock()
 
     async def connected(
-        self, network: Network, clock: Clock, destination: Destination, client_id: str
+        self, connector: Connector, destination: Destination, client_id: str
     ) -> Connection:
-        """The open connection, made if there is none. Raises as `Connection.connect`."""
+        """The open connection, made if there is none. Raises as `Connector.connect`."""
         async with self._connecting:
             connection = self.connection
             if connection is None or connection.is_closed:
-                connection = self.connection = await Connection.connect(
-                    network,
+                connection = self.connection = await connector.connect(
                     destination.host,
                     destination.port,
                     client_id=client_id,
-                    clock=clock,
                     max_response_bytes=MAX_RESPONSE_BYTES,
                 )
             return connection
@@ -91,10 +88,9 @@ class ConnectionPeers:
     """
 
     def __init__(
-        self, network: Network, clock: Clock, *, cluster_id: str, client_id: str, listener_name: str
+        self, connector: Connector, *, cluster_id: str, client_id: str, listener_name: str
     ) -> None:
-        self._network = network
-        self._clock = clock
+        self._connector = connector
         self._cluster_id = cluster_id
         self._client_id = client_id
         self._listener_name = listener_name
@@ -136,6 +132,8 @@ class ConnectionPeers:
             problem = str(error) or "no answer in time"
             if problem != channel.problem:
                 channel.problem = problem
+                if isinstance(error, PeerRefused):
+                    return None  # it is logged already
                 level = logging.INFO if isinstance(error, OSError) else logging.WARNING
                 where = f"{destination.host}:{destination.port}"
                 logger.log(level, "%s to %s: %s", type(request).__name__, where, problem)
@@ -148,9 +146,7 @@ class ConnectionPeers:
         self, channel: _Channel, destination: Destination, request: PeerRequest, timeout_ms: float
     ) -> PeerResponse:
         """Raises OSError, TimeoutError, RemoteProtocolError, LocalProtocolError."""
-        connection = await channel.connected(
-            self._network, self._clock, destination, self._client_id
-        )
+        connection = await channel.connected(self._connector, destination, self._client_id)
 
         def version_of(request_class: type[Message]) -> int:
             if request_class is ApiVersionsRequest and not connection.versions:

@@ -82,6 +82,7 @@ class QuorumLog:
         *,
         peers: PeerNetwork,
         dice: random.Random | None = None,
+        inspect: Callable[[Iterator[Message], int], None] | None = None,
     ) -> QuorumLog:
         """Open the log and take part in the quorum; a quorum of one leads on return.
 
@@ -89,6 +90,8 @@ class QuorumLog:
             on_fatal: told once, in one line, when the node must not go on.
             peers: how to reach other replicas.
             dice: for election timeouts; seeded from the system's randomness when None.
+            inspect: shown, before this replica takes part, all records that are on disk, committed
+                or not, and where the log ends; called beside the loop.
 
         Raises:
             MetadataLogError: damage or contradictions; nothing was overwritten.
@@ -102,6 +105,9 @@ class QuorumLog:
             settings.log_config(),
             settings.static_voters,
         )
+        if inspect is not None:
+            records = files.records()
+            await filesystem.offload(inspect, records, files.log_end_offset)
         driver = QuorumDriver(
             files,
             clock,

@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.schema import Request, Response
-from moldau.runtime.clock import Clock
 from moldau.runtime.connection import (
     DEFAULT_REQUEST_TIMEOUT_MS,
     Connection,
     ConnectionLost,
     RequestTimedOut,
 )
-from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.connector import Connector
 
 LINK_ERRORS: Final = (OSError, TimeoutError, ConnectionLost, RequestTimedOut, RemoteProtocolError)
 """What `send` raises when there is no answer; the request may have been served all the same."""
@@ -42,6 +41,7 @@ class LeaderLink:
     """States: without a connection ⇄ connecting → connected → without; `close` is final.
 
     Args:
+        connector: in PLAINTEXT on the machine's network without one.
         request_timeout_ms: after which a peer that does not answer is given up.
     """
 
@@ -49,13 +49,11 @@ class LeaderLink:
         self,
         *,
         client_id: str,
-        network: Network | None = None,
-        clock: Clock | None = None,
+        connector: Connector | None = None,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
     ) -> None:
         self._client_id = client_id
-        self._network = network or AsyncioNetwork()
-        self._clock = clock
+        self._connector = connector or Connector()
         self._request_timeout_ms = request_timeout_ms
         self._address: LeaderAddress | None = None
         self._connection: Connection | None = None
@@ -124,12 +122,10 @@ class LeaderLink:
         return connecting.result()
 
     async def _connect(self, leader: LeaderAddress) -> Connection:
-        connection = await Connection.connect(
-            self._network,
+        connection = await self._connector.connect(
             leader.host,
             leader.port,
             client_id=self._client_id,
-            clock=self._clock,
             request_timeout_ms=self._request_timeout_ms,
         )
         self._connection = connection

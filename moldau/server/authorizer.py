@@ -11,6 +11,7 @@ from moldau.protocol.access_control import Operation, ResourceType
 if TYPE_CHECKING:
     from moldau.metadata.image import MetadataDelta, MetadataImage
     from moldau.metadata.image.security import EntryChanges
+    from moldau.server.audit_log import DecisionLog, Rule
 
 
 class Authorizer:
@@ -19,6 +20,9 @@ class Authorizer:
     """
 
     __slots__ = ()
+
+    log: DecisionLog | None = None
+    """Where decisions are told; None where there is nothing to decide."""
 
     def authorize(
         self,
@@ -30,6 +34,17 @@ class Authorizer:
     ) -> bool:
         """True when `principal`, coming from `client_host`, may do this."""
         return True
+
+    def rule(
+        self,
+        principal: str,
+        client_host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+    ) -> Rule:
+        """Why `authorize` answers as it does."""
+        raise NotImplementedError("there is no rule, and no log to tell it")
 
     def change(self, entries: EntryChanges) -> None:
         """Decide by these entries, too, from now on; None takes one away."""

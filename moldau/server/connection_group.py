@@ -19,6 +19,7 @@ from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.timers import TimerWheel
+from moldau.server.audit_log import AuthenticationLog
 from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
@@ -81,6 +82,7 @@ class ConnectionGroup:
         self._sweep_timer: TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
         self._log = RateLimitedLog(_LOG, clock)
+        self.authentication_log = AuthenticationLog(clock, limits.audit_log_max_lines)
         self._work: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -115,6 +117,7 @@ class ConnectionGroup:
                     connection.close("the server is shutting down")
                 await self._all_closed.wait()
         self.timers.close()
+        self.authentication_log.close()
 
     # -- for connections -------------------------------------------------------------------------
 
@@ -146,9 +149,7 @@ class ConnectionGroup:
         """Count it out, and log what went wrong with it."""
         self._places.leave(self._places.handshakes, host)
         if problem is not None:
-            self._log.warning(
-                "connection from %s refused on listener %s: %s", host, listener_name, problem
-            )
+            self.authentication_log.failed(listener_name, host, problem)
 
     def admit(self, connection: ServerConnection) -> bool:
         """Count a new connection in, or say that a limit forbids it."""
@@ -305,6 +306,9 @@ class ConnectionGroup:
                 and not connection.gate.is_authenticated
                 and now - connection.opened_ms > self.limits.authentication_ms
             ):
+                self.authentication_log.failed(
+                    connection.listener_name, connection.client_host, "not authenticated in time"
+                )
                 connection.close("not authenticated in time")
             elif (
                 frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from moldau.protocol.framing import DEFAULT_MAX_FRAME_BYTES, DEFAULT_MEMORY_LIMIT_BYTES
 from moldau.runtime.network import DEFAULT_BACKLOG, OS_DEFAULT_BYTES
+from moldau.server.audit_log import DEFAULT_MAX_LINES
 from moldau.server.quotas.core.connection_rates import UNLIMITED, ConnectionRates
 
 
@@ -46,6 +47,8 @@ class ServerLimits:
     """Our own limit: a TLS handshake that has not ended by then is cut."""
     authentication_ms: float = 30_000.0
     """Our own limit: a SASL client that is not authenticated by then is cut."""
+    audit_log_max_lines: int = DEFAULT_MAX_LINES
+    """`moldau.audit.log.max.lines`"""
 
     def apply_to(self, rates: ConnectionRates) -> None:
         """Have the limit on new connections per second in force there."""

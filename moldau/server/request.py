@@ -58,7 +58,8 @@ class Connection(Protocol):
     """A client's connection, as its requests and their handlers see it.
 
     `state` is for handlers that keep something per connection (fetch sessions, SASL). The client's
-    software name and version are set by the ApiVersions handler. `gate` is where requests pass on a
+    software name and version are set by the ApiVersions handler. `token_authenticated` says whether
+    a delegation token has proved the principal. `gate` is where requests pass on a
     SASL listener.
     """
 
@@ -69,6 +70,7 @@ class Connection(Protocol):
     is_closed: bool
     listener_name: str
     principal: str
+    token_authenticated: bool
     state: dict[str, Any]
 
     @property
@@ -280,6 +282,8 @@ class Sender:
         api_version: of the response; None when the response is not encoded (in process).
         timeout_ms: how long the answer may take; None for the request's own limit.
         listener_name: the listener that the request came in by.
+        token_authenticated: whether a delegation token has proved the principal (KIP-48).
+        api_key: of the request; None for what is no request of Kafka's protocol.
     """
 
     principal: str
@@ -290,21 +294,47 @@ class Sender:
     api_version: int | None = None
     listener_name: str = ""
     timeout_ms: float | None = None
+    token_authenticated: bool = False
+    api_key: int | None = None
 
     def authorized(
-        self, operation: Operation, resource_type: ResourceType, resource_name: str
+        self,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+        *,
+        logs_denied: bool = True,
     ) -> bool:
-        return self.authorizer.authorize(
-            self.principal, self.client_host, operation, resource_type, resource_name
-        )
+        """Whether the sender may do this.
 
-    def authorized_topic(self, operation: Operation, topic_name: str) -> bool:
-        return self.authorizer.authorize(
-            self.principal, self.client_host, operation, ResourceType.TOPIC, topic_name
-        )
+        Args:
+            logs_denied: False where a denial refuses nothing: the resource is only left out of a
+                list, or another permission is asked for instead.
+        """
+        authorizer, principal, host = self.authorizer, self.principal, self.client_host
+        question = (principal, host, operation, resource_type, resource_name)
+        is_allowed = authorizer.authorize(*question)
+        log = authorizer.log
+        if log is not None and (log.tells_allowed if is_allowed else logs_denied):
+            log.decided(
+                self,
+                operation,
+                resource_type,
+                resource_name,
+                lambda: authorizer.rule(*question),
+                is_allowed=is_allowed,
+            )
+        return is_allowed
 
-    def authorized_cluster(self, operation: Operation) -> bool:
-        return self.authorized(operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
+    def authorized_topic(
+        self, operation: Operation, topic_name: str, *, logs_denied: bool = True
+    ) -> bool:
+        return self.authorized(operation, ResourceType.TOPIC, topic_name, logs_denied=logs_denied)
+
+    def authorized_cluster(self, operation: Operation, *, logs_denied: bool = True) -> bool:
+        return self.authorized(
+            operation, ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME, logs_denied=logs_denied
+        )
 
     def authorized_by_resource_type(
         self, operation: Operation, resource_type: ResourceType
@@ -315,10 +345,13 @@ class Sender:
         )
 
     def authorized_operations_on(self, resource_type: ResourceType, resource_name: str) -> int:
-        """What the sender may do there (KIP-430): bit n stands for the operation numbered n."""
-        allowed = 0
+        """What the sender may do there (KIP-430): bit n stands for the operation numbered n. As
+        these are no actions, none of them is logged.
+        """
+        allowed, authorize = 0, self.authorizer.authorize
+        who = (self.principal, self.client_host)
         for operation in SUPPORTED_OPERATIONS[resource_type]:
-            if self.authorized(operation, resource_type, resource_name):
+            if authorize(*who, operation, resource_type, resource_name):
                 allowed |= 1 << operation
         return allowed
 
@@ -333,7 +366,6 @@ class RequestContext(Sender):
     """One request in a handler's hands; outlives the handler's call when the answer comes later."""
 
     __slots__ = (
-        "api_key",
         "quotas",
         "received_ms",
         "request",
@@ -341,6 +373,7 @@ class RequestContext(Sender):
         "throttle_time_ms",
     )
 
+    api_key: int
     api_version: int
 
     def __init__(
@@ -355,6 +388,7 @@ class RequestContext(Sender):
         self.received_ms = request.received_ms
         self.listener_name = connection.listener_name
         self.principal = connection.principal
+        self.token_authenticated = connection.token_authenticated
         self.client_host = connection.client_host
         self.timeout_ms = None
         self.throttle_time_ms = 0

@@ -178,6 +178,8 @@ class RequestRouter:
             if cancels:
                 for task in traffic.running:
                     task.cancel()
+        if (log := self._authorizer.log) is not None:
+            log.close()
         while running := {
             *self._suspended,
             *(t for e in self._traffic.values() for t in e.running),

@@ -84,6 +84,7 @@ class Server:
         self._early: deque[Request] = deque()
         self._network = network or AsyncioNetwork()
         self._listeners: dict[str, Listener] = {}
+        self._securities: list[ListenerSecurity] = []
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -95,6 +96,7 @@ class Server:
                 await self.add_listener(spec)
         except OSError:
             self._close_listeners()
+            await self._close_securities()
             raise
         self.connections.start_sweeping()
 
@@ -110,6 +112,9 @@ class Server:
             from moldau.server.authentication.tls_handshakes import TlsHandshakes
 
             handshakes = TlsHandshakes(security.contexts, connections, name)
+        if security is not None:
+            self._securities.append(security)
+            await security.start()
         self._listeners[name] = await self._network.listen(
             lambda: ServerConnection(connections, name, security),
             spec.host,
@@ -126,6 +131,12 @@ class Server:
         """Stop accepting, answer what was accepted for at most `graceful_ms`, then cut the rest."""
         self._close_listeners()
         await self.connections.close(graceful_ms)
+        await self._close_securities()
+
+    async def _close_securities(self) -> None:
+        for security in self._securities:
+            await security.close()
+        self._securities.clear()
 
     def _close_listeners(self) -> None:
         for listener in self._listeners.values():

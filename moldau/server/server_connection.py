@@ -131,6 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "opened_ms",
         "principal",
         "state",
+        "token_authenticated",
         "transport",
     )
 
@@ -166,6 +167,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.client_software_version = "unknown"
         self.connection_id = ""
         self.principal = ANONYMOUS
+        self.token_authenticated = False
         self.state: dict[str, Any] = {}
         self.opened_ms = self.last_active_ms = group.clock.monotonic_ms()
 
@@ -266,7 +268,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif self._security is not None:
             problem = self._security.greet(self, group)
             if problem is not None:
-                self.close(problem)
+                group.authentication_log.failed(self.listener_name, self.client_host, problem)
+                self._abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._finish()

@@ -25,6 +25,8 @@ from moldau.protocol.access_control import (
     PermissionType,
     ResourceType,
 )
+from moldau.runtime.clock import Clock, SystemClock
+from moldau.server.audit_log import DecisionLog, Rule
 from moldau.server.authorizer import Authorizer
 
 EVERYTHING: Final = sum(1 << each for each in Operation)
@@ -142,6 +144,7 @@ class StandardAuthorizer(Authorizer):
     Args:
         super_users: principals that may do everything, whatever the entries say.
         allows_unmentioned: whether every principal may do what no entry is about.
+        log: where decisions are told.
     """
 
     __slots__ = (
@@ -150,10 +153,18 @@ class StandardAuthorizer(Authorizer):
         "_mentioned",
         "_patterns",
         "allows_unmentioned",
+        "log",
         "super_users",
     )
 
-    def __init__(self, super_users: Collection[str], *, allows_unmentioned: bool) -> None:
+    def __init__(
+        self,
+        super_users: Collection[str],
+        *,
+        allows_unmentioned: bool,
+        log: DecisionLog | None = None,
+    ) -> None:
+        self.log = log
         self.super_users = frozenset(super_users)
         self.allows_unmentioned = allows_unmentioned
         self._is_loaded = False
@@ -162,14 +173,15 @@ class StandardAuthorizer(Authorizer):
         self._mentioned: defaultdict[int, _Patterns[int]] = defaultdict(_Patterns)
 
     @classmethod
-    def of(cls, config: NodeConfig) -> Authorizer:
-        """The authorizer that a node is configured to have."""
+    def of(cls, config: NodeConfig, clock: Clock | None = None) -> Authorizer:
+        """The authorizer that a node is configured to have; `clock` is that of its loop."""
         if not config.has_authorizer:
             return Authorizer()
         users = (each.strip() for each in config["super.users"].split(";"))
         return cls(
             [each for each in users if each],
             allows_unmentioned=config["allow.everyone.if.no.acl.found"],
+            log=DecisionLog(clock or SystemClock(), config["moldau.audit.log.max.lines"]),
         )
 
     # -- entries ---------------------------------------------------------------------------------
@@ -231,6 +243,32 @@ class StandardAuthorizer(Authorizer):
         return is_allowed or (
             self.allows_unmentioned and self._is_unmentioned(resource_type, resource_name)
         )
+
+    def rule(
+        self,
+        principal: str,
+        client_host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+    ) -> Rule:
+        if principal in self.super_users:
+            return Rule("SuperUser")
+        bit = 1 << operation
+        allowing: AccessControlEntry | None = None
+        for patterns in self._of(principal, client_host, resource_type):
+            for grant in patterns.matching(resource_name):
+                for entry in grant.entries.values():
+                    if not _reach(entry) & bit:
+                        continue
+                    if entry.permission_type == PermissionType.DENY:
+                        return Rule("MatchingAcl", entry)
+                    if entry.permission_type == PermissionType.ALLOW:
+                        allowing = allowing or entry
+        if allowing is not None:
+            return Rule("MatchingAcl", allowing)
+        is_free = self.allows_unmentioned and self._is_unmentioned(resource_type, resource_name)
+        return Rule("NoAclFound" if is_free else "DefaultDeny")
 
     def authorize_by_resource_type(
         self, principal: str, client_host: str, operation: Operation, resource_type: ResourceType

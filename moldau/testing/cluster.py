@@ -50,6 +50,9 @@ class Cluster:
         directory: where the nodes live; a fresh temporary directory when None. What an earlier
             cluster of the same size left there is taken over, with its ports.
         keep: leave the directory behind, to look into it or to start again on it.
+        secure: with TLS, SCRAM users and ACLs for clients, and certificates between the nodes, as
+            `moldau dev --secure` has it: `client_properties` are the super user's. Needs the extra
+            `moldau[tls]`.
 
     Raises:
         ValueError: there are no clusters of that size, or another one lies in `directory`.
@@ -64,8 +67,10 @@ class Cluster:
         config: Mapping[str, str] | None = None,
         directory: str | Path | None = None,
         keep: bool = False,
+        secure: bool = False,
     ) -> None:
         check_counts(controllers, brokers)
+        self._is_secure = secure
         self._counts = (controllers, brokers)
         self._config = {**QUICK_GROUPS, **replication_properties(brokers), **(config or {})}
         self._keep = keep or directory is not None
@@ -87,6 +92,13 @@ class Cluster:
     def bootstrap_controllers(self) -> str:
         """`host:port` list of the controllers, for `--bootstrap-controller`."""
         return self._planned.bootstrap_controllers
+
+    @property
+    def client_properties(self) -> dict[str, str]:
+        """What any client needs, by Kafka's names (`bootstrap.servers`, …): a secured cluster's
+        super user, else the address alone.
+        """
+        return self._planned.client_properties()
 
     @property
     def node_ids(self) -> list[int]:
@@ -113,7 +125,7 @@ class Cluster:
 
         async def ask() -> int:
             async with Admin(
-                bootstrap_controllers=self.bootstrap_controllers,
+                config=self._planned.controller_properties(),
                 # A controller that is paused accepts connections and says nothing: ask another.
                 request_timeout_ms=ANSWER_MS,
                 socket_connection_setup_timeout_ms=ANSWER_MS,
@@ -246,13 +258,14 @@ class Cluster:
                 host=HOST,
                 broker_port=lambda: ports.take()[0],
                 controller_port=lambda: ports.take()[0],
+                internal_port=(lambda: ports.take()[0]) if self._is_secure else None,
                 combined=True,
                 config=self._config,
             )
         layout = self._layout
         layout.write_configs()
-        # A lone node formats itself, which is faster than doing it here.
-        is_alone = len(layout.nodes) == 1
+        # A lone node formats itself, which is faster than doing it here; it knows no users.
+        is_alone = len(layout.nodes) == 1 and layout.secure is None
         if earlier is None and not is_alone:
             layout.format()
         arguments = ["--format-if-needed"] if is_alone else []
@@ -270,10 +283,13 @@ class Cluster:
             return None
         found = ClusterLayout.found(self.directory, self._config)
         found.refuse_other_size(self.directory, self._counts)
+        if self._is_secure != (found.secure is not None):
+            kind = "is not secured" if self._is_secure else "is secured"
+            raise ValueError(f"the cluster in {self.directory} {kind}")
         try:
             found.hold_ports(ports)
         except NoFreePort as error:
-            if len(found.nodes) > 1:
+            if len(found.nodes) > 1 or self._is_secure:
                 raise NodeFailed(f"{error}; the nodes in {self.directory} had it") from None
             return None  # a lone node may move
         return found

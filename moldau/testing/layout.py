@@ -18,11 +18,21 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from moldau.config import ConfigError, NodeConfig, read_properties_file
 from moldau.config.listeners import host_and_port
+from moldau.testing.secure_files import (
+    CLIENT_LISTENER,
+    INTERNAL_LISTENER,
+    NotSecured,
+    SecureFiles,
+    secure_properties,
+)
+
+if TYPE_CHECKING:
+    from moldau.protocol.metadata_records import UserScramCredentialRecord
 
 FIRST_BROKER_ID: Final = 1
 FIRST_CONTROLLER_ID: Final = 101
@@ -56,12 +66,16 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node. A port of None: it has no such listener."""
+    """One node. A port of None: it has no such listener.
+
+    `internal_port`: where brokers of a secured cluster talk to it.
+    """
 
     node_id: int
     home: Path
     broker_port: int | None
     controller_port: int | None
+    internal_port: int | None = None
 
     @property
     def name(self) -> str:
@@ -73,6 +87,11 @@ class NodeSpec:
     def roles(self) -> str:
         roles = {"broker": self.broker_port, "controller": self.controller_port}
         return ",".join(role for role, port in roles.items() if port is not None)
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        ports = (self.broker_port, self.internal_port, self.controller_port)
+        return tuple(port for port in ports if port is not None)
 
     @property
     def config_path(self) -> Path:
@@ -90,11 +109,12 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """All nodes of a cluster, brokers first."""
+    """All nodes of a cluster, brokers first. `secure`: what secures it; None: nothing does."""
 
     host: str
     nodes: tuple[NodeSpec, ...]
     config: Mapping[str, str] = field(default_factory=dict)
+    secure: SecureFiles | None = None
 
     @classmethod
     def plan(
@@ -106,6 +126,7 @@ class ClusterLayout:
         host: str,
         broker_port: NextPort,
         controller_port: NextPort,
+        internal_port: NextPort | None = None,
         combined: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> ClusterLayout:
@@ -113,25 +134,28 @@ class ClusterLayout:
 
         Args:
             broker_port, controller_port: give the next port each time they are called.
+            internal_port: as these, for a cluster that is secured; None: it is not.
             combined: make one controller and one broker a single node, number 1.
 
         Raises:
             LayoutError: too few or too many nodes.
         """
         check_counts(controllers, brokers)
+        secure = None if internal_port is None else SecureFiles(directory)
+        internal: Callable[[], int | None] = internal_port or (lambda: None)
         if combined and controllers == brokers == 1:
             home = directory / f"node-{FIRST_BROKER_ID}"
-            node = NodeSpec(FIRST_BROKER_ID, home, broker_port(), controller_port())
-            return cls(host, (node,), config or {})
+            node = NodeSpec(FIRST_BROKER_ID, home, broker_port(), controller_port(), internal())
+            return cls(host, (node,), config or {}, secure)
         nodes = [
-            NodeSpec(node_id, directory / f"broker-{node_id}", broker_port(), None)
+            NodeSpec(node_id, directory / f"broker-{node_id}", broker_port(), None, internal())
             for node_id in range(FIRST_BROKER_ID, FIRST_BROKER_ID + brokers)
         ]
         nodes += [
             NodeSpec(node_id, directory / f"controller-{node_id}", None, controller_port())
             for node_id in range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + controllers)
         ]
-        return cls(host, tuple(nodes), config or {})
+        return cls(host, tuple(nodes), config or {}, secure)
 
     @classmethod
     def found(cls, directory: Path, config: Mapping[str, str] | None = None) -> ClusterLayout:
@@ -158,11 +182,14 @@ class ClusterLayout:
                     home,
                     brokers[0].port if brokers else None,
                     voters[0].port if voters else None,
+                    next((e.port for e in brokers if e.listener_name == INTERNAL_LISTENER), None),
                 )
             )
         if not nodes:
             raise LayoutError(f"{directory}: holds no nodes of a cluster; it is left as it is")
-        found = cls(host, tuple(nodes), config or {})
+        is_secure = any(node.internal_port is not None for node in nodes)
+        secure = SecureFiles(directory) if is_secure else None
+        found = cls(host, tuple(nodes), config or {}, secure)
         if not (found.brokers and found.controllers):
             names = ", ".join(node.name for node in nodes)
             raise LayoutError(f"{directory}: holds only {names} of a cluster")
@@ -195,17 +222,39 @@ class ClusterLayout:
             host_and_port(self.host, node.controller_port or 0) for node in self.controllers
         )
 
+    def client_properties(self) -> dict[str, str]:
+        """What a client needs; of a secured cluster's super user. Raises: NotSecured."""
+        if self.secure is None:
+            return {"bootstrap.servers": self.bootstrap_server}
+        return self.secure.client_properties()
+
+    def controller_properties(self) -> dict[str, str]:
+        """As `client_properties`, for a client that asks controllers. Raises: NotSecured."""
+        if self.secure is None:
+            return {"bootstrap.controllers": self.bootstrap_controllers}
+        return self.secure.controllers_settings()
+
     def hold_ports(self, ports: PortHolder) -> None:
         """Hold the ports of all nodes. Raises: NoFreePort."""
         for node in self.nodes:
-            for port in filter(None, (node.broker_port, node.controller_port)):
+            for port in node.ports:
                 try:
                     ports.hold(port)
                 except NoFreePort as error:
                     raise NoFreePort(f"{error}; {node.name} has it in `listeners`") from None
 
     def write_configs(self) -> None:
-        """Write the `server.properties` of all nodes, making directories. Raises: LayoutError."""
+        """Write the `server.properties` of all nodes, making directories, and what secures them
+        unless it is there. Raises: LayoutError.
+        """
+        if self.secure is not None:
+            homes = {node.name: node.home for node in self.nodes}
+            try:
+                self.secure.make(
+                    self.host, homes, self.bootstrap_server, self.bootstrap_controllers
+                )
+            except NotSecured as error:
+                raise LayoutError(str(error)) from None
         for node in self.nodes:
             pairs = self.properties(node).items()
             text = "".join(f"{key}={_escaped(value)}\n" for key, value in pairs)
@@ -215,7 +264,12 @@ class ClusterLayout:
             node.config_path.write_bytes(text.encode(errors="surrogateescape"))
 
     def properties(self, node: NodeSpec) -> dict[str, str]:
-        ports = {"PLAINTEXT": node.broker_port, CONTROLLER_LISTENER: node.controller_port}
+        client = "PLAINTEXT" if self.secure is None else CLIENT_LISTENER
+        ports = {
+            client: node.broker_port,
+            INTERNAL_LISTENER: node.internal_port,
+            CONTROLLER_LISTENER: node.controller_port,
+        }
         return {
             "process.roles": node.roles,
             "node.id": str(node.node_id),
@@ -228,6 +282,7 @@ class ClusterLayout:
             "controller.quorum.bootstrap.servers": self.bootstrap_controllers,
             "log.dirs": str(node.data_directory.absolute()),
             **internal_topic_properties(len(self.brokers)),
+            **({} if self.secure is None else secure_properties(node.home, self.secure)),
             **self.config,
         }
 
@@ -247,6 +302,14 @@ class ClusterLayout:
         from moldau.runtime.filesystem import OsFilesystem
 
         source = random.Random(secrets.randbits(256))
+        users: tuple[UserScramCredentialRecord, ...] = ()
+        if self.secure is not None:
+            from moldau.node.initial_users import scram_records
+
+            try:
+                users = scram_records(self.secure.initial_users(), secrets.token_bytes)
+            except NotSecured as error:
+                raise LayoutError(str(error)) from None
         cluster_id = cluster_id or random_cluster_id(source)
         voters = tuple(
             VoterDescription(
@@ -259,7 +322,9 @@ class ClusterLayout:
         for node in self.nodes:
             try:
                 config = NodeConfig.load(str(node.config_path))
-                plan = FormatPlan.from_config(config, cluster_id, initial_controllers=voters)
+                plan = FormatPlan.from_config(
+                    config, cluster_id, initial_controllers=voters, users=users
+                )
                 format_storage(OsFilesystem(), SystemClock(), source, plan)
             except (ConfigError, FormatError) as error:
                 raise LayoutError(f"{node.name}: {error}") from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from moldau.testing.cluster import Cluster
 
 COUNTS: Final = ("brokers", "controllers")
-ARGUMENTS: Final = "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE})"
+ARGUMENTS: Final = "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE}, secure=BOOL)"
 
 
 class Shape(NamedTuple):
@@ -27,6 +27,7 @@ class Shape(NamedTuple):
     brokers: int = 1
     controllers: int = 1
     config: tuple[tuple[str, str], ...] = ()
+    secure: bool = False
 
     def changed(self, **given: object) -> Shape:
         """This shape, but for the counts that are given; `config` is laid over its configuration.
@@ -37,6 +38,8 @@ class Shape(NamedTuple):
             if name == "config" and isinstance(value, Mapping):
                 config = {**dict(shape.config), **_texts_of(value)}
                 shape = shape._replace(config=tuple(sorted(config.items())))
+            elif name == "secure" and isinstance(value, bool):
+                shape = shape._replace(secure=value)
             elif name not in COUNTS:
                 raise ValueError(f"{name}={value!r}: {ARGUMENTS} can be given")
             elif type(value) is not int or not 1 <= value <= 100:
@@ -92,8 +95,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def moldau_clusters(pytestconfig: pytest.Config) -> Iterator[Callable[..., Cluster]]:
-    """Gives running clusters: `moldau_clusters(brokers=3, controllers=1, config={…})`. What is not
-    given is as configured; the same arguments give the same cluster, all session long.
+    """Gives running clusters: `moldau_clusters(brokers=3, controllers=1, config={…}, secure=True)`.
+    What is not given is as configured; the same arguments give the same cluster, all session long.
     """
     from moldau.testing.cluster import Cluster
 
@@ -102,7 +105,9 @@ def moldau_clusters(pytestconfig: pytest.Config) -> Iterator[Callable[..., Clust
     def running(**given: object) -> Cluster:
         shape = pytestconfig.stash[_configured].changed(**given)
         if shape not in clusters:
-            cluster = Cluster(shape.brokers, shape.controllers, config=dict(shape.config))
+            cluster = Cluster(
+                shape.brokers, shape.controllers, config=dict(shape.config), secure=shape.secure
+            )
             clusters[shape] = stack.enter_context(cluster)
         return clusters[shape]
 
@@ -133,7 +138,7 @@ def moldau_topics(moldau_cluster: Cluster) -> Callable[..., str]:
         partitions: int = 1, replication_factor: int = -1, config: Mapping[str, object] = {}
     ) -> str:
         name = f"test-{uuid.uuid4().hex}"
-        with Admin(moldau_cluster.bootstrap_server) as admin:
+        with Admin(config=moldau_cluster.client_properties) as admin:
             topic = NewTopic(name, partitions, replication_factor, _texts_of(config))
             admin.create_topics([topic])
         return name

@@ -256,6 +256,38 @@ def test_health_is_what_the_listener_answers(
     assert capsys.readouterr().out == "about /readyz\nabout /healthz\n"
 
 
+def test_health_over_tls(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leaf = trustme.CA().issue_cert("node.example")
+    store = tmp_path / "http.pem"
+    leaf.private_key_and_cert_chain_pem.write_to_path(str(store))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    leaf.configure_cert(context)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"over TLS")
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        secured = {
+            "moldau.http.listener": f"0.0.0.0:{server.server_address[1]}",
+            "moldau.http.ssl.keystore.location": str(store),
+        }
+        assert script.main(["health", written(tmp_path, {**BROKER, **secured})]) == 0
+        server.shutdown()
+        thread.join()
+    assert capsys.readouterr().out == "over TLS\n"
+
+
 def test_nobody_answers(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path, {**BROKER, "moldau.http.listener": "127.0.0.1:1"})
     assert script.main(["health", path]) == 1

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Say = Callable[[str], None]
+SECURE_HELP = "with certificates, users and ACLs, which change meanwhile"
 
 
 def soak_parser(prog: str, description: str | None) -> argparse.ArgumentParser:

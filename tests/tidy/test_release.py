@@ -112,7 +112,7 @@ def test_a_plain_installation_has_nothing_of_a_server():
     named = {re.split(r"[<>=;\[ ]", each)[0] for each in PROJECT["dependencies"]}
     extras = PROJECT["optional-dependencies"]
     served = {re.split(r"[<>=;\[ ]", each)[0] for each in extras["server"]}
-    assert served == {"aiohttp", "google-re2", "prometheus-client", "uvloop"}
+    assert served == {"aiohttp", "google-re2", "joserfc", "prometheus-client", "uvloop"}
     assert not named & served
     assert "moldau[server" in extras["dev"][0], "tests need all of it"
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from moldau.broker.api.services import BrokerServices
 
 FORWARDED: Final = "forwarding"
+TOKENS: Final = "delegation_tokens"
+"""Forwarded, too, once it is clear that the client may ask about delegation tokens."""
 
 
 class ServedApi(NamedTuple):
@@ -67,6 +69,10 @@ BROKER_APIS: Final[dict[ApiKey, ServedApi]] = {
     ApiKey.DESCRIBE_LOG_DIRS: ServedApi("p35_describe_log_dirs", 1, 5),
     ApiKey.SASL_AUTHENTICATE: ServedApi("p36_sasl_authenticate", 0, 2),
     ApiKey.CREATE_PARTITIONS: ServedApi(FORWARDED, 0, 3),
+    ApiKey.CREATE_DELEGATION_TOKEN: ServedApi(TOKENS, 1, 3),
+    ApiKey.RENEW_DELEGATION_TOKEN: ServedApi(TOKENS, 1, 2),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ServedApi(TOKENS, 1, 2),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: ServedApi("p41_describe_delegation_token", 1, 3),
     ApiKey.DELETE_GROUPS: ServedApi("p42_delete_groups", 0, 2),
     ApiKey.ELECT_LEADERS: ServedApi(FORWARDED, 0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ServedApi("p44_incremental_alter_configs", 0, 1),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 from moldau.broker.api.forwarding import forward
 from moldau.broker.api.services import BrokerServices
 from moldau.broker.lifecycle.controller_channel import DEFAULT_TIMEOUT_MS
+from moldau.config import ConfigError, changes_listener
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
 from moldau.protocol.errors import ErrorCode
@@ -83,7 +84,7 @@ async def alter(
     context: RequestContext,
     request: Any,
     new_entry: Callable[..., EntryT],
-    decide: Callable[[Any], Problem | None],
+    decide: Callable[[Any], Awaitable[Problem | None]],
     *,
     tells_repeated_once: bool,
 ) -> list[EntryT]:
@@ -123,7 +124,7 @@ async def alter(
             await slices.next()
         outcome: Problem | None = ErrorCode.INVALID_REQUEST, "named twice in one request"
         if counts[resource.resource_type, resource.resource_name] == 1:
-            outcome = decide(resource)
+            outcome = await decide(resource)
         if outcome is None:
             forwarded.append(resource)
         else:
@@ -136,6 +137,25 @@ async def alter(
         for resource in forwarded:
             tell(resource, (ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer"))
     return entries
+
+
+async def listener_problem(
+    services: BrokerServices, changed: Collection[str], wanted: Mapping[str, str]
+) -> Problem | None:
+    """Why a listener of this broker cannot have the stores that it shall have.
+
+    Args:
+        changed: the keys that the request names.
+        wanted: the broker's whole dynamic configuration, as it shall be.
+    """
+    if not any(map(changes_listener, changed)):
+        return None
+    try:
+        await services.log_manager.filesystem.offload(services.check_listeners, wanted)
+    except ConfigError as error:
+        # As in Apache Kafka (KAFKA-13609): the broker's parts refuse with this error.
+        return ErrorCode.INVALID_REQUEST, str(error)
+    return None
 
 
 def known_loggers() -> list[str]:

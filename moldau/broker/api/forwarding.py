@@ -43,7 +43,13 @@ async def answer(services: BrokerServices, context: RequestContext, request: Any
     """Pass a request on as the client sent it; the response is always one of its own API."""
     version = context.api_version
     timeout_ms = getattr(request, "timeout_ms", DEFAULT_TIMEOUT_MS)
-    client = ForwardedClient(context.client_host, context.client_id, version)
+    client = ForwardedClient(
+        context.client_host,
+        context.client_id,
+        version,
+        context.token_authenticated,
+        context.listener_name,
+    )
     try:
         return await _send(services, context, request, client, timeout_ms)
     except ControllerUnavailable as problem:
@@ -73,7 +79,12 @@ async def forward(
     Args:
         timeout_ms: what the client gave; a little is added for the way.
     """
-    client = ForwardedClient(context.client_host, context.client_id)
+    client = ForwardedClient(
+        context.client_host,
+        context.client_id,
+        token_authenticated=context.token_authenticated,
+        listener_name=context.listener_name,
+    )
     try:
         return await _send(services, context, request, client, timeout_ms)
     except ControllerUnavailable as problem:

@@ -89,7 +89,7 @@ def handle(
         return None
     parameters = _parameters(services, context, request)
     if parameters.is_from_follower and not context.authorized_cluster(Operation.CLUSTER_ACTION):
-        _refuse(context, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        _refuse_follower(context, request)
         return None
     sessions = services.fetch_sessions
     if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
@@ -213,6 +213,28 @@ def _refuse(context: RequestContext, error: ErrorCode) -> None:
         context.close(f"fetch refused: {error.name}")
     else:
         context.respond(FetchResponse(error_code=error))
+
+
+def _refuse_follower(context: RequestContext, request: FetchRequest) -> None:
+    """As Apache Kafka, a follower without CLUSTER_ACTION is refused each partition."""
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    context.respond(
+        FetchResponse(
+            responses=[
+                FetchableTopicResponse(
+                    topic=topic.topic,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        PartitionData(
+                            partition_index=each.partition, error_code=error, high_watermark=-1
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+    )
 
 
 class _Answer:

@@ -58,7 +58,7 @@ async def answer(
             if topic.topic_id == ZERO_UUID
             and topic.name
             and topic.name not in image.topics.topics_by_name
-            and context.authorized_topic(Operation.DESCRIBE, topic.name)
+            and context.authorized_topic(Operation.DESCRIBE, topic.name, logs_denied=False)
         ]
         if missing and services.node_config["auto.create.topics.enable"]:
             creation_errors = await _create_missing(services, context, missing)
@@ -76,7 +76,7 @@ async def answer(
         described = (
             view.describe(name)
             for name in sorted(image.topics.topics_by_name)
-            if context.authorized_topic(Operation.DESCRIBE, name)
+            if context.authorized_topic(Operation.DESCRIBE, name, logs_denied=False)
         )
     else:
         described = (
@@ -99,7 +99,7 @@ async def _create_missing(
     names = list(islice(each_once(topic_names), AUTO_CREATE_MAX_TOPICS))
     errors: dict[str, ErrorCode] = {}
     creatable = []
-    cluster_wide = context.authorized_cluster(Operation.CREATE)
+    cluster_wide = context.authorized_cluster(Operation.CREATE, logs_denied=False)
     for name in names:
         if cluster_wide or context.authorized_topic(Operation.CREATE, name):
             creatable.append(

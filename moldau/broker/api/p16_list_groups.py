@@ -25,11 +25,13 @@ def handle(
     services: BrokerServices, context: RequestContext, request: ListGroupsRequest
 ) -> Iterator[None]:
     def done(error: ErrorCode, groups: list[ListedGroup]) -> None:
-        if not context.authorized_cluster(Operation.DESCRIBE):
+        if not context.authorized_cluster(Operation.DESCRIBE, logs_denied=False):
             groups = [
                 group
                 for group in groups
-                if context.authorized(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+                if context.authorized(
+                    Operation.DESCRIBE, ResourceType.GROUP, group.group_id, logs_denied=False
+                )
             ]
         context.respond(ListGroupsResponse(error_code=error, groups=groups))
 

@@ -82,9 +82,9 @@ def _refusal(context: RequestContext, request: InitProducerIdRequest) -> ErrorCo
                 return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-    elif not context.authorized_cluster(
-        Operation.IDEMPOTENT_WRITE
-    ) and not context.authorized_by_resource_type(Operation.WRITE, ResourceType.TOPIC):
+    elif not context.authorized_by_resource_type(
+        Operation.WRITE, ResourceType.TOPIC
+    ) and not context.authorized_cluster(Operation.IDEMPOTENT_WRITE):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return ErrorCode.NONE
 

@@ -26,7 +26,7 @@ def handle(
     services: BrokerServices, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Iterator[None]:
     operation: Operation | None = Operation.DESCRIBE
-    if context.authorized_cluster(Operation.CLUSTER_ACTION):
+    if context.authorized_cluster(Operation.CLUSTER_ACTION, logs_denied=False):
         operation = None
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:

@@ -31,9 +31,8 @@ from moldau.server.request import RequestContext
 def handle(
     services: BrokerServices, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> Iterator[None]:
-    if any(
-        context.authorized_cluster(operation)
-        for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
+    if context.authorized_cluster(Operation.ALTER, logs_denied=False) or (
+        context.authorized_cluster(Operation.CLUSTER_ACTION)
     ):
         context.exempt_from_request_quota()
         yield from write_markers(services, request, context.respond)

@@ -7,7 +7,7 @@ IncrementalAlterConfigs.
 
 from __future__ import annotations
 
-from moldau.broker.api.config_resources import Problem, alter, refusal
+from moldau.broker.api.config_resources import Problem, alter, listener_problem, refusal
 from moldau.broker.api.services import BrokerServices
 from moldau.metadata.image import ConfigResourceType
 from moldau.protocol.access_control import Operation
@@ -24,14 +24,18 @@ from moldau.server.request import RequestContext
 async def answer(
     services: BrokerServices, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    def decide(resource: AlterConfigsResource) -> Problem | None:
+    async def decide(resource: AlterConfigsResource) -> Problem | None:
         kind, name = resource.resource_type, resource.resource_name
         if kind == ConfigResourceType.BROKER_LOGGER:
             return (
                 ErrorCode.INVALID_REQUEST,
                 "levels of loggers are changed with IncrementalAlterConfigs",
             )
-        return refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
+        refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
+        if refused is None and kind == ConfigResourceType.BROKER and name:
+            wanted = {each.name: each.value or "" for each in resource.configs}
+            return await listener_problem(services, wanted, wanted)
+        return refused
 
     return AlterConfigsResponse(
         responses=await alter(

@@ -16,6 +16,7 @@ from moldau.broker.api.config_resources import (
     Problem,
     alter,
     known_loggers,
+    listener_problem,
     refusal,
 )
 from moldau.broker.api.services import BrokerServices
@@ -38,12 +39,21 @@ DELETE: Final = 1
 async def answer(
     services: BrokerServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    def decide(resource: AlterConfigsResource) -> Problem | None:
+    async def decide(resource: AlterConfigsResource) -> Problem | None:
         kind, name = resource.resource_type, resource.resource_name
         refused = refusal(services, context, Operation.ALTER_CONFIGS, kind, name)
         if refused is None and kind == ConfigResourceType.BROKER_LOGGER:
             refused = _alter_loggers(resource.configs, validate_only=request.validate_only)
             return refused or (ErrorCode.NONE, "")
+        if refused is None and kind == ConfigResourceType.BROKER and name:
+            wanted = dict(services.metadata.image.configs.get(kind, name))
+            for each in resource.configs:
+                if each.config_operation == SET and each.value is not None:
+                    wanted[each.name] = each.value
+                elif each.config_operation == DELETE:
+                    wanted.pop(each.name, None)
+            names = [each.name for each in resource.configs]
+            return await listener_problem(services, names, wanted)
         return refused
 
     return IncrementalAlterConfigsResponse(

@@ -52,7 +52,9 @@ async def answer(
         if slices.is_over:
             await slices.next()
         topic = topics_by_name.get(name)
-        if topic is None or not context.authorized_topic(Operation.DESCRIBE, name):
+        if topic is None or not context.authorized_topic(
+            Operation.DESCRIBE, name, logs_denied=False
+        ):
             if request.topics:
                 response.topics.append(_absent(context, name))
             continue

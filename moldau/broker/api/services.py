@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +25,9 @@ from moldau.broker.lifecycle.metadata_loader import MetadataLoader
 from moldau.broker.replica.fetch_sessions import FetchSessionCache
 from moldau.broker.replica.replica_manager import ReplicaManager
 from moldau.config import NodeConfig
+from moldau.metadata.token_secrets import TokenSecrets
 from moldau.runtime.clock import Clock
-from moldau.runtime.network import Network
+from moldau.runtime.connector import Connector
 from moldau.runtime.slices import Work, in_slices
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.runtime.timers import TimerWheel
@@ -109,13 +110,19 @@ class BrokerServices:
     is_confirmed: Callable[[], bool]
     """Whether the controller has lately said that this broker may lead (`CONFIRMED_SHARE`)."""
     inter_broker_listener_name: str
-    network: Network | None = None
-    """Where other brokers are; None for the machine's own."""
+    connector: Connector
+    """To the other brokers."""
     kraft_version: Callable[[], int] = field(default=lambda: 0)
     """The finalized `kraft.version`, which lives in the quorum's control records; 0 when unknown.
     """
+    check_listeners: Callable[[Mapping[str, str]], None] = field(default=lambda wanted: None)
+    """Tries what this broker's dynamic configuration shall be on its listeners; blocks, and raises
+    ConfigError.
+    """
     has_child_processes: bool = False
     """Whether what takes long may be done by child processes; a simulation has none."""
+    token_secrets: TokenSecrets = field(default_factory=lambda: TokenSecrets(None))
+    """What `delegation.token.secret.key` makes of tokens."""
     matcher: ExpressionMatcher = field(init=False)
     group_coordinator: GroupCoordinator = field(init=False)
     transaction_coordinator: TransactionCoordinator = field(init=False)

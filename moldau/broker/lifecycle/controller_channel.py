@@ -24,11 +24,10 @@ from moldau.protocol.error_responses import has_error
 from moldau.protocol.errors import ErrorCode, LocalProtocolError
 from moldau.protocol.messages.p58_envelope import UNKNOWN_END_OFFSET, EnvelopeRequest
 from moldau.protocol.schema import Message, Request, Response
-from moldau.runtime.clock import Clock
 from moldau.runtime.connection import DEFAULT_REQUEST_TIMEOUT_MS, Connection
+from moldau.runtime.connector import Connector
 from moldau.runtime.leader_link import LINK_ERRORS, LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopBusy, LoopThread
-from moldau.runtime.network import Network
 from moldau.server.authorizer import Authorizer
 from moldau.server.outgoing import Offload, run_inline
 from moldau.server.request import Sender
@@ -54,13 +53,16 @@ class ControllerUnavailable(Exception):
 
 
 class ForwardedClient(NamedTuple):
-    """The client whose request a broker forwards: its host, its client id, and the version of the
-    request if it is forwarded unchanged (None: any that both sides know).
+    """The client whose request a broker forwards: its host, its client id, the version of the
+    request if it is forwarded unchanged (None: any that both sides know), whether a delegation
+    token has proved who it is, and the listener it came in by (which an Envelope does not tell).
     """
 
     host: str
     client_id: str | None = None
     api_version: int | None = None
+    token_authenticated: bool = False
+    listener_name: str = ""
 
 
 class ControllerAnswer(NamedTuple, Generic[Response]):
@@ -146,7 +148,7 @@ class NetworkControllerChannel:
         own: this process's controller, asked directly while it is the active one; None without one.
         request_timeout_ms: `controller.socket.timeout.ms`; the connection to a controller that owes
             an answer for so long is closed.
-        network, clock: the simulation's, or None for the machine's.
+        connector: of the controllers' listener; in PLAINTEXT without one.
         offload: runs the coding of clients' requests beside the loop: they may be large.
     """
 
@@ -156,8 +158,7 @@ class NetworkControllerChannel:
         *,
         own: OwnController | None = None,
         client_id: str = "moldau-broker",
-        network: Network | None = None,
-        clock: Clock | None = None,
+        connector: Connector | None = None,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         retry_backoff_ms: float = RETRY_BACKOFF_MS,
         offload: Offload = run_inline,
@@ -169,8 +170,7 @@ class NetworkControllerChannel:
         self._links = {
             lane: LeaderLink(
                 client_id=f"{client_id}-{lane}",
-                network=network,
-                clock=clock,
+                connector=connector,
                 request_timeout_ms=request_timeout_ms,
             )
             for lane in (*dict.fromkeys(_LANES.values()), _CLIENTS_LANE)
@@ -277,7 +277,10 @@ class NetworkControllerChannel:
                 client.client_id,
                 client_host=client.host,
                 api_version=client.api_version,
+                token_authenticated=client.token_authenticated,
                 timeout_ms=int(timeout_ms),
+                listener_name=client.listener_name,
+                api_key=asked.request.API_KEY,
             )
         # The controller carries out what it was asked even when no caller waits any more: the
         # limit is this caller's.
@@ -318,6 +321,7 @@ class NetworkControllerChannel:
                 client_id=client.client_id,
                 principal=asked.principal,
                 client_host=client.host,
+                token_authenticated=client.token_authenticated,
             )
 
         answer = await link.send(leader, envelope, timeout_ms=timeout_ms)

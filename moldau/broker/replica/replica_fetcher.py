@@ -36,6 +36,7 @@ from moldau.protocol.messages.p02_list_offsets import (
 )
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.connection import Connection, ConnectionLost, UnsupportedByPeer
+from moldau.runtime.connector import Connector, PeerRefused
 from moldau.runtime.leader_link import LINK_ERRORS
 from moldau.runtime.network import DEFAULT_CONNECT_TIMEOUT_MS
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
     from moldau.broker.replica.throttle import ReplicationQuota
     from moldau.runtime.clock import Clock
-    from moldau.runtime.network import Network
     from moldau.runtime.telemetry.metrics import Meter, Registry
     from moldau.storage.log_config import ConfigValues
 
@@ -120,7 +120,7 @@ class FetcherShare:
 
     replica_id: int
     broker_epoch: Callable[[], int]
-    network: Network
+    connector: Connector
     clock: Clock
     settings: FetcherSettings
     throttle: ReplicationQuota | None
@@ -327,12 +327,10 @@ class ReplicaFetcher:
         host, port = self.endpoint
         settings = self._settings
         connecting = self._connecting = asyncio.get_running_loop().create_task(
-            Connection.connect(
-                self._share.network,
+            self._share.connector.connect(
                 host,
                 port,
                 client_id=self.name,
-                clock=self._share.clock,
                 connect_timeout_ms=min(settings.socket_timeout_ms, DEFAULT_CONNECT_TIMEOUT_MS),
                 request_timeout_ms=settings.socket_timeout_ms,
                 max_response_bytes=settings.response_max_bytes + DEFAULT_MAX_FRAME_BYTES,
@@ -383,7 +381,11 @@ class ReplicaFetcher:
         if self._is_closed or (had_worked and isinstance(error, ConnectionLost)):
             return 0.0
         host, port = self.endpoint
-        self._log_problem(f"at {host}:{port}: {error or type(error).__name__}")
+        text = f"at {host}:{port}: {error or type(error).__name__}"
+        if isinstance(error, PeerRefused):
+            self._problem = text  # it is logged already
+        else:
+            self._log_problem(text)
         return self._settings.backoff_ms
 
     def _log_problem(self, problem: str) -> None:

@@ -19,7 +19,6 @@ from moldau.broker.replica.replica_selector import ReadReplicas
 from moldau.broker.replica.throttle import ReplicationThrottles
 from moldau.broker.replica.topic_stats import METRIC_PREFIX as TOPIC_METRIC_PREFIX
 from moldau.metadata.image.values import LOST_DIRECTORY, NO_LEADER
-from moldau.runtime.network import AsyncioNetwork
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from moldau.broker.replica.partition import Partition
     from moldau.metadata.image import MetadataDelta, MetadataImage, PartitionRegistration
     from moldau.runtime.clock import Clock
-    from moldau.runtime.network import Network
+    from moldau.runtime.connector import Connector
     from moldau.runtime.telemetry.metrics import Registry
     from moldau.runtime.timers import TimerWheel
     from moldau.storage.log_config import ConfigValues
@@ -43,15 +42,15 @@ class ReplicationPorts(NamedTuple):
     """What replication needs beyond this broker.
 
     `broker_epoch` is -1 before registration; `is_confirmed` is BrokerLifecycle's; `listener_name`
-    is `inter.broker.listener.name`, by which other brokers' addresses are found; `network` is the
-    simulation's, None for the machine's.
+    is `inter.broker.listener.name`, by which other brokers' addresses are found, and
+    `connector` opens connections to them.
     """
 
     controller: ControllerChannel
     broker_epoch: Callable[[], int]
     is_confirmed: Callable[[], bool]
     listener_name: str
-    network: Network | None = None
+    connector: Connector
 
 
 class Replication:
@@ -117,7 +116,7 @@ class Replication:
             FetcherShare(
                 broker_id,
                 ports.broker_epoch,
-                ports.network or AsyncioNetwork(),
+                ports.connector,
                 clock,
                 FetcherSettings.from_values(node_values),
                 self.throttles.follower,

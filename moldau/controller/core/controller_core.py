@@ -34,6 +34,13 @@ from moldau.controller.core.configuration_control import (
     incremental_alter_configs,
     legacy_alter_configs,
 )
+from moldau.controller.core.delegation_token_control import (
+    Requester,
+    create_delegation_token,
+    expire_delegation_token,
+    expired_tokens,
+    renew_delegation_token,
+)
 from moldau.controller.core.elections import PeriodicTasks, elect_leaders
 from moldau.controller.core.feature_control import eligible_leader_replicas_records, update_features
 from moldau.controller.core.reassignments import (
@@ -116,6 +123,13 @@ LIMITED_HANDLERS: Final[dict[int, Callable[[ControllerState, Any, TakesPermits],
     ApiKey.CREATE_PARTITIONS: create_partitions,
 }
 """As `HANDLERS`, with the sender's quota of partitions that it creates and deletes (KIP-599)."""
+
+TOKEN_HANDLERS: Final[dict[int, Callable[[ControllerState, Any, Requester], _Decision]]] = {
+    ApiKey.CREATE_DELEGATION_TOKEN: create_delegation_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: renew_delegation_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: expire_delegation_token,
+}
+"""As `HANDLERS`, with who asks and the time of day (KIP-48)."""
 
 
 class ControllerCore:
@@ -251,6 +265,7 @@ class ControllerCore:
         log_end_offset: int,
         now_ms: float,
         takes_permits: TakesPermits = unlimited,
+        requester: Requester | None = None,
     ) -> Steps[ControllerResult[Message]]:
         """Decide one request.
 
@@ -258,6 +273,7 @@ class ControllerCore:
             log_end_offset: the offset that the next record will get.
             now_ms: monotonic milliseconds, for sessions.
             takes_permits: the sender's quota of partitions created and deleted.
+            requester: needed for requests about delegation tokens.
         """
         assert self.role is Role.ACTIVE
         broker_handler = self._broker_handlers.get(request.API_KEY)
@@ -267,6 +283,9 @@ class ControllerCore:
         limited = LIMITED_HANDLERS.get(request.API_KEY)
         if limited is not None:
             decided: _Decision = limited(self.state, request, takes_permits)
+        elif request.API_KEY in TOKEN_HANDLERS:
+            assert requester is not None, "tokens have owners"
+            decided = TOKEN_HANDLERS[request.API_KEY](self.state, request, requester)
         else:
             decided = HANDLERS[request.API_KEY](self.state, request)
         if isinstance(decided, GeneratorType):
@@ -328,6 +347,11 @@ class ControllerCore:
         """Records of the elections the controller holds by itself; empty when none is due."""
         assert self.role is Role.ACTIVE
         return self._tasks.run_due(now_ms)
+
+    def expired_tokens(self, now_ms: int) -> list[VersionedRecord]:
+        """Records that remove delegation tokens past their end. Milliseconds since 1970."""
+        assert self.role is Role.ACTIVE
+        return expired_tokens(self.state, now_ms)
 
     @property
     def may_snapshot(self) -> bool:

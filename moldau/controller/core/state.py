@@ -33,6 +33,7 @@ from moldau.metadata.image import (
 )
 from moldau.metadata.image.security import AccessControlEntry, EntryChanges
 from moldau.metadata.steps import Steps, at_once
+from moldau.metadata.token_secrets import TokenSecrets
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.schema import Message
 from moldau.protocol.types import collision_key
@@ -95,6 +96,7 @@ class ControllerState:
         begins again."""
         self.voter_ids: frozenset[int] = frozenset()
         """The quorum's voters, as the driver last said: all must support what is finalized."""
+        self.token_secrets = TokenSecrets(settings.node_config["delegation.token.secret.key"])
         self.access_control_entries: dict[AccessControlEntry, UUID] = {}
         """The ids of the image's entries."""
         self._names_by_collision_key: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeVar, TypeVarTuple
 
@@ -23,8 +23,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from moldau.broker.api.services import BrokerServices
 from moldau.node.http import collect, metrics, views
+from moldau.node.http.access import HttpAccess, HttpRefused
+from moldau.protocol.access_control import Operation, ResourceType
 from moldau.runtime.loop_thread import LoopThread, call_on
+from moldau.runtime.network import AsyncioNetwork, Listener
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.request import Sender
 from moldau.server.server import Server
 from moldau.storage.log import Log
 
@@ -35,6 +39,20 @@ DATA_LOOP_TIMEOUT_S: Final = 5.0
 SHUTDOWN_TIMEOUT_S: Final = 2.0
 MAX_REQUEST_BODY_BYTES: Final = 65_536
 MAX_HANDED_OVER: Final = 16
+BACKLOG: Final = 64
+
+RULES: Final = {
+    "/metrics": Operation.DESCRIBE,
+    "/healthz": Operation.DESCRIBE,
+    "/readyz": Operation.DESCRIBE,
+    "/api/v1/cluster": Operation.DESCRIBE,
+    "/api/v1/metadata": Operation.DESCRIBE,
+    "/api/v1/log-directories": Operation.DESCRIBE,
+}
+"""What a client must be allowed to do to the cluster to read a page; pages of topics ask for
+permissions on these."""
+SENDER: Final = web.RequestKey("sender", Sender)
+"""Who asks for a page that is not open."""
 
 Result = TypeVar("Result")
 Ts = TypeVarTuple("Ts")
@@ -52,6 +70,7 @@ class HttpListener:
         registry: the metrics, looked at on the data loop.
         is_ready: whether the broker is registered, unfenced and serving.
         data_loop: where `services` may be looked at.
+        access: decides who may read what.
     """
 
     def __init__(
@@ -62,7 +81,9 @@ class HttpListener:
         registry: Registry,
         is_ready: Callable[[], bool],
         data_loop: asyncio.AbstractEventLoop,
+        access: HttpAccess,
     ) -> None:
+        self._access = access
         self._services = services
         self._server = server
         self._loop_load = collect.LoopLoad(threading.get_ident())
@@ -71,6 +92,7 @@ class HttpListener:
         self._data_loop = data_loop
         self._thread = LoopThread("moldau-http")
         self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
         self._handed_over = asyncio.Semaphore(MAX_HANDED_OVER)
         self._is_closing = False
         self.port = 0
@@ -92,7 +114,8 @@ class HttpListener:
         except OSError:
             await self.close()
             raise
-        logger.info("HTTP listener on %s:%d", host, self.port)
+        scheme = "HTTP" if self._access.handshakes is None else "HTTPS"
+        logger.info("%s listener on %s:%d", scheme, host, self.port)
 
     async def close(self) -> None:
         """Stop serving and end the thread (idempotent)."""
@@ -111,18 +134,26 @@ class HttpListener:
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         )
         await runner.setup()
-        await web.TCPSite(runner, host, port, backlog=64).start()
-        bound: int = runner.addresses[0][1]
+        server = runner.server
+        assert server is not None, "set up"
+        self._listener = await AsyncioNetwork().listen(
+            server, host, port, backlog=BACKLOG, handshakes=self._access.handshakes
+        )
         if self._is_closing:  # the start was called off
             await self._stop()
-        return bound
+        return self._listener.port
 
     async def _stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+        self._access.close()
 
     def _application(self) -> web.Application:
-        application = web.Application(client_max_size=MAX_REQUEST_BODY_BYTES)
+        application = web.Application(
+            client_max_size=MAX_REQUEST_BODY_BYTES, middlewares=[self._admit]
+        )
         application.add_routes(
             [
                 web.get("/metrics", self._metrics),
@@ -136,6 +167,23 @@ class HttpListener:
             ]
         )
         return application
+
+    @web.middleware
+    async def _admit(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Serve an open page, or one to a client that is known and may read it."""
+        try:
+            if not self._access.is_open(request.path):
+                sender = request[SENDER] = await self._access.sender(request)
+                rule = RULES.get(request.path)
+                if rule is not None:
+                    await self._access.require(sender, rule)
+            return await handler(request)
+        except HttpRefused as refused:
+            answer = _json({"error": str(refused)}, refused.status)
+            answer.headers.update(refused.headers)
+            return answer
 
     async def _on_data_loop(self, function: Callable[[*Ts], Result], *arguments: *Ts) -> Result:
         async with self._handed_over:
@@ -198,14 +246,20 @@ class HttpListener:
         return _json(views.metadata(image))
 
     async def _topics(self, request: web.Request) -> web.Response:
-        return _json(await self._show(views.topics, request.query.get("after", "")))
+        names, next_after = await self._show(views.topic_names, request.query.get("after", ""))
+        names = await self._access.allowed_topics(request[SENDER], names)
+        return _json(await self._show(views.topics, names, next_after))
 
     async def _topic(self, request: web.Request) -> web.Response:
         name = request.match_info["topic"]
         first = request.query.get("first_partition", "0")
         if not first.isascii() or not first.isdigit() or len(first) > 9:
             return _json({"error": f"first_partition={first!r} is not a partition number"}, 400)
-        document = await self._show(views.topic, name, int(first))
+        access, sender, kind = self._access, request[SENDER], ResourceType.TOPIC
+        await access.require(sender, Operation.DESCRIBE, kind, name)
+        shows_configs = await access.may(sender, Operation.DESCRIBE_CONFIGS, kind, name)
+        view = partial(views.topic, shows_configs=shows_configs)
+        document = await self._show(view, name, int(first))
         if document is None:
             return _json({"error": f"there is no topic {name!r}"}, 404)
         return _json(document)

@@ -18,6 +18,7 @@ from moldau.protocol.types import TopicPartition, uuid_to_base64
 from moldau.storage.log_manager import describe_log_dirs
 
 MAX_TOPICS_PER_PAGE: Final = 1_000
+"""Topics looked at for a page; what the client may not know of is left out."""
 MAX_PARTITIONS_PER_PAGE: Final = 2_000
 
 Document = dict[str, object]
@@ -49,14 +50,19 @@ def cluster(services: BrokerServices) -> Document:
     }
 
 
-def topics(services: BrokerServices, after: str = "") -> Document:
-    """Topics in name order, a page at a time; `next_after` is the name to go on from."""
-    image = services.metadata.image
-    names = sorted(name for name in image.topics.topics_by_name if name > after)
+def topic_names(services: BrokerServices, after: str = "") -> tuple[list[str], str | None]:
+    """The topics of one page in name order, and the name to go on from if there are more."""
+    names = sorted(n for n in services.metadata.image.topics.topics_by_name if n > after)
     page = names[:MAX_TOPICS_PER_PAGE]
+    return page, page[-1] if len(names) > len(page) else None
+
+
+def topics(services: BrokerServices, names: list[str], next_after: str | None) -> Document:
+    """Topics by their names, those that are there; `next_after` is the name to go on from."""
+    by_name = services.metadata.image.topics.topics_by_name
     return {
-        "topics": [_topic_summary(image.topics.topics_by_name[name]) for name in page],
-        "next_after": page[-1] if len(names) > len(page) else None,
+        "topics": [_topic_summary(by_name[name]) for name in names if name in by_name],
+        "next_after": next_after,
     }
 
 
@@ -71,8 +77,18 @@ def metadata(image: MetadataImage) -> Document:
     }
 
 
-def topic(services: BrokerServices, topic_name: str, first_partition: int = 0) -> Document | None:
-    """One topic with its configuration and partitions, or None when there is no such topic."""
+def topic(
+    services: BrokerServices,
+    topic_name: str,
+    first_partition: int = 0,
+    *,
+    shows_configs: bool = True,
+) -> Document | None:
+    """One topic with its partitions, or None when there is no such topic.
+
+    Args:
+        shows_configs: whether its configuration is there, too; else that is None.
+    """
     image = services.metadata.image
     found = image.topics.topics_by_name.get(topic_name)
     if found is None:
@@ -106,9 +122,10 @@ def topic(services: BrokerServices, topic_name: str, first_partition: int = 0) -
             )
         entry.update(_leaders_view(services.replica_manager.get(topic_name, index)))
         partitions.append(entry)
+    configs = image.configs.get(ConfigResourceType.TOPIC, topic_name)
     return {
         **_topic_summary(found),
-        "configs": dict(sorted(image.configs.get(ConfigResourceType.TOPIC, topic_name).items())),
+        "configs": dict(sorted(configs.items())) if shows_configs else None,
         "partitions": partitions,
         "next_partition": indexes[len(page)] if len(indexes) > len(page) else None,
     }

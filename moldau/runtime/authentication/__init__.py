@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 PLAINTEXT_ADVICE: Final = (
-    "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or use the port of a TLS listener"
+    "set security.protocol to PLAINTEXT or SASL_PLAINTEXT (between nodes it is in "
+    "listener.security.protocol.map), or use the port of a TLS listener"
 )
 TLS_ADVICE: Final = (
-    "set security.protocol to SSL or SASL_SSL, or use the port of a plaintext listener"
+    "set security.protocol to SSL or SASL_SSL (between nodes it is in "
+    "listener.security.protocol.map), or use the port of a plaintext listener"
 )
 
 

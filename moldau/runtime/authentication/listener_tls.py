@@ -1,21 +1,15 @@
-"""TLS contexts of listeners, made again when a store's file changes on disk.
-
-Owns the context that new connections get. Must not accept connections. Invariants: a listener that
-has started always has a context: files that cannot be used any more are logged once, and the last
-good context stays; a connection keeps the context that it was accepted with.
-"""
+"""TLS contexts of listeners; those of clients are made in `tls`. Must not accept connections."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
 import ssl
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from functools import partial
+from typing import Final
 
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.alerts import AlertingContext
+from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import (
     Store,
     contents,
@@ -35,10 +29,6 @@ CLIENT_AUTHENTICATION: Final = {
 
 PROTOCOLS: Final = ("TLS", "TLSv1.2", "TLSv1.3")
 """The values of `ssl.protocol` that are served. As with Java's server side, it limits nothing."""
-
-_Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
-
-_LOG = logging.getLogger("moldau.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,51 +98,36 @@ def _restrict_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
     set_ciphers(context, names)
 
 
-class ListenerContexts:
-    """The context of one listener at a time."""
+class ListenerContexts(StoreContexts):
+    """The context of one listener at a time.
+
+    Attributes:
+        settings: that it is made by.
+        chain: the certificates that it shows, as PEM.
+    """
 
     def __init__(self, settings: ListenerTlsSettings, listener_name: str) -> None:
         """Reads the stores. Raises: SecuritySettingError."""
-        self._settings = settings
-        self._listener_name = listener_name
-        self._lock = asyncio.Lock()
-        self._seen = self._signature()
-        self._context = listener_context(settings)
+        self.settings = settings
+        self.chain = ""
+        super().__init__(
+            partial(self._made, settings),
+            (settings.own, settings.trust),
+            f"listener {listener_name}",
+        )
 
-    async def current(self) -> ssl.SSLContext:
-        """The context for a new connection, from what the files hold now."""
-        if self._signature() != self._seen:
-            async with self._lock:
-                await self._reload()
-        return self._context
-
-    async def _reload(self) -> None:
-        seen = self._signature()
-        if seen == self._seen:
-            return  # another connection has waited for the same change
-        try:
-            self._context = await asyncio.to_thread(listener_context, self._settings)
-        except SecuritySettingError as error:
-            _LOG.error(
-                "listener %s keeps its certificate, the files that have changed cannot be used: %s",
-                self._listener_name,
-                error,
-            )
-        else:
-            _LOG.info("listener %s has read its key and trust stores again", self._listener_name)
-        self._seen = seen
-
-    def _signature(self) -> _Signature:
-        """Tells one state of the files from another; links are followed, as certificate managers
-        swap them.
+    async def change(self, settings: ListenerTlsSettings) -> None:
+        """Have other settings for new connections; those that cannot be used are logged, and the
+        present ones stay.
         """
-        stores = (self._settings.own, self._settings.trust)
-        return tuple(_state(store.location) for store in stores if store.location is not None)
+        if settings == self.settings:
+            return
+        stores = (settings.own, settings.trust)
+        if await self.replace(partial(self._made, settings), stores):
+            self.settings = settings
 
-
-def _state(path: str) -> tuple[int, ...] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+    def _made(self, settings: ListenerTlsSettings) -> ssl.SSLContext:
+        context = listener_context(settings)
+        chain, _key = contents(settings.own)
+        self.chain = chain or ""
+        return context

@@ -22,6 +22,8 @@ PEM_MARK: Final = b"-----BEGIN "
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+MOST_FLIGHTS: Final = 10
+"""A handshake takes three in each direction at most."""
 _KEY_BITS: Final = re.compile(r"(AES|CAMELLIA|ARIA)_(\d+)")
 _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 """Labels of certificates; the last one is OpenSSL's, with what it is trusted for behind it."""
@@ -89,6 +91,35 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
         raise SecuritySettingError(f"{settings.own.prefix}: a {missing} is missing")
     load_key(context, chain, key, settings.own, settings.key_password)
     return context
+
+
+def check_handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Have two contexts of one node shake hands, whatever the names in the certificate.
+
+    Raises: SecuritySettingError: one does not accept the other.
+    """
+    checks_hostname, client.check_hostname = client.check_hostname, False
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = {
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    }
+    try:
+        for _ in range(MOST_FLIGHTS):
+            for side in tuple(sides):
+                try:
+                    side.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+                sides.remove(side)
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", None) or error.reason or error
+        raise SecuritySettingError(
+            f"nodes with these settings refuse one another ({reason}): is the authority of "
+            "ssl.keystore in ssl.truststore?"
+        ) from None
+    finally:
+        client.check_hostname = checks_hostname
 
 
 def load_trust(context: ssl.SSLContext, store: Store) -> None:

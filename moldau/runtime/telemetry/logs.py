@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Final, Literal, TextIO
@@ -20,6 +21,28 @@ if TYPE_CHECKING:
 ROOT: Final = "moldau"
 
 LogFormat = Literal["console", "json"]
+
+_PLAIN: Final = re.compile(r"[\w.:*/@%+-]+", re.ASCII)
+
+
+class Event:
+    """What is logged as one text for people, and as its parts for machines.
+
+    Attributes:
+        name: what has happened, the same words each time.
+        text: in which every part that a peer has chosen is `quoted`.
+    """
+
+    __slots__ = ("fields", "name", "text")
+
+    def __init__(self, name: str, text: str, fields: dict[str, object]) -> None:
+        self.name = name
+        self.text = text
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return self.text
+
 
 _STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__.keys()) | {
     "message",
@@ -69,11 +92,14 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
+        if isinstance(record.msg, Event):
+            entry["event"] = record.msg.name
+            entry.update(record.msg.fields)
         for key, value in extra_fields(record).items():
             entry.setdefault(key, value)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str, ensure_ascii=False)
+        return _printable_json(entry)
 
 
 def configure_logging(
@@ -149,6 +175,23 @@ def one_line(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
+    )
+
+
+def quoted(text: str) -> str:
+    """Text that cannot be taken for what stands around it: as it is when it is of letters, digits
+    and a few other characters, else as a JSON string, everything that does not print escaped.
+    """
+    return text if _PLAIN.fullmatch(text) else _printable_json(text)
+
+
+def _printable_json(value: object) -> str:
+    """One line of JSON without characters that a terminal or an editor would act on."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else json.dumps(character)[1:-1] for character in text
     )
 
 

@@ -27,6 +27,8 @@ _TEXT_TAGS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E})
 """The string types of ASN.1 that Java writes as text, the bytes of each read as UTF-8."""
 _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 _EXPLICIT_VERSION: Final = 0xA0
+_EXTENSIONS: Final = 0xA3
+_ALTERNATIVE_NAMES: Final = "2.5.29.17"
 
 
 class _Element(NamedTuple):
@@ -61,6 +63,22 @@ def subject_name(certificate: bytes) -> str:
         for part in _elements(subject.contents)
     ]
     return ",".join(reversed(parts))
+
+
+def alternative_names(certificate: bytes) -> frozenset[bytes]:
+    """The subject's alternative names of a certificate in DER, each as its DER."""
+    [whole] = _elements(certificate)
+    signed = next(_elements(whole.contents))
+    for part in _elements(signed.contents):
+        if part.tag != _EXTENSIONS:
+            continue
+        [extensions] = _elements(part.contents)
+        for extension in _elements(extensions.contents):
+            kind, *_critical, value = _elements(extension.contents)
+            if _dotted(kind.contents) == _ALTERNATIVE_NAMES:
+                [names] = _elements(value.contents)
+                return frozenset(each.whole for each in _elements(names.contents))
+    return frozenset()
 
 
 def _attribute(kind: _Element, value: _Element) -> str:

@@ -86,6 +86,7 @@ class SaslGate:
         if self._session.state is State.ACTIVE:
             connection = _connection_of(request)
             connection.principal = f"User:{self._session.user}"
+            connection.token_authenticated = self._session.is_token
             connection.limit_frames(self._group.limits.request_max_bytes)
         return True
 
@@ -123,7 +124,9 @@ class SaslGate:
             request.close(failure)
             return
         connection = _connection_of(request)
-        self._group.log_closing(connection, failure)
+        self._group.authentication_log.failed(
+            connection.listener_name, connection.client_host, failure
+        )
         connection.begin_closing()
         if self._refusal_delay_ms > 0:
             tell = partial(self._tell, request, response)

@@ -11,16 +11,18 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError, Password
 from moldau.config.listeners import Endpoint, SecurityProtocol
+from moldau.config.table import LISTENER_PREFIX
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
-from moldau.runtime.authentication.listener_tls import ListenerContexts, ListenerTlsSettings
-from moldau.runtime.authentication.tls import Store
+from moldau.runtime.authentication.jwks import KeySource
+from moldau.runtime.authentication.listener_tls import ListenerContexts
+from moldau.runtime.clock import Clock, SystemClock
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
@@ -28,9 +30,11 @@ from moldau.server.authentication.certificates import (
     subject_name,
 )
 from moldau.server.authentication.core.mechanism import Mechanism, Plain
-from moldau.server.authentication.core.scram import KeysOf, Scram, invented_keys
+from moldau.server.authentication.core.oauthbearer import OAuthBearer
+from moldau.server.authentication.core.scram import KeysOf, KnownKeys, Scram, invented_keys
 from moldau.server.authentication.core.session import MechanismSettings, SaslSession
 from moldau.server.authentication.gate import SaslGate
+from moldau.server.authentication.tls_settings import NO_VALUES, tls_settings_of
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
@@ -42,7 +46,11 @@ _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
+    "OAUTHBEARER": "OAuthBearerLoginModule",
 }
+
+FindToken: TypeAlias = Callable[[str, str], KnownKeys | None]
+"""The keys of a delegation token (second) for a mechanism (first); None for one that is not."""
 
 FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
 """The SCRAM keys of a user (second) for a mechanism (first); None for a user that has none."""
@@ -50,11 +58,16 @@ FindKeys: TypeAlias = Callable[[str, str], ScramKeys | None]
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """SASL on one listener."""
+    """SASL on one listener.
+
+    Attributes:
+        token_keys: the keys of OAUTHBEARER's signed tokens; None without any.
+    """
 
     mechanisms: Mapping[str, MechanismSettings]
     max_receive_bytes: int
     refusal_delay_ms: float
+    token_keys: KeySource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +86,18 @@ class ListenerSecurity:
 
     @classmethod
     def of(
-        cls, config: NodeConfig, endpoint: Endpoint, find_keys: FindKeys
+        cls,
+        config: NodeConfig,
+        endpoint: Endpoint,
+        find_keys: FindKeys,
+        dynamic: Mapping[str, Any] = NO_VALUES,
+        clock: Clock | None = None,
+        find_token: FindToken = lambda mechanism, token_id: None,
     ) -> ListenerSecurity | None:
         """None for a PLAINTEXT listener. Blocks: reads key stores.
+
+        Args:
+            dynamic: values of stores by `listener.name.LISTENER.KEY`, before the configuration's.
 
         Raises:
             ConfigError: the settings cannot work.
@@ -83,7 +105,7 @@ class ListenerSecurity:
         protocol, name = endpoint.security_protocol, endpoint.listener_name
         if protocol is SecurityProtocol.PLAINTEXT:
             return None
-        contexts = _contexts(config, endpoint) if protocol.has_tls else None
+        contexts = _contexts(config, endpoint, dynamic) if protocol.has_tls else None
         rules: str = config.listener_value(name, "ssl.principal.mapping.rules")
         try:
             mapping = PrincipalMapping(rules)
@@ -91,8 +113,21 @@ class ListenerSecurity:
             raise ConfigError(
                 "ssl.principal.mapping.rules", rules, f"listener {name}: {error}"
             ) from None
-        sasl = _sasl_settings(config, name, find_keys) if protocol.has_sasl else None
+        sasl = None
+        if protocol.has_sasl:
+            keys_of = partial(_keys_of, find_keys, find_token, secrets.token_bytes(32))
+            sasl = _sasl_settings(config, name, keys_of, clock or SystemClock())
         return cls(contexts, mapping, sasl)
+
+    async def start(self) -> None:
+        """Begin to keep up to date what is fetched, before the first client comes."""
+        if self.sasl is not None and self.sasl.token_keys is not None:
+            await self.sasl.token_keys.start()
+
+    async def close(self) -> None:
+        """End what `start` began; idempotent."""
+        if self.sasl is not None and self.sasl.token_keys is not None:
+            await self.sasl.token_keys.close()
 
     def greet(self, connection: ServerConnection, group: ConnectionGroup) -> str | None:
         """Give a new connection its principal, or the gate that will; returns why it cannot stay,
@@ -118,83 +153,60 @@ class ListenerSecurity:
         return None
 
 
-def _contexts(config: NodeConfig, endpoint: Endpoint) -> ListenerContexts:
+def _contexts(
+    config: NodeConfig, endpoint: Endpoint, dynamic: Mapping[str, Any]
+) -> ListenerContexts:
     name = endpoint.listener_name
-    client_auth: str = config.listener_value(name, "ssl.client.auth")
-    own_key = f"listener.name.{name.lower()}.ssl.client.auth"
-    if endpoint.security_protocol.has_sasl and own_key not in config.explicit:
-        # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
-        client_auth = "none"
-    settings = ListenerTlsSettings(
-        own=_store(config, name, "ssl.keystore", _OWN_STORE),
-        trust=_store(config, name, "ssl.truststore", _TRUST_STORE),
-        key_password=_secret(config, name, "ssl.key.password"),
-        client_auth=client_auth,
-        protocol=config.listener_value(name, "ssl.protocol"),
-        enabled_protocols=config.listener_value(name, "ssl.enabled.protocols"),
-        cipher_suites=config.listener_value(name, "ssl.cipher.suites"),
-    )
     try:
-        return ListenerContexts(settings, name)
+        return ListenerContexts(tls_settings_of(config, endpoint, dynamic), name)
     except SecuritySettingError as error:
         raise ConfigError(f"listener {name}", None, str(error)) from None
 
 
-_OWN_STORE: Final = (
-    "ssl.keystore.location",
-    "ssl.keystore.type",
-    "ssl.keystore.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-)
-_TRUST_STORE: Final = (
-    "ssl.truststore.location",
-    "ssl.truststore.type",
-    "ssl.truststore.password",
-    "ssl.truststore.certificates",
-)
-
-
-def _store(config: NodeConfig, listener_name: str, prefix: str, keys: tuple[str, ...]) -> Store:
-    """A store from its keys: where it is, its type and password, and inline text."""
-    location, type_key, password, *inline = keys
-    # Kafka's default is JKS, of which there is none here: the file shows what it is.
-    is_set = config.is_set_for_listener(listener_name, type_key)
-    store_type = config.listener_value(listener_name, type_key).upper() if is_set else None
-    return Store(
-        prefix,
-        config.listener_value(listener_name, location),
-        store_type,
-        *(_secret(config, listener_name, key) for key in (password, *inline)),
-    )
-
-
-def _secret(config: NodeConfig, listener_name: str, key: str) -> str | None:
-    value: Password | None = config.listener_value(listener_name, key)
-    return None if value is None else value.value
-
-
-def _sasl_settings(config: NodeConfig, listener_name: str, find_keys: FindKeys) -> SaslSettings:
+def _sasl_settings(
+    config: NodeConfig, listener_name: str, keys_of: Callable[[str], KeysOf], clock: Clock
+) -> SaslSettings:
     mechanisms: dict[str, MechanismSettings] = {}
+    token_keys: KeySource | None = None
     for mechanism in config.listener_value(listener_name, "sasl.enabled.mechanisms"):
+        begin: Callable[[], Mechanism]
+        entry = jaas_entry(config, listener_name, mechanism)
+        if mechanism == "OAUTHBEARER":
+            from moldau.server.authentication.bearer_tokens import token_check
+
+            options = {} if entry is None else entry.options
+            check = token_check(config, listener_name, options, clock)
+            token_keys = check.keys
+            begin = partial(OAuthBearer, check)
+        else:
+            begin = _beginner(config, listener_name, mechanism, entry, keys_of)
         mechanisms[mechanism] = MechanismSettings(
-            _beginner(config, listener_name, mechanism, find_keys),
+            begin,
             float(config.listener_value(listener_name, "connections.max.reauth.ms", mechanism)),
         )
     return SaslSettings(
         mechanisms,
         config.listener_value(listener_name, "sasl.server.max.receive.size"),
         float(config.get_int("connection.failed.authentication.delay.ms")),
+        token_keys,
     )
 
 
 def _beginner(
-    config: NodeConfig, listener_name: str, mechanism: str, find_keys: FindKeys
+    config: NodeConfig,
+    listener_name: str,
+    mechanism: str,
+    entry: JaasEntry | None,
+    keys_of: Callable[[str], KeysOf],
 ) -> Callable[[], Mechanism]:
-    entry = _jaas_entry(config, listener_name, mechanism)
+    handler_key = "sasl.server.callback.handler.class"
+    handler = config.listener_value(listener_name, handler_key, mechanism)
+    if handler is not None:
+        reason = f"listener {listener_name}: server-side plug-ins are not served for {mechanism}"
+        raise ConfigError(handler_key, handler, reason)
     if mechanism == "PLAIN":
-        key = f"listener.name.{listener_name.lower()}.plain.sasl.jaas.config"
         if entry is None:
+            key = jaas_key(listener_name, mechanism)
             raise ConfigError(
                 key, None, 'is needed: PlainLoginModule required user_NAME="PASSWORD" …;'
             )
@@ -204,29 +216,38 @@ def _beginner(
             if name.startswith(USER_PREFIX)
         }
         return partial(Plain, users)
-    hash_name = HASH_NAMES[mechanism]
-    keys_of = _with_invented(mechanism, hash_name, find_keys)
-    return lambda: Scram(hash_name, keys_of, secrets.token_urlsafe(NONCE_BYTES))
+    hash_name, of_mechanism = HASH_NAMES[mechanism], keys_of(mechanism)
+    return lambda: Scram(hash_name, of_mechanism, secrets.token_urlsafe(NONCE_BYTES))
 
 
-def _with_invented(mechanism: str, hash_name: str, find_keys: FindKeys) -> KeysOf:
-    """Keys for every user: a client cannot tell one that does not exist from a wrong password."""
-    secret = secrets.token_bytes(32)
+def _keys_of(find_keys: FindKeys, find_token: FindToken, secret: bytes, mechanism: str) -> KeysOf:
+    """Keys for every user and token: a client cannot tell what does not exist from a wrong
+    password.
+    """
 
-    def keys_of(user: str) -> tuple[ScramKeys, bool]:
-        invented = invented_keys(hash_name, user, secret)
-        found = find_keys(mechanism, user)
-        return (invented, False) if found is None else (found, True)
+    def keys_of(name: str, is_token: bool) -> KnownKeys:
+        invented = KnownKeys(invented_keys(HASH_NAMES[mechanism], name, secret), None)
+        if is_token:
+            return find_token(mechanism, name) or invented
+        found = find_keys(mechanism, name)
+        return invented if found is None else KnownKeys(found, name)
 
     return keys_of
 
 
-def _jaas_entry(config: NodeConfig, listener_name: str, mechanism: str) -> JaasEntry | None:
-    """The login module of a mechanism; SCRAM needs none here, its users are in the metadata."""
+def jaas_key(listener_name: str, mechanism: str) -> str:
+    """The whole name of `sasl.jaas.config` for a mechanism on a listener."""
+    return f"{LISTENER_PREFIX}{listener_name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+
+
+def jaas_entry(config: NodeConfig, listener_name: str, mechanism: str) -> JaasEntry | None:
+    """The login module of a mechanism on a listener. A listener of SCRAM needs none: its users are
+    in the metadata. Raises: ConfigError.
+    """
     value: Password | None = config.listener_value(listener_name, "sasl.jaas.config", mechanism)
     if value is None:
         return None
-    key = f"listener.name.{listener_name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    key = jaas_key(listener_name, mechanism)
     try:
         entry = parse_jaas(value.value)
     except SecuritySettingError as error:

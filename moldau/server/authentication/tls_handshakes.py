@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from moldau.runtime.authentication.listener_tls import ListenerContexts
+from moldau.runtime.authentication.store_contexts import StoreContexts
 
 if TYPE_CHECKING:
     from moldau.server.connection_group import ConnectionGroup
@@ -24,9 +24,7 @@ class TlsHandshakes:
 
     __slots__ = ("_contexts", "_group", "_listener_name")
 
-    def __init__(
-        self, contexts: ListenerContexts, group: ConnectionGroup, listener_name: str
-    ) -> None:
+    def __init__(self, contexts: StoreContexts, group: ConnectionGroup, listener_name: str) -> None:
         self._contexts = contexts
         self._group = group
         self._listener_name = listener_name

@@ -35,6 +35,7 @@ IDENTITY: Final = (
     "log_dir",
     "entity_type",
     "user",
+    "mechanism",
 )
 """Fields by which elements of an array are told apart; what has none of them is told by place."""
 

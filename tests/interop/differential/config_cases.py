@@ -129,7 +129,15 @@ def _validated_broker_keys() -> Iterator[Case]:
             yield _validated(
                 f"broker {facts.name}={value!r} all", _set(BROKER, "", facts.name, value)
             )
-    for name in ("no.such.key", "listener.name.plaintext.ssl.keystore.type", "a b", ""):
+    for name in (
+        "no.such.key",
+        "listener.name.plaintext.ssl.keystore.type",
+        "listener.name.plaintext.ssl.keystore.password",
+        "listener.name.no.such.ssl.truststore.location",
+        "listener.name.other.max.connections",
+        "a b",
+        "",
+    ):
         for word, resource in (("itself", "1"), ("all", "")):
             for value in ("x", "", None):
                 yield _validated(
@@ -264,6 +272,9 @@ def _stored() -> Iterator[Case]:
         "stored listener key",
         [_set(BROKER, "1", "listener.name.plaintext.max.connections", "1000")],
     )
+    for key in ("truststore.location", "key.password"):
+        name = f"listener.name.other.ssl.{key}"
+        yield _alter(f"stored {name}", [_set(BROKER, "1", name, "secret")])
     yield _alter("stored group", [_set(GROUP, "g1", "consumer.session.timeout.ms", "50000")])
     yield _alter("min.insync.replicas of a broker", [_set(BROKER, "1", "min.insync.replicas", "1")])
     yield _alter("min.insync.replicas of all", [_set(BROKER, "", "min.insync.replicas", "2")])

@@ -42,6 +42,7 @@ class KafkaServer:
         home: where its configuration and its log go.
         data_directory: `home/data` when None.
         config: what the node needs besides its identity.
+        system_properties: of its JVM.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class KafkaServer:
         home: Path,
         data_directory: Path | None = None,
         config: Mapping[str, str] = SMALL,
+        system_properties: Mapping[str, str] | None = None,
     ) -> None:
         home.mkdir(exist_ok=True)
+        self._options = [f"-D{key}={value}" for key, value in (system_properties or {}).items()]
         self.data_directory = data_directory or home / "data"
         self._port = free_port()
         self._log_path = home / "kafka.log"
@@ -79,8 +82,8 @@ class KafkaServer:
         assert JAVA is not None
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [JAVA, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", CLASS_PATH, "kafka.Kafka",
-                 str(self._config_path)],
+                [JAVA, "-Xmx384m", "-XX:TieredStopAtLevel=1", *self._options, "-cp", CLASS_PATH,
+                 "kafka.Kafka", str(self._config_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ THREAD_DUMP_S = 3.0
 MAIN_CLASSES = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
+    "kafka-delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -79,7 +81,9 @@ class Outcome:
 class JavaTools:
     """One JVM that runs any number of tools, one at a time. Use as a context."""
 
-    def __init__(self, errors: IO[bytes]) -> None:
+    def __init__(self, errors: IO[bytes], options: Sequence[str] = ()) -> None:
+        """`options` are the JVM's own."""
+        self._options = options
         self.deadline_s = TOOL_DEADLINE_S
         self._errors = errors
         self._deadline = 0.0
@@ -159,6 +163,7 @@ class JavaTools:
                 "-Xshare:auto",
                 "-XX:TieredStopAtLevel=1",
                 "-Xmx256m",
+                *self._options,
                 "-cp",
                 CLASS_PATH,
                 str(HERE / "ToolServer.java"),

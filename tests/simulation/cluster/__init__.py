@@ -10,7 +10,9 @@ files, the controller with its core, the controller listener with router and API
 registration, the broker's lifecycle, its channel to the controller and its metadata loader. What is
 simulated: event loop and time (`virtual_loop`), network (`network`, `transport`), disks (`disk`, on
 the storage tests' file system), and who uses the cluster: brokers' leadership duties, clients, the
-operator of the quorum. `ledger` and `image_checks` hold the promises, `nemesis` breaks things,
-`base_world` and `world` are one seed's run, `run` the command line, `injected_bugs` the known ways
-to get it wrong. `tests/simulation/replication` adds brokers with data.
+operator of the quorum. `ledger` and `image_checks` hold the promises, `security_ledger` and
+`security_checks` those of access control, SCRAM credentials and client quotas, which
+`security_administrator` changes. `nemesis` breaks things, `base_world` and `world` are one seed's
+run, `run` the command line, `injected_bugs` and `injected_security_bugs` the known ways to get it
+wrong. `tests/simulation/replication` adds brokers with data.
 """

@@ -26,12 +26,15 @@ from moldau.protocol.messages.p62_broker_registration import (
     Listener,
 )
 from moldau.protocol.messages.p67_allocate_producer_ids import AllocateProducerIdsRequest
+from moldau.server.quotas.client_quotas import Quotas
+from moldau.server.standard_authorizer import StandardAuthorizer
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.link import ControllerLink
-from tests.simulation.cluster.logs import CLUSTER_ID
+from tests.simulation.cluster.logs import CLUSTER_ID, broker_config
 from tests.simulation.cluster.network import SimulatedNetwork
 from tests.simulation.cluster.observers import Observer
+from tests.simulation.cluster.security_checks import CLOSING_QUESTIONS, SecurityChecks
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode
 
@@ -61,6 +64,7 @@ class SimulatedBroker:
         self._clean_epoch = -1
         self._link: ControllerLink | None = None
         self._light_image = MetadataImage.EMPTY
+        self._security: SecurityChecks | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -109,8 +113,34 @@ class SimulatedBroker:
                 VirtualClock(self.world.loop, self.world.wall_clocks.of(self.host)),
                 self.world.disk_operation,
             )
-            self.observer = Observer(self.world, process, self.broker_id, self.host)
+            self.observer = self._observe(process)
         process.spawn(self._run(process, network, incarnation_id, previous_epoch))
+
+    def _observe(self, process: Process) -> Observer:
+        """The replica of the metadata log, and who follows it on a broker."""
+        world = self.world
+        overrides = {**world.quorum_keys, **world.security_keys}
+        config = broker_config(self.broker_id, self.host, overrides)
+        observer = Observer(world, process, self.broker_id, self.host, config=config)
+        authorizer = StandardAuthorizer.of(config)
+        quotas = Quotas(VirtualClock(world.loop, world.wall_clocks.of(self.host)))
+        dice = Random(f"questions {process.name} {world.seed}")
+        self._security = SecurityChecks(process.name, authorizer, dice, quotas)
+        for publisher in (authorizer, quotas, self._security):
+            observer.loader.add_publisher(publisher)
+        return observer
+
+    def check_security(self) -> None:
+        """Before the end: more questions about the image that it has come to."""
+        if self.is_alive and self.observer is not None:
+            assert self._security is not None
+            self._security.check_access(self.image, CLOSING_QUESTIONS)
+            self._security.check_quotas(self.image)
+
+    def wipe(self) -> None:
+        """The disk is replaced by an empty one."""
+        assert not self.is_alive
+        self._root, self.disk = DirectoryNode(), None
 
     def kill(self) -> None:
         """End the process: what it had not flushed may be lost."""

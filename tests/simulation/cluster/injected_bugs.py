@@ -19,6 +19,7 @@ from moldau.raft.log_store import LogStore
 from moldau.raft.quorum_driver import QuorumDriver
 from moldau.raft.snapshot_store import SnapshotStore
 from tests.kit.injected_bugs import InjectedBug, Patch, table
+from tests.simulation.cluster.injected_security_bugs import SECURITY_BUGS
 
 # -- the controller --------------------------------------------------------------------------------
 
@@ -204,4 +205,5 @@ BUGS = table(
     InjectedBug(delivered_before_commit),
     InjectedBug(trimmed_before_snapshot, 12, ("crash_on_file", "kill_controller")),
     InjectedBug(deposed_stays_active),
+    *SECURITY_BUGS,
 )

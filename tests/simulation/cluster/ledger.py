@@ -17,6 +17,7 @@ from moldau.protocol import metadata_records as kinds
 from moldau.protocol.schema import Message
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.image_checks import check_image, check_step
+from tests.simulation.cluster.security_ledger import SecurityLedger
 
 IMAGE_PARTS = tuple(each.name for each in fields(MetadataImage) if each.name != "provenance")
 
@@ -51,6 +52,7 @@ class Ledger:
         self.incarnations_clean: dict[UUID, bool] = {}
         self.id_blocks: list[tuple[int, int, str]] = []
         self.acknowledged_count = 0
+        self.security = SecurityLedger()
         self._transactions = TransactionFilter()
 
     # -- controllers -----------------------------------------------------------------------------
@@ -99,8 +101,12 @@ class Ledger:
         known = self.images.get(last_offset)
         if known is None:
             raise Violation("image-between", f"{who} has one at {last_offset}, where no batch ends")
-        if any(getattr(image, part) != getattr(known, part) for part in IMAGE_PARTS):
-            raise Violation("images-differ", f"{who} at {last_offset}: {_difference(image, known)}")
+        parts = [part for part in IMAGE_PARTS if getattr(image, part) != getattr(known, part)]
+        if parts:
+            raise Violation(
+                "images-differ",
+                f"{who} at {last_offset} in {', '.join(parts)}: {_difference(image, known)}",
+            )
 
     # -- what clients and brokers were told ------------------------------------------------------
 
@@ -174,6 +180,7 @@ class Ledger:
         self.image = delta.apply(provenance)
         for record in ready:
             self._take_note(record, before)
+        self.security.replay(ready, self.image)
         self.images[entry.last_offset] = self.image
         if ready:
             check_step(before, self.image)

@@ -15,6 +15,7 @@ from moldau.config import NodeConfig
 from moldau.node.settings import metadata_log_settings
 from moldau.raft import QuorumLog, VoterDescription, VoterEndpoint
 from moldau.raft.peers import ConnectionPeers
+from moldau.runtime.connector import Connector
 
 METADATA_DIRECTORY = "/data"
 CLUSTER_ID = "TrV5GzD9TWy-7UjVSbMWxQ"
@@ -94,8 +95,7 @@ async def open_metadata_log(
 ) -> QuorumLog:
     """A replica of the quorum on simulated ports. Raises as `QuorumLog.open`."""
     peers = ConnectionPeers(
-        network,
-        clock,
+        Connector(network, clock),
         cluster_id=CLUSTER_ID,
         client_id=f"raft-{config.node_id}",
         listener_name=LISTENER,

@@ -25,6 +25,9 @@ SCENARIOS = (
 )
 """What belongs together: half of the seeds keep to one of these."""
 
+WIPED = 0.2
+"""How many of the brokers that start again have lost their metadata."""
+
 
 class Nemesis(BaseNemesis):
     """See the module."""
@@ -34,6 +37,7 @@ class Nemesis(BaseNemesis):
 
     def __init__(self, world: World, random: Random, faults: Collection[str] = ()) -> None:
         super().__init__(world, random, faults)
+        self._wipes = Random(f"wiped brokers {world.seed}")
 
     def acts(self) -> list[Act]:
         return [
@@ -89,6 +93,9 @@ class Nemesis(BaseNemesis):
 
     def _start_broker(self, broker: SimulatedBroker) -> None:
         if not broker.is_alive and not self.is_over:
+            if broker.is_observing and self._wipes.random() < WIPED:
+                self.world.fault_injected("broker's metadata wiped", broker.host)
+                broker.wipe()
             broker.start()
 
     def _broker_leaves(self) -> None:

@@ -24,6 +24,7 @@ from moldau.controller.listener import ControllerListener
 from moldau.controller.mutation_quotas import ControllerMutationQuotas
 from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
+from moldau.metadata.image import MetadataImage
 from moldau.node.quorum_node import leader_address
 from moldau.node.settings import controller_registration
 from moldau.protocol.errors import ErrorCode
@@ -38,8 +39,11 @@ from moldau.raft import (
 )
 from moldau.raft.request_handler import RaftRequestHandler
 from moldau.raft.values import QuorumStopped
+from moldau.runtime.connector import Connector
 from moldau.runtime.leader_link import LeaderLink
+from moldau.server.authorizer import Authorizer
 from moldau.server.server import ListenerSpec
+from moldau.server.standard_authorizer import StandardAuthorizer
 from moldau.storage.faults import DiskFull, LogOffline
 from tests.simulation.cluster.disk import Death, DiskSettings, NodeDisk
 from tests.simulation.cluster.logs import (
@@ -53,6 +57,7 @@ from tests.simulation.cluster.logs import (
     voter_of,
 )
 from tests.simulation.cluster.network import SimulatedNetwork
+from tests.simulation.cluster.security_checks import SecurityChecks, check_mutation_quotas
 from tests.simulation.cluster.virtual_loop import Process, VirtualClock
 from tests.storage.simulated_disk import DirectoryNode
 from tests.storage.simulated_filesystem import SimulatedFilesystem
@@ -145,6 +150,9 @@ class ControllerNode:
         self._root = DirectoryNode()
         self.wipe_count = 0
         self._compared_offset = -1
+        self._security: SecurityChecks | None = None
+        self._mutations: ControllerMutationQuotas | None = None
+        self._asked_quotas: object = None
 
     @property
     def voter(self) -> VoterDescription:
@@ -272,6 +280,16 @@ class ControllerNode:
         if last_offset > self._compared_offset:
             self._compared_offset = last_offset
             self.world.ledger.compare(who, image, last_offset)
+            self.check_security(who, image)
+
+    def check_security(self, who: str, image: MetadataImage, **more: int) -> None:
+        """What its authorizer and its quotas make of its committed image."""
+        assert self._security is not None
+        assert self._mutations is not None
+        self._security.check_access(image, **more)
+        if image.client_quotas is not self._asked_quotas:
+            self._asked_quotas = image.client_quotas
+            check_mutation_quotas(who, self._mutations, image)
 
     # -- inside the process ----------------------------------------------------------------------
 
@@ -286,8 +304,12 @@ class ControllerNode:
         def on_fatal(reason: str) -> None:
             world.process_failed(process, reason)
 
+        authorizer = StandardAuthorizer.of(config)
+        dice = Random(f"questions {process.name} {world.seed}")
+        self._security = SecurityChecks(process.name, authorizer, dice)
         listener = ControllerListener(
             clock=clock,
+            authorizer=authorizer,
             network=network,
             on_fault=lambda error: world.fault(process, error),
             offload=disk.offload,
@@ -304,7 +326,7 @@ class ControllerNode:
         except (MetadataLogError, OSError, LogOffline, DiskFull) as error:
             on_fatal(f"start: {error!r}")
             return
-        controller = self._make_controller(config, log, clock, process, bootstrap)
+        controller = self._make_controller(config, log, clock, process, bootstrap, authorizer)
         requests = RaftRequestHandler(log, CLUSTER_ID, clock=clock, listener_name=LISTENER)
         descriptions = ClusterDescriptions(
             config,
@@ -313,15 +335,16 @@ class ControllerNode:
             leader_id=lambda: log.leadership.leader_id,
             kraft_version=lambda: log.voters.kraft_version,
         )
+        mutations = self._mutations = ControllerMutationQuotas(
+            lambda: controller.committed_image, clock, sample_count=11, window_ms=1000.0
+        )
         apis = ControllerApis(
             controller,
             requests,
             descriptions,
             kraft_upgrade=log.upgrade_kraft_version,
             work=LongWork(clock, disk.offload),
-            mutations=ControllerMutationQuotas(
-                lambda: controller.committed_image, clock, sample_count=11, window_ms=1000.0
-            ),
+            mutations=mutations,
         )
         registration = self._registration(config, controller, log, apis, clock, network)
         self._parts = (listener, registration, controller, log)
@@ -341,13 +364,18 @@ class ControllerNode:
         clock: VirtualClock,
         process: Process,
         bootstrap: list[tuple[Message, int]],
+        authorizer: Authorizer,
     ) -> Controller:
         tap: Any = LogTap(log, self, process.name)
         settings = ControllerSettings(config, CLUSTER_ID)
         if self.world.max_changes_per_step is not None:
             settings = replace(settings, max_changes_per_step=self.world.max_changes_per_step)
         return Controller(
-            ControllerCore(settings, Random(self.random.getrandbits(64))),
+            ControllerCore(
+                settings,
+                Random(self.random.getrandbits(64)),
+                on_entries_changed=authorizer.change,
+            ),
             tap,
             clock,
             node_id=self.controller_id,
@@ -375,6 +403,8 @@ class ControllerNode:
             image=lambda: controller.committed_image,
             leader=lambda: leader_address(log.leadership, [LISTENER]),
             apis=apis,
-            link=LeaderLink(client_id=f"registration-{self.host}", network=network, clock=clock),
+            link=LeaderLink(
+                client_id=f"registration-{self.host}", connector=Connector(network, clock)
+            ),
             random=Random(self.random.getrandbits(64)),
         )

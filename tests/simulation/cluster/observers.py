@@ -18,6 +18,7 @@ from moldau.config import NodeConfig
 from moldau.metadata.image import Provenance
 from moldau.node.quorum_node import leader_address
 from moldau.raft import QuorumLog
+from moldau.runtime.connector import Connector
 from tests.simulation.cluster.logs import (
     LISTENER,
     broker_config,
@@ -79,8 +80,7 @@ class Observer:
         channel = self.channel = NetworkControllerChannel(
             lambda: leader_address(log.leadership, [LISTENER]),
             client_id=self.process.name,
-            network=network,
-            clock=clock,
+            connector=Connector(network, clock),
             request_timeout_ms=2_000,
         )
         log.on_leadership_change(lambda _leadership: channel.leader_changed())

@@ -19,6 +19,8 @@ from tests.simulation.cluster.brokers import SimulatedBroker
 from tests.simulation.cluster.clients import SimulatedClient
 from tests.simulation.cluster.image_checks import leaderless
 from tests.simulation.cluster.operator import Operator
+from tests.simulation.cluster.security_administrator import SecurityAdministrator
+from tests.simulation.cluster.security_checks import CLOSING_QUESTIONS
 
 CALM_START_MS = 8_000.0
 CONVERGENCE_LIMIT_MS = 90_000.0
@@ -83,6 +85,20 @@ class World(BaseWorld):
         self.slow_calls = random.choice((0.0, 0.01, 0.1))
         self.observing_brokers = random.choice((0.0, 0.0, 0.5, 1.0))
         self.slice_ms = Random(f"slices {self.seed}").choice((0.0, SLICE_MS))
+        self._choose_security(Random(f"security {self.seed}"))
+
+    def _choose_security(self, random: Random) -> None:
+        """By dice of its own, as who acts by it."""
+        self.administrator_seeds = [
+            random.getrandbits(64) for _ in range(random.choice((0, 1, 1, 2)))
+        ]
+        self.security_pause_ms = random.choice((60.0, 250.0))
+        self.security_keys = {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": random.choice(("true", "false")),
+        }
+        self.controller_overrides.update(self.security_keys)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -93,6 +109,8 @@ class World(BaseWorld):
         self.clients = [
             SimulatedClient(self, number, self._new_random()) for number in range(self.plan.clients)
         ]
+        for number, seed in enumerate(self.administrator_seeds):
+            SecurityAdministrator(self, number, Random(seed))
         await self._until(self._has_active, "no active controller at the start", CALM_START_MS * 4)
         await self.loop.elapse(500)
         if chaos is not None:
@@ -123,6 +141,11 @@ class World(BaseWorld):
             self.ledger.compare(
                 node.process.name, node.controller.committed_image, self.ledger.end_offset - 1
             )
+            node.check_security(
+                node.process.name, node.controller.committed_image, questions=CLOSING_QUESTIONS
+            )
+        for broker in self.brokers:
+            broker.check_security()
 
     # -- conditions ------------------------------------------------------------------------------
 

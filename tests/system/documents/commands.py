@@ -207,6 +207,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
             "tests/spark/pipelines/test_command.py runs the script under spark-submit, locally"
         ),
     },
+    "docs/quickstart/secure.md": {"pip install 'moldau[tls]'": _INSTALLS},
     "docs/quickstart/spark.md": {"pip install 'moldau[spark-java]'": _INSTALLS},
     "docs/quickstart/tests.md": {"pip install moldau pytest": _INSTALLS},
 }

@@ -265,7 +265,7 @@ def the_quorum(at: Operated) -> None:
 
 def settings(at: Operated) -> None:
     """What the sections about logs and machines have set."""
-    for title, count in (("Logs", 2), ("Machines", 1)):
+    for title, count in (("Logs", 3), ("Machines", 1)):
         commands = section(title)
         assert len(commands) == count
         for command in commands:

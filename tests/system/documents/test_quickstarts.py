@@ -52,6 +52,38 @@ def test_a_cluster_on_your_machine(terminal: Terminal) -> None:
     assert (terminal.home / "cluster").is_dir(), "--data keeps it"
 
 
+def test_a_secured_cluster(terminal: Terminal) -> None:
+    dev, *commands = commands_to_run("docs/quickstart/secure.md")
+    serving = terminal.serve(dev.text, "--port 0")
+    address = serving.wait_said(r"ready: (\S+)")[1]
+    told = serving.wait_said(r"(?s)try\n  (.*)\n  (.*)\n  (.*)\n").groups()
+    assert [each.partition(" --command-config ")[0] for each in told] == [
+        each.text.partition(" --command-config ")[0] for each in commands[:3]
+    ]
+    [settings] = blocks("secure.md", "properties")
+    settings = settings.replace(ADDRESS, address.partition(",")[0])
+    (terminal.home / "alice.properties").write_text(settings)
+    said = {each.text: terminal.run(each.text) for each in commands}
+    assert [text for text in said.values() if text == "Prague\n"] == ["Prague\n"] * 2
+    assert "CN=broker-3,OU=nodes" in said["moldau certificates show secured"]
+    client, own_cluster = blocks("secure.md", "python")
+    assert "offset=1" in terminal.program(client)
+    assert terminal.program(own_cluster)
+    refusals = {
+        f"moldau topics list -b {address}": "speaks TLS",
+        "moldau topics create more --command-config alice.properties": "TOPIC_AUTHORIZATION_FAILED",
+    }
+    for command, why in refusals.items():
+        assert why in terminal.run(f"{command} 2>&1", status=1)
+    serving.interrupt()
+    password = (terminal.home / "secured" / "admin.properties").read_text()
+    again = terminal.serve(dev.text, "--port 0")
+    assert again.wait_said(r"ready: (\S+)")[1] == address
+    assert (terminal.home / "secured" / "admin.properties").read_text() == password
+    assert "UA1545" in terminal.run(told[2])
+    again.interrupt()
+
+
 def test_kafka_in_your_tests(terminal: Terminal) -> None:
     first, second = blocks("tests.md", "python")
     (terminal.home / "test_it.py").write_text(first)

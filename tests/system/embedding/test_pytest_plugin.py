@@ -153,7 +153,7 @@ def test_a_marker_that_cannot_be_is_named(tmp_path: Path):
     result = run_pytest(tmp_path)
     assert result.returncode == pytest.ExitCode.INTERRUPTED
     assert "@pytest.mark.moldau: arguments=(3,): " in result.stdout
-    assert "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE})" in result.stdout
+    assert "(brokers=NUMBER, controllers=NUMBER, config={KEY: VALUE}, secure=BOOL)" in result.stdout
     assert "Traceback" not in result.stdout
 
 
@@ -164,7 +164,10 @@ def test_a_marker_that_cannot_be_is_named(tmp_path: Path):
         ({"brokers": True}, "brokers=True: a whole number"),
         ({"controllers": 2.0}, r"controllers=2\.0: a whole number"),
         ({"controllers": 101}, "controllers=101: a whole number from 1 to 100"),
-        ({"config": "num.partitions=3"}, "config='num.partitions=3': .*config={KEY: VALUE}"),
+        (
+            {"config": "num.partitions=3"},
+            "config='num.partitions=3': .*config={KEY: VALUE}, secure=BOOL",
+        ),
         ({"broker": 3}, "broker=3: .*brokers=NUMBER"),
     ],
 )

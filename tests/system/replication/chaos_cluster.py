@@ -277,12 +277,13 @@ def running(
     broker_ids: Sequence[int] = BROKER_IDS,
     keeps_disks: bool = False,
     directory_count: int = 1,
+    kind: type[ChaosCluster] = ChaosCluster,
 ) -> Iterator[ChaosCluster]:
     """The cluster on fresh hosts."""
     names = [host_name(node_id) for node_id in (*CONTROLLER_IDS, *broker_ids)]
     with (
         Hosts(names) as hosts,
-        ChaosCluster(
+        kind(
             hosts,
             directory,
             config,

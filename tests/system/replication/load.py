@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from tests.kit.servers import connecting
 from tests.system.processes import watermarks
 from tests.system.replication.checker import ReadRecord, SentLedger, value_of
 
@@ -84,7 +85,7 @@ class LoadProducer:
         self._left_count = 0
         self._flush_deadline_s = 0.0
         self._config = {
-            "bootstrap.servers": bootstrap,
+            **connecting(bootstrap),
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 5,
@@ -306,7 +307,7 @@ class Load:
 def consumer_config(bootstrap: str) -> dict[str, Any]:
     """A consumer that trusts nobody: CRCs are checked, an offset that is gone is an error."""
     return {
-        "bootstrap.servers": bootstrap,
+        **connecting(bootstrap),
         "group.id": "unused",
         "enable.auto.commit": False,
         "auto.offset.reset": "error",

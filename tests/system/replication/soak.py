@@ -18,13 +18,21 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from moldau.testing import wait_until
-from tests.kit.soaks import Say, add_fault_options, chosen_faults, fault_run, soak_parser
+from tests.kit.soaks import (
+    SECURE_HELP,
+    Say,
+    add_fault_options,
+    chosen_faults,
+    fault_run,
+    soak_parser,
+)
 from tests.system.quorum.hosts import why_not
 from tests.system.replication.chaos_cluster import DEADLINE_S, ChaosCluster, running
 from tests.system.replication.checker import Findings, check
 from tests.system.replication.load import Load, end_offsets, read_to
 from tests.system.replication.nemesis import BROKER_FAULTS, CONTROLLER_FAULTS, Nemesis
 from tests.system.replication.replica_logs import differences
+from tests.system.security.secured_chaos import SecuredChaosCluster, rotating
 
 TOPIC: Final = "soak"
 PARTITION_COUNT: Final = 6
@@ -86,6 +94,7 @@ def soak(
     only: frozenset[str] = frozenset(),
     rate: float = RATE,
     keeps_disks: bool = False,
+    is_secured: bool = False,
 ) -> Outcome:
     """Run it.
 
@@ -93,6 +102,7 @@ def soak(
         only: the faults to use; all when empty.
         rate: records per second, of all producers together.
         keeps_disks: the brokers' disks are copied before they vanish.
+        is_secured: with certificates, users and ACLs, which change meanwhile.
     """
     outcome = Outcome(seed, minutes)
     with running(
@@ -100,6 +110,7 @@ def soak(
         disk_bytes=DISK_BYTES,
         keeps_disks=keeps_disks,
         directory_count=DIRECTORY_COUNT,
+        kind=SecuredChaosCluster if is_secured else ChaosCluster,
     ) as cluster:
         cluster.create_topic(TOPIC, PARTITION_COUNT, TOPIC_CONFIG)
         load = Load(
@@ -121,7 +132,8 @@ def soak(
         )
         try:
             with load:
-                _under_faults(load, nemesis, minutes * 60)
+                with rotating(cluster, seed, say, outcome.complaints):
+                    _under_faults(load, nemesis, minutes * 60)
                 say("no more faults: everything has to settle")
                 _settle(cluster, load, outcome)
         finally:
@@ -205,6 +217,7 @@ def main() -> int:
     parser = soak_parser("make soak", "Replication under load and faults.")
     add_fault_options(parser, FAULTS)
     parser.add_argument("--rate", type=float, default=RATE, help="records per second")
+    parser.add_argument("--secure", action="store_true", help=SECURE_HELP)
     options = parser.parse_args()
     reason = why_not()
     if reason:
@@ -220,6 +233,7 @@ def main() -> int:
             only=only,
             rate=options.rate,
             keeps_disks=options.keep is not None,
+            is_secured=options.secure,
         )
     for text in (outcome.findings.details(), *outcome.complaints):
         if text:

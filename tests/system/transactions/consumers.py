@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from tests.kit.servers import connecting
 from tests.system.transactions.history import History, Log, OffsetRead, Placed, Poll, Seen
 from tests.system.transactions.senders import decode
 
@@ -46,7 +47,7 @@ Taken = dict[Log, list[Seen]]
 def consumer_config(bootstrap: str, group: str, *, is_committed_only: bool) -> dict[str, Any]:
     """A consumer that trusts nobody and commits nothing by itself."""
     return {
-        "bootstrap.servers": bootstrap,
+        **connecting(bootstrap),
         "group.id": group,
         "isolation.level": "read_committed" if is_committed_only else "read_uncommitted",
         "enable.auto.commit": False,

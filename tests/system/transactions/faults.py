@@ -19,6 +19,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
 from moldau.protocol.types import TopicPartition
 from moldau.testing import wait_until_async
+from tests.kit.servers import plain_of
 from tests.system.replication.chaos_cluster import BROKER_IDS, ChaosCluster
 from tests.system.replication.nemesis import Nemesis, Step
 from tests.system.transactions.clients import Setting
@@ -112,7 +113,7 @@ class Mover:
                 self.done[type(error).__name__] += 1
 
     async def _step(self) -> None:
-        async with Admin(self._setting.bootstrap, request_timeout_ms=5_000) as admin:
+        async with Admin(plain_of(self._setting.bootstrap), request_timeout_ms=5_000) as admin:
             count = self._dice.randint(1, 4)
             chosen = self._dice.sample(self._partitions, min(count, len(self._partitions)))
             if self._dice.random() < 0.3:

@@ -14,6 +14,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.kit.servers import connecting
 from tests.system.transactions.clients import Setting
 
 LOOK_S: Final = 0.5
@@ -41,7 +42,7 @@ class GroupTypes:
         self._thread.join()
 
     def _work(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._setting.bootstrap, "log_level": 0})
+        admin = AdminClient({**connecting(self._setting.bootstrap), "log_level": 0})
         while not self._stop.wait(LOOK_S):
             try:
                 listed = admin.list_consumer_groups(request_timeout=ANSWER_S).result(2 * ANSWER_S)

@@ -34,6 +34,7 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau.protocol.records import Record, encode_batch
+from tests.kit.servers import plain_of
 from tests.system.transactions.history import History, Log, OffsetCommit, Send
 from tests.system.transactions.senders import (
     TRANSACTION_TIMEOUT_MS,
@@ -74,7 +75,7 @@ def transaction_version(bootstrap: str) -> int:
 
 
 def _addresses(bootstrap: str) -> list[Address]:
-    pairs = [each.rpartition(":") for each in bootstrap.split(",")]
+    pairs = [each.rpartition(":") for each in plain_of(bootstrap).split(",")]
     return [(host, int(port)) for host, _, port in pairs]
 
 

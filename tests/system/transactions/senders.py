@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from tests.kit.servers import connecting
 from tests.system.transactions.history import History, OffsetCommit, Send
 
 #: One call of librdkafka; it is repeated until the whole deadline is over.
@@ -86,7 +87,7 @@ class ConfluentSender:
         self._id, self._process = transactional_id, process
         self._producer: Producer | None = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **connecting(bootstrap),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "message.timeout.ms": TRANSACTION_TIMEOUT_MS,

@@ -23,10 +23,18 @@ from typing import Final
 
 from moldau.protocol.types import TopicPartition
 from moldau.testing import wait_until
-from tests.kit.soaks import Say, add_fault_options, chosen_faults, fault_run, soak_parser
+from tests.kit.soaks import (
+    SECURE_HELP,
+    Say,
+    add_fault_options,
+    chosen_faults,
+    fault_run,
+    soak_parser,
+)
 from tests.system.quorum.hosts import why_not
 from tests.system.replication.chaos_cluster import BROKER_IDS, DEADLINE_S, ChaosCluster, running
 from tests.system.replication.nemesis import BROKER_FAULTS, CONTROLLER_FAULTS
+from tests.system.security.secured_chaos import SecuredChaosCluster, rotating
 from tests.system.transactions.checker import check
 from tests.system.transactions.faults import (
     GROUP_KEY,
@@ -119,9 +127,12 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def _cluster(directory: Path, *, is_everything: bool, keeps_disks: bool) -> Iterator[ChaosCluster]:
+def _cluster(
+    directory: Path, *, is_everything: bool, keeps_disks: bool, is_secured: bool
+) -> Iterator[ChaosCluster]:
     if why_not():
         assert not is_everything, why_not()
+        assert not is_secured, why_not()
         with running_here(directory, CONFIG) as here:
             yield here
         return
@@ -133,6 +144,7 @@ def _cluster(directory: Path, *, is_everything: bool, keeps_disks: bool) -> Iter
         broker_ids=brokers,
         keeps_disks=keeps_disks,
         directory_count=DIRECTORY_COUNT,
+        kind=SecuredChaosCluster if is_secured else ChaosCluster,
     ) as cluster:
         yield cluster
 
@@ -147,6 +159,7 @@ def soak(
     is_everything: bool = False,
     keep_history: Path | None = None,
     keeps_disks: bool = False,
+    is_secured: bool = False,
 ) -> Outcome:
     """Run it.
 
@@ -155,11 +168,14 @@ def soak(
         is_everything: with reassignments and elections beside the faults; needs hosts of their own.
         keep_history: the history is pickled there.
         keeps_disks: the brokers' disks are copied before they vanish.
+        is_secured: with certificates, users and ACLs, which change meanwhile.
     """
     if why_not():
         only = (only or FAULTS) & FAULTS
     outcome = Outcome(seed, minutes)
-    with _cluster(directory, is_everything=is_everything, keeps_disks=keeps_disks) as cluster:
+    with _cluster(
+        directory, is_everything=is_everything, keeps_disks=keeps_disks, is_secured=is_secured
+    ) as cluster:
         topics = topics_with_counts()
         for name, count in topics.items():
             cluster.create_topic(name, count, TOPIC_CONFIG)
@@ -186,7 +202,8 @@ def soak(
         mover = Mover(setting, partitions, cluster.broker_ids, say) if is_everything else None
         with workload:
             try:
-                _under_faults(workload, nemesis, mover, minutes * 60, outcome)
+                with rotating(cluster, seed, say, outcome.complaints):
+                    _under_faults(workload, nemesis, mover, minutes * 60, outcome)
                 say("no more faults: everything has to settle")
                 outcome.complaints += workload.settle(SETTLE_DEADLINE_S)
             finally:
@@ -258,9 +275,10 @@ def main() -> int:
         "--everything", action="store_true", help="reassignments and elections, too, as root"
     )
     parser.add_argument("--history", type=Path, help="pickle the history into this file")
+    parser.add_argument("--secure", action="store_true", help=SECURE_HELP)
     options = parser.parse_args()
     reason = why_not()
-    if reason and options.everything:
+    if reason and (options.everything or options.secure):
         print(f"cannot run here: {reason}", file=sys.stderr)
         return 2
     only = chosen_faults(parser, options, faults)
@@ -276,6 +294,7 @@ def main() -> int:
             is_everything=options.everything,
             keep_history=options.history,
             keeps_disks=options.keep is not None,
+            is_secured=options.secure,
         )
     for text, count in sorted(outcome.notes.items(), key=lambda item: -item[1]):
         print(f"{count:6} {text}")

@@ -43,6 +43,7 @@ from moldau.protocol.metadata_records import (
 from moldau.protocol.metadata_records.nodes import Endpoint
 from moldau.protocol.registry import response_class
 from moldau.protocol.types import TopicPartition
+from moldau.runtime.connector import Connector
 from moldau.runtime.files import FileRegion
 from moldau.runtime.filesystem import Filesystem, OsFilesystem
 from moldau.runtime.network import AsyncioNetwork
@@ -75,6 +76,7 @@ class FakeConnection:
     def __init__(self) -> None:
         self.listener_name = "PLAINTEXT"
         self.principal = "User:ANONYMOUS"
+        self.token_authenticated = False
         self.client_host = "127.0.0.1"
         self.connection_id = "fake"
         self.state: dict[str, Any] = {}
@@ -235,6 +237,7 @@ class DataPath:
         self.directories = [self.directory, *map(str, more_directories)]
         self.network = EmptyNetwork()
         self.clock = ManualClock()
+        self.connector = Connector(self.network, self.clock)
         self.filesystem = filesystem if filesystem is not None else OsFilesystem()
         self.timers = TimerWheel(self.clock)
         self.registry = Registry(self.clock.monotonic_ms)
@@ -323,7 +326,7 @@ class DataPath:
                 broker_epoch=lambda: BROKER_ID,
                 is_confirmed=lambda: self.is_confirmed,
                 listener_name="PLAINTEXT",
-                network=self.network,
+                connector=self.connector,
             ),
             on_fault=self.faults.append,
         )
@@ -350,7 +353,7 @@ class DataPath:
             broker_epoch=lambda: BROKER_ID,
             is_confirmed=lambda: self.is_confirmed,
             inter_broker_listener_name="PLAINTEXT",
-            network=self.network,
+            connector=self.connector,
         )
         self.services = services
         self.coordinators = Coordinators(services)

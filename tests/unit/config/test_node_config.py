@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from moldau.config import ConfigError, Endpoint, NodeConfig
-from moldau.config.definition import Password
+from moldau.config.definition import Password, Status
 from moldau.config.listeners import HostPort, SecurityProtocol
+from moldau.config.table import BROKER_KEYS
+from moldau.config.values import accept_value
 from tests.unit.config.samples import MINIMAL, node, node_with
 
 PLAINTEXT = SecurityProtocol.PLAINTEXT
@@ -150,8 +152,9 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
             },
             "cannot be combined",
         ),
-        ({"security.inter.broker.protocol": "SSL"}, "nodes speak PLAINTEXT among themselves"),
-        ({"early.start.listeners": "OTHER"}, "is not one of listeners"),
+        ({"security.inter.broker.protocol": "SSL"}, "must be one of the advertised listeners"),
+        ({"security.inter.broker.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINT"),
+        ({"early.start.listeners": "OTHER"}, "is neither one of listeners nor of controller.list"),
         ({"log.dirs": "a,a"}, "log.dirs=a,a: must be a non-empty list of distinct"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0: must be at least 1, or -1"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "above 1 MiB per cleaner thread"),
@@ -210,7 +213,6 @@ def test_removed_keys_warn_with_their_replacement(name, part):
         ("completely.unrelated.thing", "1", "is not a known key and has no effect"),
         ("retention.ms", "1", "(the node's default is log.retention.ms)"),
         ("num.io.threads", "3", "has no effect: work is done on event loops"),
-        ("ssl.allow.san.changes", "true", "is taken over whatever its certificate names"),
         ("listener.name.plaintext.max.connections", "3", "not served per listener yet"),
         ("listener.name.inside.plain.sasl.jaas.config", "x", "listeners has none of that name"),
         ("listener.name.PLAINTEXT.ssl.client.auth", "none", "in lower case"),
@@ -393,8 +395,9 @@ def test_secrets_are_never_shown():
         str(config.text("ssl.keystore.password")),
     ):
         assert secret not in shown
+    refused = BROKER_KEYS["ssl.keystore.password"]._replace(status=Status.REFUSED)
     with pytest.raises(ConfigError) as caught:
-        node_with({"delegation.token.secret.key": secret})
+        accept_value(refused, secret)
     assert secret not in str(caught.value)
 
 
@@ -414,6 +417,13 @@ SECURED = {
 }
 
 
+CONTROLLER_BY_SASL = {
+    "listener.security.protocol.map": (
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL,OUTSIDE:SASL_SSL,OTHER:SASL_SSL"
+    ),
+}
+
+
 def test_listeners_have_settings_of_their_own():
     config = node_with(
         {
@@ -425,6 +435,10 @@ def test_listeners_have_settings_of_their_own():
             "listener.name.outside.scram-sha-256.connections.max.reauth.ms": "3",
             "listener.name.outside.plain.sasl.jaas.config": "users",
             "listener.name.outside.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.outside.oauthbearer.sasl.oauthbearer.expected.issuer": "a",
+            "sasl.oauthbearer.expected.issuer": "b",
+            "listener.name.outside.oauthbearer.sasl.server.callback.handler.class": "x",
+            "sasl.server.callback.handler.class": "y",
         }
     )
     value = config.listener_value
@@ -440,6 +454,11 @@ def test_listeners_have_settings_of_their_own():
     assert value("OTHER", key, "PLAIN") == 1
     assert value("OUTSIDE", "sasl.jaas.config", "PLAIN") == Password("users")
     assert value("OTHER", "sasl.jaas.config", "PLAIN") is None
+    assert value("OUTSIDE", "sasl.oauthbearer.expected.issuer", "OAUTHBEARER") == "a"
+    assert value("OTHER", "sasl.oauthbearer.expected.issuer", "OAUTHBEARER") == "b"
+    handler = "sasl.server.callback.handler.class"
+    assert value("OUTSIDE", handler, "OAUTHBEARER") == "x"
+    assert value("OTHER", handler, "OAUTHBEARER") is None
     assert not config.warnings
     assert "users" not in repr(config)
 
@@ -456,19 +475,24 @@ def test_users_of_all_listeners_are_users_of_none():
         ({"sasl.enabled.mechanisms": None}, "GSSAPI, Kafka's default, is not served; name some of"),
         ({"sasl.enabled.mechanisms": ""}, "listener OUTSIDE needs some of PLAIN, SCRAM-SHA-256"),
         (
-            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"},
-            "listener OTHER: OAUTHBEARER is not served",
+            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,GS2-KRB5"},
+            "listener OTHER: GS2-KRB5 is not served",
         ),
         (
             {"inter.broker.listener.name": "OUTSIDE"},
-            "SASL_SSL is not served yet between nodes",
+            "sasl.mechanism.inter.broker.protocol=GSSAPI: Kafka's default, which is not served",
         ),
         (
             {
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SSL,"
-                "OUTSIDE:SASL_SSL,OTHER:SASL_SSL"
+                "inter.broker.listener.name": "OUTSIDE",
+                "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
             },
-            "SSL is not served yet between nodes",
+            "must be one of sasl.enabled.mechanisms of listener OUTSIDE",
+        ),
+        (CONTROLLER_BY_SASL, "sasl.mechanism.controller.protocol=GSSAPI: Kafka's default, which"),
+        (
+            {**CONTROLLER_BY_SASL, "sasl.mechanism.controller.protocol": "SCRAM-SHA-512"},
+            "must be one of sasl.enabled.mechanisms of listener CONTROLLER",
         ),
     ],
 )
@@ -476,3 +500,24 @@ def test_secured_listeners_that_cannot_be(changes, message):
     with pytest.raises(ConfigError) as caught:
         node_with({**SECURED, **changes})
     assert message in str(caught.value)
+
+
+def test_a_broker_knows_how_to_speak_to_controllers():
+    """It has no such listener itself: the map and the listener's keys say it."""
+    broker = {
+        "process.roles": "broker",
+        "listeners": "PLAINTEXT://:1",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL",
+        "sasl.mechanism.controller.protocol": "SCRAM-SHA-256",
+        "listener.name.controller.scram-sha-256.sasl.jaas.config": "login",
+        "listener.name.controller.ssl.truststore.location": "ca.pem",
+        "listener.name.controller.ssl.endpoint.identification.algorithm": "",
+    }
+    config = node_with(broker)
+    assert not config.warnings
+    assert config.listener_security_protocols["CONTROLLER"] is SecurityProtocol.SASL_SSL
+    assert config.listener_value("CONTROLLER", "ssl.truststore.location") == "ca.pem"
+    assert config.listener_value("CONTROLLER", "ssl.endpoint.identification.algorithm") == ""
+    assert config["ssl.endpoint.identification.algorithm"] == "https"
+    with pytest.raises(ConfigError, match="OAUTHBEARER: is not served between nodes; listener CON"):
+        node_with({**broker, "sasl.mechanism.controller.protocol": "OAUTHBEARER"})

@@ -16,7 +16,7 @@ from moldau.controller.apis import (
     CONTROLLER_APIS,
     SERVED,
 )
-from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS
+from moldau.controller.core.controller_core import HANDLERS, LIMITED_HANDLERS, TOKEN_HANDLERS
 from moldau.protocol.access_control import Operation, ResourceType
 from moldau.protocol.api_keys import QUORUM_APIS, ApiKey
 from moldau.protocol.envelope import FORWARDABLE_APIS, decode_enveloped_response, encode_envelope
@@ -293,7 +293,9 @@ async def test_brokers_and_clients_are_served_by_the_active_controller(start: St
         "b": ErrorCode.INVALID_REQUEST,
     }
     response = await connection.send(
-        CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="a", count=3, assignments=None)])
+        CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="a", count=3, assignments=None)], timeout_ms=30_000
+        )
     )
     assert response.results[0].error_code == ErrorCode.NONE
     resource = AlterConfigsResource(
@@ -364,7 +366,8 @@ def test_the_quorum_answers_for_what_is_sent_to_it() -> None:
 
 async def test_the_active_controller_decides_all_that_is_sent_to_it(start: Start) -> None:
     core = (await start()).core
-    assert {*HANDLERS, *LIMITED_HANDLERS, *core._broker_handlers} == ACTIVE_CONTROLLER_APIS
+    decided = {*HANDLERS, *LIMITED_HANDLERS, *TOKEN_HANDLERS, *core._broker_handlers}
+    assert decided == ACTIVE_CONTROLLER_APIS
     served = {request_class(api_key) for api_key in ACTIVE_CONTROLLER_APIS}
     assert {kind.API_KEY for kind in served} == ACTIVE_CONTROLLER_APIS
 

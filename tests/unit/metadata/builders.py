@@ -10,6 +10,7 @@ from uuid import UUID
 
 from moldau.config import NodeConfig
 from moldau.controller.core.controller_core import ControllerCore
+from moldau.controller.core.delegation_token_control import Requester
 from moldau.controller.core.state import ControllerSettings
 from moldau.metadata.features import SUPPORTED_FEATURES, feature_records, initial_feature_levels
 from moldau.metadata.image import (
@@ -167,11 +168,16 @@ class CoreDriver:
         at_once(self.core.on_appended(change, self.log_end_offset - 1, 1_000))
         self.appended = [record for record, _version in records]
 
-    def ask(self, request: Message) -> Any:
+    def ask(self, request: Message, requester: Requester | None = None) -> Any:
         """Decide, append; the response."""
         self.appended = []
         result = at_once(
-            self.core.handle(request, log_end_offset=self.log_end_offset, now_ms=self.now_ms)
+            self.core.handle(
+                request,
+                log_end_offset=self.log_end_offset,
+                now_ms=self.now_ms,
+                requester=requester,
+            )
         )
         self.append(result.records)
         while result.resume is not None:

@@ -7,9 +7,27 @@ import http.client
 
 import pytest
 
+from moldau.config import NodeConfig
+from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
+from moldau.server.authorizer import Authorizer
 from tests.kit.manual_clock import ManualClock
+
+
+def access() -> HttpAccess:
+    """Of a node without any settings of security."""
+    config = NodeConfig(
+        {
+            "node.id": "1",
+            "process.roles": "broker,controller",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "1@localhost:9093",
+        }
+    )
+    authority = Authority(Authorizer, asyncio.get_running_loop, dict)
+    return HttpAccess(HttpSecurity.of(config), authority)
 
 
 async def status(port: int, path: str) -> int:
@@ -34,6 +52,7 @@ async def test_a_node_that_recovers_is_alive_and_not_ready():
         registry=registry,
         is_ready=lambda: is_ready,
         data_loop=asyncio.get_running_loop(),
+        access=access(),
     )
     await listener.start("127.0.0.1", 0)
     try:

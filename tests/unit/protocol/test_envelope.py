@@ -89,7 +89,7 @@ def test_round_trip_in_every_version(api_key: ApiKey, host: str, told: str) -> N
             client_host=host,
         )
         sent, _ = EnvelopeRequest.decode(envelope.to_bytes(0), 0)
-        principal, client_host, header, message = decode_envelope(sent)
+        principal, client_host, header, message, _by_token = decode_envelope(sent)
         assert (principal, client_host, message) == ("User:CN=a,O=b:c", told, kind())
         assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (
             api_key,
@@ -122,7 +122,9 @@ def test_an_address_that_is_none_is_told_as_nobodys() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\1\2\2\0\0", b"\xff\xff", b"\0\0\x05a"])
 def test_principals_that_cannot_be_read(data: bytes) -> None:
-    assert decode_principal(encode_principal("User:x")) == "User:x"
+    assert decode_principal(encode_principal("User:x")) == ("User:x", False)
+    by_token = encode_principal("User:a:b", token_authenticated=True)
+    assert decode_principal(by_token) == ("User:a:b", True)
     with pytest.raises(EnvelopeRefused) as refusal:
         decode_principal(data)
     assert refusal.value.error is ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE

@@ -40,7 +40,7 @@ from moldau.raft.core.messages import (
 from moldau.raft.core.values import Destination, ReplicaKey
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import SystemClock
-from moldau.runtime.network import AsyncioNetwork
+from moldau.runtime.connector import Connector
 from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 from moldau.testing.waiting import wait_until_async
@@ -113,8 +113,7 @@ class Host:
 
 def connection_peers(node_id: int) -> ConnectionPeers:
     return ConnectionPeers(
-        AsyncioNetwork(),
-        SystemClock(),
+        Connector(),
         cluster_id=CLUSTER_ID,
         client_id=f"raft-client-{node_id}",
         listener_name=LISTENER,

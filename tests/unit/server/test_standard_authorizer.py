@@ -22,6 +22,7 @@ from moldau.protocol.metadata_records import (
 )
 from moldau.server.authorizer import Authorizer
 from moldau.server.standard_authorizer import StandardAuthorizer
+from tests.kit import access_model
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALICE, HOST = "User:alice", "10.0.0.1"
@@ -66,88 +67,6 @@ def may(
     return asked.authorize(principal, host, operation, kind, name)
 
 
-# -- the model: every entry is looked at -------------------------------------------------------
-
-
-def concerns(each: AccessControlEntry, principal: str, host: str, kind: int) -> bool:
-    return (
-        each.resource_type == kind
-        and each.principal in (principal, "User:*")
-        and each.host in (host, "*")
-    )
-
-
-def is_about(each: AccessControlEntry, kind: int, name: str) -> bool:
-    if each.resource_type != kind:
-        return False
-    if each.pattern_type == PatternType.PREFIXED:
-        return name.startswith(each.resource_name)
-    return each.resource_name in ("*", name)
-
-
-def reaches(each: AccessControlEntry, operation: Operation) -> bool:
-    if each.operation in (Operation.ALL, operation):
-        return True
-    if each.permission_type != PermissionType.ALLOW:
-        return False
-    if operation is Operation.DESCRIBE:
-        implying = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
-        return each.operation in implying
-    return operation is Operation.DESCRIBE_CONFIGS and each.operation == Operation.ALTER_CONFIGS
-
-
-def model(
-    entries: list[AccessControlEntry],
-    principal: str,
-    operation: Operation,
-    kind: ResourceType,
-    name: str,
-    *,
-    allows_unmentioned: bool,
-) -> bool:
-    about = [each for each in entries if is_about(each, kind, name)]
-    if not about:
-        return allows_unmentioned
-    found = {
-        each.permission_type
-        for each in about
-        if concerns(each, principal, HOST, kind) and reaches(each, operation)
-    }
-    return PermissionType.DENY not in found and PermissionType.ALLOW in found
-
-
-def model_by_type(
-    entries: list[AccessControlEntry],
-    principal: str,
-    operation: Operation,
-    kind: ResourceType,
-    *,
-    allows_unmentioned: bool,
-) -> bool:
-    """KIP-679, in its words: any resource that an ALLOW names and no DENY covers."""
-    if model(
-        entries, principal, operation, kind, "hardcode", allows_unmentioned=allows_unmentioned
-    ):
-        return True
-    mine = [
-        each
-        for each in entries
-        if concerns(each, principal, HOST, kind) and each.operation in (operation, Operation.ALL)
-    ]
-    denied = {each[1:3] for each in mine if each.permission_type == PermissionType.DENY}
-    allowed = {each[1:3] for each in mine if each.permission_type == PermissionType.ALLOW}
-    if ("*", PatternType.LITERAL) in denied:
-        return False
-    if ("*", PatternType.LITERAL) in allowed:
-        return True
-    prefixes = {name for name, pattern in denied if pattern == PatternType.PREFIXED}
-    return any(
-        not any(name.startswith(prefix) for prefix in prefixes)
-        and not (pattern == PatternType.LITERAL and (name, pattern) in denied)
-        for name, pattern in allowed
-    )
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_decisions_are_those_of_a_model_while_entries_come_and_go(seed: int) -> None:
     print(f"seed {seed}")
@@ -178,10 +97,20 @@ def test_decisions_are_those_of_a_model_while_entries_come_and_go(seed: int) -> 
         for _ in range(20):
             operation, name = dice.choice(OPERATIONS), dice.choice(NAMES)
             kind = dice.choice((ResourceType.TOPIC, ResourceType.GROUP))
-            question = (list(entries.values()), ALICE, operation, kind)
-            expected = model(*question, name, allows_unmentioned=allows_unmentioned)
+            question = (list(entries.values()), ALICE, HOST, operation, kind)
+            expected = access_model.may(*question, name, allows_unmentioned=allows_unmentioned)
             assert may(asked, operation, name, kind=kind) == expected, (question, name)
-            expected = model_by_type(*question, allows_unmentioned=allows_unmentioned)
+            rule = asked.rule(ALICE, HOST, operation, kind, name)
+            if rule.entry is None:
+                assert rule.name == ("NoAclFound" if expected else "DefaultDeny")
+            else:
+                allows = rule.entry.permission_type == PermissionType.ALLOW
+                assert (rule.name, allows) == ("MatchingAcl", expected)
+                assert rule.entry in entries.values()
+                assert access_model.concerns(rule.entry, ALICE, HOST, kind)
+                assert access_model.is_about(rule.entry, kind, name)
+                assert access_model.reaches(rule.entry, operation)
+            expected = access_model.may_by_type(*question, allows_unmentioned=allows_unmentioned)
             found = asked.authorize_by_resource_type(ALICE, HOST, operation, kind)
             assert found == expected, question
 
@@ -224,6 +153,7 @@ def test_super_users_may_do_everything() -> None:
     deny = entry("*", Operation.ALL, PermissionType.DENY, principal="User:*")
     asked = authorizer(deny, super_users=(ALICE,))
     assert may(asked)
+    assert asked.rule(ALICE, HOST, Operation.READ, ResourceType.TOPIC, "t").name == "SuperUser"
     assert asked.authorize_by_resource_type(ALICE, HOST, Operation.WRITE, ResourceType.TOPIC)
     assert not may(asked, principal="User:bob")
 

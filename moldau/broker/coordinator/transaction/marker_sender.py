@@ -164,8 +164,7 @@ class MarkerSender:
             if broker_id != self._services.broker_id:
                 link = LeaderLink(
                     client_id=f"broker-{self._services.broker_id}-txn-marker-sender",
-                    network=self._services.network,
-                    clock=self._services.clock,
+                    connector=self._services.connector,
                     request_timeout_ms=self._request_timeout_ms,
                 )
             destination = self._destinations[broker_id] = _Destination(broker_id, link)

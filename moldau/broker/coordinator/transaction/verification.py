@@ -288,8 +288,7 @@ class TransactionVerifier:
         if link is None:
             link = self._links[broker_id] = LeaderLink(
                 client_id=f"moldau-broker-{self._services.broker_id}-transaction-verifier",
-                network=self._services.network,
-                clock=self._services.clock,
+                connector=self._services.connector,
                 request_timeout_ms=self._request_timeout_ms,
             )
 

@@ -34,10 +34,14 @@ class Accepted(NamedTuple):
 
     Attributes:
         answer: the last bytes to the client.
+        left_ms: for how long the proof is good (a token's rest of life); None without an end.
+        is_token: whether the proof is a delegation token.
     """
 
     user: str
     answer: bytes = b""
+    left_ms: float | None = None
+    is_token: bool = False
 
 
 class Mechanism(Protocol):
@@ -74,7 +78,8 @@ class Plain:
         # For unknown names too, and whatever the lengths are: they take the same time.
         is_equal = hmac.compare_digest(_hashed(password), _hashed(wanted or ""))
         if wanted is None or not is_equal:
-            raise SaslRefused("the name or the password is wrong", WRONG_PASSWORD)
+            problem = "there is no such user" if wanted is None else "the password is wrong"
+            raise SaslRefused(f"{name!r}: {problem}", WRONG_PASSWORD)
         if authorization_id not in ("", name):
             raise SaslRefused(
                 f"{name!r} asked to act as {authorization_id!r}", OTHER_AUTHORIZATION_ID

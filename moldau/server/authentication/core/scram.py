@@ -14,7 +14,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from moldau.protocol.scram import LEAST_ITERATIONS, ScramKeys
 from moldau.server.authentication.core.mechanism import (
@@ -35,7 +35,6 @@ _CLIENT_FINAL: Final = re.compile(
     r",p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
 _NO_BINDING: Final = b"n,,"
-_GENERAL: Final = "the name or the password is wrong"
 
 
 def invented_keys(hash_name: str, user: str, secret: bytes) -> ScramKeys:
@@ -47,8 +46,23 @@ def invented_keys(hash_name: str, user: str, secret: bytes) -> ScramKeys:
     return ScramKeys(salt[:24], stored_key, server_key, LEAST_ITERATIONS)
 
 
-KeysOf = Callable[[str], tuple[ScramKeys, bool]]
-"""A user's keys, and whether the user exists; those of one that does not are invented."""
+class KnownKeys(NamedTuple):
+    """Keys, and who has proved what by them.
+
+    Attributes:
+        user: None for keys that are invented.
+        left_ms: for how long a delegation token is good; None for a password.
+    """
+
+    keys: ScramKeys
+    user: str | None
+    left_ms: float | None = None
+
+
+KeysOf = Callable[[str, bool], KnownKeys]
+"""The keys of a user, or where the second argument is true of a delegation token by its id; those
+of what does not exist are invented.
+"""
 
 
 class Scram:
@@ -59,7 +73,17 @@ class Scram:
         nonce: the server's part, new for every exchange.
     """
 
-    __slots__ = ("_exists", "_first", "_gs2", "_hash", "_keys", "_keys_of", "_nonce", "_user")
+    __slots__ = (
+        "_first",
+        "_gs2",
+        "_hash",
+        "_is_token",
+        "_keys",
+        "_keys_of",
+        "_known",
+        "_name",
+        "_nonce",
+    )
 
     def __init__(self, hash_name: str, keys_of: KeysOf, nonce: str) -> None:
         self._hash = hash_name
@@ -67,9 +91,10 @@ class Scram:
         self._nonce = nonce
         self._first = ""
         self._gs2 = b""
-        self._user = ""
-        self._exists = False
+        self._name = ""
+        self._is_token = False
         self._keys: ScramKeys | None = None
+        self._known: KnownKeys | None = None
 
     def step(self, token: bytes) -> bytes | Accepted:
         try:
@@ -85,15 +110,15 @@ class Scram:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None or self._first:
             raise SaslRefused("the client's first message of SCRAM is malformed")
-        if "tokenauth=true" in found["extensions"].lower().split(","):
-            raise SaslRefused("delegation tokens are not served")
-        self._user = found["name"].replace("=2C", ",").replace("=3D", "=")
+        self._name = found["name"].replace("=2C", ",").replace("=3D", "=")
         authorization_id = found["authorization_id"]
         if authorization_id is not None and authorization_id != found["name"]:
             raise SaslRefused("the client asked to act as another user", OTHER_AUTHORIZATION_ID)
-        keys, self._exists = self._keys_of(self._user)
+        self._is_token = "tokenauth=true" in found["extensions"].lower().split(",")
+        known = self._known = self._keys_of(self._name, self._is_token)
+        keys = known.keys
         if keys.iterations < LEAST_ITERATIONS:
-            raise SaslRefused(f"the credential of {self._user!r} has too few iterations")
+            raise SaslRefused(f"the credential of {self._name!r} has too few iterations")
         self._nonce = found["nonce"] + self._nonce
         salt = b64encode(keys.salt).decode()
         server_first = f"r={self._nonce},s={salt},i={keys.iterations}"
@@ -107,7 +132,10 @@ class Scram:
         if found is None:
             raise SaslRefused("the client's final message of SCRAM is malformed")
         if not hmac.compare_digest(found["nonce"], self._nonce):
-            raise SaslRefused("the client's final message of SCRAM has another nonce")
+            # As Apache Kafka 4.x refuses it too, since CVE-2024-56128.
+            is_repeated = found["nonce"].endswith(self._nonce)
+            why = ": its own twice, as librdkafka before 2.6.1 sends it" if is_repeated else ""
+            raise SaslRefused(f"the client's final message of SCRAM has another nonce{why}")
         # Java's client binds "n,," even where it names an authorization id.
         if _decoded(found["binding"]) not in (_NO_BINDING, self._gs2):
             raise SaslRefused("the client's final message of SCRAM binds another channel")
@@ -120,9 +148,14 @@ class Scram:
         stored_key = hashlib.new(self._hash, client_key).digest()
         is_proved = hmac.compare_digest(stored_key, keys.stored_key)
         own_signature = hmac.digest(keys.server_key, signed, self._hash)
-        if not (is_proved and self._exists):
-            raise SaslRefused(_GENERAL)
-        return Accepted(self._user, f"v={b64encode(own_signature).decode()}".encode())
+        known = self._known
+        if known is None or known.user is None or not is_proved:
+            exists = known is not None and known.user is not None
+            kind = "token" if self._is_token else "user"
+            problem = "the password is wrong" if exists else f"there is no such {kind}"
+            raise SaslRefused(f"{self._name!r}: {problem}")
+        answer = f"v={b64encode(own_signature).decode()}".encode()
+        return Accepted(known.user, answer, known.left_ms, is_token=known.left_ms is not None)
 
 
 def _decoded(text: str) -> bytes:

@@ -105,6 +105,7 @@ class SaslSession:
         "_handshake_version",
         "_mechanisms",
         "_renewed_at_ms",
+        "is_token",
         "mechanism",
         "state",
         "user",
@@ -120,6 +121,8 @@ class SaslSession:
         self.state = State.OPENED
         self.user: str | None = None
         """The name of the authenticated user; None before."""
+        self.is_token = False
+        """Whether the user has come with a delegation token."""
 
     @property
     def waits_for_token(self) -> bool:
@@ -198,15 +201,22 @@ class SaslSession:
         self._move(Event.ACCEPTED)
         self._exchange = None
         self.user = result.user
-        lifetime_ms = max(0.0, self._mechanisms[self.mechanism].max_session_ms)
-        self._expires_at_ms = now_ms + lifetime_ms if lifetime_ms else None
-        return Outcome(_answer(result.answer, int(lifetime_ms)))
+        self.is_token = result.is_token
+        lifetime_ms = self._lifetime_ms(result.left_ms)
+        self._expires_at_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+        return Outcome(_answer(result.answer, int(lifetime_ms or 0)))
 
     # -- inner workings -------------------------------------------------------------------------
 
     def _move(self, event: Event) -> bool:
         self.state = TRANSITIONS.get((self.state, event), State.FAILED)
         return self.state is not State.FAILED
+
+    def _lifetime_ms(self, left_ms: float | None) -> float | None:
+        """How long the session lasts: not beyond what proved the client's name; None for no end."""
+        most_ms = self._mechanisms[self.mechanism].max_session_ms
+        ends_ms = [each for each in (most_ms if most_ms > 0 else None, left_ms) if each is not None]
+        return max(0.0, min(ends_ms)) if ends_ms else None
 
     def _may_renew(self, now_ms: float) -> bool:
         if self._expires_at_ms is None:

@@ -103,7 +103,7 @@ class FakeController:
         return self.answer(message)
 
     def _answer_envelope(self, envelope: EnvelopeRequest) -> Message | None:
-        principal, host, header, message = decode_envelope(envelope)
+        principal, host, header, message, _by_token = decode_envelope(envelope)
         self.forwarded.append((principal, host, header.client_id, header.api_version))
         response = self._answer(message)
         if self.envelope_error is not ErrorCode.NONE:

@@ -16,8 +16,9 @@ from moldau.broker.replica.topic_stats import BrokerTopicStats
 from moldau.metadata.image import MetadataImage
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.clock import Clock
+from moldau.runtime.connector import Connector
 from moldau.runtime.filesystem import OsFilesystem
-from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.network import Network
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.server import ListenerSpec, Server
 from moldau.storage.log import Log
@@ -95,7 +96,7 @@ class Followers:
             FetcherShare(
                 OTHER_BROKER_ID,
                 lambda: OTHER_BROKER_ID,
-                network or AsyncioNetwork(),
+                Connector(network, self.clock),
                 self.clock,
                 FetcherSettings(**settings),
                 throttle,

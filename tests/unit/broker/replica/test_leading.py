@@ -298,6 +298,21 @@ async def test_a_follower_needs_no_leave_to_read_single_topics(tmp_path: Path) -
         assert only(Follower(broker).poll({("t", 0): at(0)})).error_code == 0
 
 
+async def test_what_is_no_node_reads_nothing_as_a_follower(tmp_path: Path) -> None:
+    """Apache Kafka refuses each partition, whatever the sender may read as a client."""
+
+    class Reader(Authorizer):
+        def authorize(self, principal: str, host: str, operation: Operation, *rest: Any) -> bool:
+            return operation is not Operation.CLUSTER_ACTION
+
+    async with DataPath(tmp_path, authorizer=Reader()) as broker:
+        broker.create_topic("t", replicas=(1, 2), isr=(1, 2))
+        refused = only(Follower(broker).poll({("t", 0): at(0)}))
+        assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert refused.high_watermark == -1
+        assert broker.manager.replication.context.last_fetch_ms == {}
+
+
 # -- leaving and coming back ----------------------------------------------------------------------
 
 

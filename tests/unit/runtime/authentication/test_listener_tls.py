@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.listener_tls import (
-    ListenerContexts,
     ListenerTlsSettings,
     listener_context,
 )
+from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import Store, openssl_name
 
 
@@ -57,6 +57,11 @@ def shown_by(context: ssl.SSLContext) -> int:
     return x509.load_der_x509_certificate(certificate).serial_number
 
 
+def contexts_of(own: Store) -> StoreContexts:
+    settings = ListenerTlsSettings(own=own)
+    return StoreContexts(lambda: listener_context(settings), (own, settings.trust), "listener SSL")
+
+
 def serial(path: Path) -> int:
     return x509.load_pem_x509_certificate(path.read_bytes()).serial_number
 
@@ -65,7 +70,7 @@ async def test_a_new_certificate_is_shown_as_soon_as_its_file_is_there(
     authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "broker.pem"
-    contexts = ListenerContexts(ListenerTlsSettings(own=stored(authority, path)), "SSL")
+    contexts = contexts_of(stored(authority, path))
     before = await contexts.current()
     assert await contexts.current() is before
     assert shown_by(before) == serial(path)
@@ -93,7 +98,7 @@ async def test_a_link_that_is_swapped_is_followed(authority: trustme.CA, tmp_pat
         stored(authority, tmp_path / name / "tls.pem")
     (tmp_path / "current").symlink_to("v1")
     path = tmp_path / "current" / "tls.pem"
-    contexts = ListenerContexts(ListenerTlsSettings(own=Store("ssl.keystore", str(path))), "SSL")
+    contexts = contexts_of(Store("ssl.keystore", str(path)))
     assert shown_by(await contexts.current()) == serial(tmp_path / "v1" / "tls.pem")
     (tmp_path / "next").symlink_to("v2")
     os.replace(tmp_path / "next", tmp_path / "current")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from moldau.server.authentication.core.session import (
     SaslSession,
     State,
 )
+from tests.kit.injected_bugs import InjectedBug, Patch
 
 SESSION_MS = 10_000.0
 
@@ -242,3 +244,88 @@ def test_nothing_is_served_without_an_accepted_token(names: list[str]) -> None:
             assert made.user == first_user
         if made.state is State.ACTIVE and before is State.AUTHENTICATING:
             first_user = made.user
+
+
+# -- sessions and the time that their token gives them ---------------------------------------------
+
+
+def walk(dice: random.Random) -> None:
+    """A client that authenticates again, or is late with it, or does not, and sends requests.
+
+    An accepted token is worth SESSION_MS from its own moment on, and nothing else gives time.
+    """
+    made, now_ms, ends_at_ms = session(), 0.0, -1.0
+    made.handshake("A", 1, now_ms)
+    for _ in range(60):
+        now_ms += dice.choice((0.0, 1.0, 500.0, SESSION_MS / 3, SESSION_MS, SESSION_MS + 1))
+        if made.waits_for_token:
+            token = dice.choice((b"more", b"I am x", b"I am x"))
+            outcome = made.token(token, now_ms)
+            assert outcome is not None
+            assert outcome.failure is None
+            if token != b"more":
+                ends_at_ms = now_ms + SESSION_MS
+                assert outcome.response.session_lifetime_ms == SESSION_MS  # type: ignore[union-attr]
+        elif dice.random() < 0.4:
+            made.handshake("A", 1, now_ms)
+        else:
+            outcome = made.request("FETCH", now_ms)
+            assert (outcome is None) == (now_ms <= ends_at_ms)
+        if made.state is State.FAILED:
+            assert now_ms > ends_at_ms
+            return
+
+
+def walks() -> None:
+    for seed in range(300):
+        print(f"seed {seed}")
+        walk(random.Random(seed))
+
+
+def session_outlives_its_token(patch: Patch) -> None:
+    """A session is never over."""
+    patch.setattr(SaslSession, "is_expired", lambda self, now_ms: False)
+
+
+def renewal_begun_is_renewal(patch: Patch) -> None:
+    """A client that has only chosen its mechanism again has a new session's time."""
+    original = SaslSession.handshake
+
+    def handshake(self: Any, mechanism: str, version: int, now_ms: float) -> Any:
+        outcome = original(self, mechanism, version, now_ms)
+        if self.state is State.RENEWING:
+            self._expires_at_ms = now_ms + SESSION_MS
+            self.state = State.ACTIVE
+        return outcome
+
+    patch.setattr(SaslSession, "handshake", handshake)
+
+
+def renewed_time_is_added(patch: Patch) -> None:
+    """A renewal's time begins when the old session's would have ended."""
+    original = SaslSession.token
+
+    def token(self: Any, token: bytes, now_ms: float) -> Any:
+        old = self._expires_at_ms
+        outcome = original(self, token, now_ms)
+        if old is not None and self.state is State.ACTIVE:
+            self._expires_at_ms = max(old, now_ms) + SESSION_MS
+        return outcome
+
+    patch.setattr(SaslSession, "token", token)
+
+
+def test_a_session_lasts_as_long_as_its_last_token_gives_it() -> None:
+    walks()
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(InjectedBug(inject), id=inject.__name__)
+        for inject in (session_outlives_its_token, renewal_begun_is_renewal, renewed_time_is_added)
+    ],
+)
+def test_sessions_that_last_too_long_are_found(bug: InjectedBug) -> None:
+    with bug.injected(), pytest.raises(AssertionError):
+        walks()

@@ -147,7 +147,7 @@ class Sender:
                 timers=self.timers,
                 clock=self.clock,
                 registry=self.registry,
-                network=None,
+                connector=None,
                 node_config={"request.timeout.ms": 1_000},
             ),
             coordinator_epoch=lambda index: self.coordinator_epochs.get(index, -1),

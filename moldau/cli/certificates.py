@@ -1,0 +1,170 @@
+"""`moldau certificates`: those of a cluster that was made with `--secure`.
+
+Owns the commands. Must not know how certificates are signed, nor restart a node: nodes read a key
+store again by themselves when its file changes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from moldau.cli.output import fail, print_rows
+from moldau.testing.secure_files import CLIENTS, KEY_STORE, NODES, SecureFiles, hosts_of
+
+if TYPE_CHECKING:
+    from moldau.testing.certificate_authority import CertificateAuthority, CertificateSummary
+
+app = typer.Typer()
+
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Where --secure has made the cluster.")
+]
+Days = Annotated[int | None, typer.Option(min=1, max=3650, help="How long it is valid (365).")]
+COLUMNS: Final = ["name", "subject", "hosts", "expires", "days_left"]
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+RESERVED: Final = ("admin", "ca", "node")
+MADE: Final = "certificates"
+"""The directory of those that `create` has made."""
+HOMES: Final = ("node-*", "broker-*", "controller-*")
+
+
+@app.callback()
+def certificates() -> None:
+    """Show and renew a cluster's certificates, and make new ones."""
+
+
+@app.command("show")
+def show(
+    directory: Directory,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the certificates of a cluster, with the days that are left."""
+    from moldau.testing.certificate_authority import summary_of
+
+    files = SecureFiles(directory)
+    with _complaints():
+        _authority(files)  # says it when this is no such cluster
+        paths = [files.trust, *_node_stores(directory), files.admin_certificate]
+        found = [summary_of(path) for path in (*paths, *_made(directory)) if path.exists()]
+    print_rows(COLUMNS, [_row(directory, each) for each in found], as_json=as_json)
+
+
+@app.command("renew")
+def renew(
+    directory: Directory,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="As `show` has them.")
+    ] = None,
+    days: Days = None,
+) -> None:
+    """Give nodes and clients new keys and certificates.
+
+    Nodes that run show them to the next connection. Connections that are open keep the old ones.
+    """
+    from moldau.testing.certificate_authority import DAYS
+
+    files = SecureFiles(directory)
+    with _complaints():
+        authority = _authority(files)
+        stores = [*_node_stores(directory), files.admin_certificate, *_made(directory)]
+        by_name = {_name_of(directory, path): path for path in stores if path.exists()}
+        for name in names or ():
+            if name not in by_name:
+                fail(f"no certificate {name} in {directory}: {', '.join(by_name)}", status=2)
+        for name in names or by_name:
+            renewed = authority.renew(by_name[name], DAYS if days is None else days)
+            typer.echo(f"{name}: {renewed.subject}, until {renewed.expires_at:%Y-%m-%d}")
+
+
+@app.command("create")
+def create(
+    directory: Directory,
+    name: Annotated[str, typer.Argument(help="The client's user name, or the node's name.")],
+    node: Annotated[
+        bool, typer.Option("--node", help="For a node that joins; it may do all that nodes may.")
+    ] = False,
+    host: Annotated[
+        list[str] | None, typer.Option(help="A node's host name or address; may be repeated.")
+    ] = None,
+    days: Days = None,
+) -> None:
+    """Make a key store for a client, or for a node that joins.
+
+    It is written to DIR/certificates/NAME.pem, with the private key.
+    """
+    from moldau.testing.certificate_authority import DAYS
+
+    if not NAME.fullmatch(name) or name in (NODES, *RESERVED):
+        fail(
+            f"{name!r}: letters, digits, '.', '_' and '-', and none of "
+            f"{', '.join((NODES, *RESERVED))}",
+            status=2,
+        )
+    if bool(host) != node:
+        fail("--node and --host go together: clients show a name, nodes are connected to", status=2)
+    path = directory / MADE / f"{name}.pem"
+    with _complaints():
+        authority = _authority(SecureFiles(directory))
+        if path.exists():
+            fail(f"{path} is there: `moldau certificates renew` replaces it")
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        hosts = [each for given in host or () for each in hosts_of(given)]
+        unit = NODES if node else CLIENTS
+        made = authority.issue(path, name, unit, hosts, DAYS if days is None else days)
+    typer.echo(f"{path}: {made.subject}, until {made.expires_at:%Y-%m-%d}")
+
+
+@contextmanager
+def _complaints() -> Iterator[None]:
+    """What keeps certificates from being read or made is one line."""
+    try:
+        from moldau.testing.certificate_authority import CertificateError
+    except ImportError:
+        fail("certificates need the cryptography package: pip install 'moldau[tls]'")
+    try:
+        yield
+    except CertificateError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror or error}")
+
+
+def _authority(files: SecureFiles) -> CertificateAuthority:
+    from moldau.testing.certificate_authority import CertificateAuthority
+
+    if not files.trust.exists():
+        fail(f"{files.directory}: no cluster that was made with --secure")
+    return CertificateAuthority.load(files.authority)
+
+
+def _node_stores(directory: Path) -> list[Path]:
+    homes = [directory, *(path for pattern in HOMES for path in sorted(directory.glob(pattern)))]
+    return [home / KEY_STORE for home in homes if (home / KEY_STORE).exists()]
+
+
+def _made(directory: Path) -> list[Path]:
+    return sorted((directory / MADE).glob("*.pem"))
+
+
+def _name_of(directory: Path, path: Path) -> str:
+    if path.name != KEY_STORE:
+        return path.stem
+    return "node" if path.parent == directory else path.parent.name
+
+
+def _row(directory: Path, summary: CertificateSummary) -> dict[str, object]:
+    left = summary.expires_at - datetime.datetime.now(datetime.UTC)
+    return {
+        "name": _name_of(directory, summary.path),
+        "subject": summary.subject,
+        "hosts": ", ".join(summary.hosts),
+        "expires": f"{summary.expires_at:%Y-%m-%d}",
+        "days_left": left.days,
+    }

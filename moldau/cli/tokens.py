@@ -1,0 +1,148 @@
+"""`moldau tokens`: delegation tokens, with which clients log in for a while (KIP-48).
+
+A token's secret is shown once, by `create`. Renewing and expiring take the token's id: the secret
+is never on the command line, where other processes and the shell's history would see it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from base64 import b64encode
+from typing import Annotated
+
+import typer
+
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.output import fail, print_json, print_rows
+from moldau.client.admin.security import DelegationToken, SecurityCalls
+
+app = typer.Typer()
+COLUMNS = ["id", "owner", "requester", "renewers", "issued", "expires", "ends"]
+TokenId = Annotated[str, typer.Argument(help="The token's id, as list shows it.")]
+
+
+@app.command("create")
+@asks_cluster()
+def create(
+    access: ClusterAccess,
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", metavar="User:NAME", help="For this user; by default your own."),
+    ] = None,
+    renewer: Annotated[
+        list[str] | None,
+        typer.Option("--renewer", metavar="User:NAME", help="Who may renew it; may be repeated."),
+    ] = None,
+    max_lifetime_ms: Annotated[
+        int, typer.Option("--max-lifetime-ms", help="No renewal beyond it; -1: the brokers' own.")
+    ] = -1,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and show its secret, which is the password of its id."""
+    for principal in [*(renewer or []), *([owner] if owner else [])]:
+        if not principal.startswith("User:") or principal == "User:":
+            fail(f"{principal}: a principal is User:NAME", status=2)
+
+    async def work(admin: SecurityCalls) -> DelegationToken:
+        return await admin.create_delegation_token(
+            renewers=renewer or [], max_lifetime_ms=max_lifetime_ms, owner=owner
+        )
+
+    token = access.ask(SecurityCalls, work)
+    if as_json:
+        print_json({**_row(token), "secret": _secret(token)})
+        return
+    typer.echo(f"token {token.token_id} of {token.owner} lasts until {_time(token.expires_at_ms)}")
+    typer.echo(f"its secret: {_secret(token)}")
+
+
+@app.command("list")
+@asks_cluster()
+def list_tokens(
+    access: ClusterAccess,
+    owner: Annotated[
+        list[str] | None,
+        typer.Option("--owner", metavar="User:NAME", help="Of this user; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the tokens that you may see, without their secrets."""
+
+    async def work(admin: SecurityCalls) -> list[DelegationToken]:
+        return await admin.describe_delegation_tokens(owner)
+
+    found = sorted(access.ask(SecurityCalls, work), key=lambda token: token.issued_at_ms)
+    print_rows(COLUMNS, [_row(each) for each in found], as_json=as_json)
+
+
+@app.command("renew")
+@asks_cluster()
+def renew(
+    access: ClusterAccess,
+    token_id: TokenId,
+    period_ms: Annotated[
+        int, typer.Option("--period-ms", help="From now on; -1: the brokers' own.")
+    ] = -1,
+) -> None:
+    """Let a token last longer."""
+
+    async def work(admin: SecurityCalls) -> int:
+        token = await _found(admin, token_id)
+        return await admin.renew_delegation_token(token.hmac, renew_period_ms=period_ms)
+
+    typer.echo(f"token {token_id} lasts until {_time(access.ask(SecurityCalls, work))}")
+
+
+@app.command("expire")
+@asks_cluster()
+def expire(
+    access: ClusterAccess,
+    token_id: TokenId,
+    period_ms: Annotated[
+        int, typer.Option("--period-ms", help="End it so many ms from now; at once by default.")
+    ] = -1,
+) -> None:
+    """End a token. Connections that came with it stay until their sessions end."""
+
+    async def work(admin: SecurityCalls) -> int:
+        token = await _found(admin, token_id)
+        return await admin.expire_delegation_token(token.hmac, expiry_period_ms=period_ms)
+
+    ends_ms = access.ask(SecurityCalls, work)
+    typer.echo(
+        f"token {token_id} has ended"
+        if period_ms < 0
+        else f"token {token_id} lasts until {_time(ends_ms)}"
+    )
+
+
+async def _found(admin: SecurityCalls, token_id: str) -> DelegationToken:
+    for token in await admin.describe_delegation_tokens():
+        if token.token_id == token_id:
+            return token
+    fail(f"there is no token {token_id} that you may see")
+
+
+def _row(token: DelegationToken) -> dict[str, object]:
+    return {
+        "id": token.token_id,
+        "owner": token.owner,
+        "requester": token.requester,
+        "renewers": ", ".join(token.renewers),
+        "issued": _time(token.issued_at_ms),
+        "expires": _time(token.expires_at_ms),
+        "ends": _time(token.max_lifetime_end_ms),
+    }
+
+
+def _secret(token: DelegationToken) -> str:
+    return b64encode(token.hmac).decode()
+
+
+def _time(at_ms: int) -> str:
+    """ISO 8601 in UTC; later times than Python knows as a number."""
+    try:
+        at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(at_ms)
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,309 @@
+"""Who asks the HTTP listener, and whether it may: TLS, Basic, certificates, and the cluster's ACLs.
+
+Owns the meaning of the `moldau.http.*` keys about security. Must not serve pages. Invariants: no
+page but the open ones is served before its client is known, where clients must say who they are;
+the authorizer is asked on the loop that it lives on; a refusal does not tell whether a user exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import ssl
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from moldau.config import NodeConfig
+from moldau.config.definition import ConfigError
+from moldau.node.http.passwords import Credentials, PasswordChecks, TooManyTries
+from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.listener_tls import ListenerContexts
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.loop_thread import call_on
+from moldau.server.audit_log import AuthenticationLog
+from moldau.server.authentication.certificates import (
+    MappingRuleError,
+    NoMatchingRule,
+    PrincipalMapping,
+    subject_name,
+)
+from moldau.server.authentication.tls_handshakes import handshake_problem
+from moldau.server.authentication.tls_settings import listener_tls_settings
+from moldau.server.request import Sender
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from moldau.server.authorizer import Authorizer
+
+Result = TypeVar("Result")
+
+LISTENER_NAME: Final = "HTTP"
+"""What the listener is called in the audit log."""
+ANONYMOUS: Final = "User:ANONYMOUS"
+PREFIX: Final = "moldau.http."
+"""Before `ssl.…`: the keys of TLS for this listener."""
+DECISION_TIMEOUT_S: Final = 5.0
+MAX_ASKED: Final = 16
+"""Questions to the authorizer under way; further ones wait."""
+HANDSHAKE_MS: Final = 10_000.0
+MAX_HANDSHAKES: Final = 200
+MAX_HANDSHAKES_PER_HOST: Final = 50
+CHALLENGE: Final = 'Basic realm="moldau", charset="UTF-8"'
+_NO_NAME: Final = "name and password are needed (Basic)"
+_WRONG: Final = "the name or the password is wrong"
+
+
+class HttpRefused(Exception):
+    """A request that is not served.
+
+    Attributes:
+        status: 401, 403, 429 or 503.
+        headers: of the answer.
+    """
+
+    def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.headers = headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSecurity:
+    """What the HTTP listener asks of its clients.
+
+    Attributes:
+        contexts: None without TLS.
+        mapping: makes user names of certificates' subjects.
+        asks_for_password: whether BASIC is on.
+        refusal_delay_s: `connection.failed.authentication.delay.ms`.
+        max_log_lines: `moldau.audit.log.max.lines`.
+    """
+
+    contexts: ListenerContexts | None
+    mapping: PrincipalMapping
+    asks_for_password: bool
+    open_paths: frozenset[str]
+    refusal_delay_s: float
+    max_log_lines: int
+
+    @classmethod
+    def of(cls, config: NodeConfig) -> HttpSecurity:
+        """Blocks: reads key stores. Raises: ConfigError."""
+        rules: str = config[f"{PREFIX}ssl.principal.mapping.rules"]
+        try:
+            mapping = PrincipalMapping(rules)
+        except MappingRuleError as error:
+            name = f"{PREFIX}ssl.principal.mapping.rules"
+            raise ConfigError(name, rules, str(error)) from None
+        return cls(
+            _contexts(config),
+            mapping,
+            "BASIC" in config["moldau.http.authentication"],
+            frozenset(config["moldau.http.open.paths"]),
+            config.get_int("connection.failed.authentication.delay.ms") / 1000,
+            config.get_int("moldau.audit.log.max.lines"),
+        )
+
+
+def _contexts(config: NodeConfig) -> ListenerContexts | None:
+    settings = listener_tls_settings(
+        config.__getitem__,
+        config.explicit.__contains__,
+        client_auth=config[f"{PREFIX}ssl.client.auth"],
+        prefix=PREFIX,
+    )
+    if not settings.own.is_given:
+        idle = sorted(name for name in config.explicit if name.startswith(f"{PREFIX}ssl."))
+        if idle:
+            raise ConfigError(
+                f"{PREFIX}ssl.keystore.location",
+                None,
+                f"is needed for TLS, which {idle[0]} is about",
+            )
+        return None
+    try:
+        return ListenerContexts(settings, LISTENER_NAME)
+    except SecuritySettingError as error:
+        raise ConfigError("moldau.http.listener", None, str(error)) from None
+
+
+class Authority(NamedTuple):
+    """Where access is decided.
+
+    Attributes:
+        authorizer: gives it; None while the node is starting.
+        loop: gives the one that it lives on, once there is an authorizer.
+        credentials: gives the newest users of SCRAM; in any thread.
+    """
+
+    authorizer: Callable[[], Authorizer | None]
+    loop: Callable[[], asyncio.AbstractEventLoop]
+    credentials: Callable[[], Credentials]
+
+
+class HttpAccess:
+    """Lets requests in or refuses them; on the HTTP thread's loop."""
+
+    def __init__(self, security: HttpSecurity, authority: Authority) -> None:
+        self._security = security
+        self._authority = authority
+        self._asked = asyncio.Semaphore(MAX_ASKED)
+        clock = SystemClock()
+        self._log = AuthenticationLog(clock, security.max_log_lines)
+        self._passwords = PasswordChecks(authority.credentials, clock.monotonic_ms)
+        contexts = security.contexts
+        self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
+
+    def close(self) -> None:
+        """Write what is due and end the thread."""
+        self._log.close()
+        self._passwords.close()
+
+    def is_open(self, path: str) -> bool:
+        """Whether every client may read the page."""
+        return path in self._security.open_paths
+
+    async def allowed_topics(self, sender: Sender, names: list[str]) -> list[str]:
+        """Those of the topics that the sender may describe; the others are only left out."""
+        describe = Operation.DESCRIBE
+
+        def ask() -> list[str]:
+            return [n for n in names if sender.authorized_topic(describe, n, logs_denied=False)]
+
+        return await self._on_its_loop(ask)
+
+    async def sender(self, request: web.Request) -> Sender:
+        """Who asks. Raises: HttpRefused."""
+        host = request.remote or ""
+        authorizer = self._authority.authorizer()
+        if authorizer is None:
+            raise HttpRefused(503, "the node is starting")
+        user = await self._user(request, host)
+        principal = ANONYMOUS if user is None else f"User:{user}"
+        return Sender(principal, authorizer, client_host=host, listener_name=LISTENER_NAME)
+
+    async def require(
+        self,
+        sender: Sender,
+        operation: Operation,
+        resource_type: ResourceType = ResourceType.CLUSTER,
+        resource_name: str = CLUSTER_RESOURCE_NAME,
+    ) -> None:
+        """Raises: HttpRefused, unless the sender may do this."""
+        if not await self.may(sender, operation, resource_type, resource_name):
+            what = "the cluster" if resource_type is ResourceType.CLUSTER else resource_name
+            name = operation.name.title().replace("_", "")
+            raise HttpRefused(403, f"{sender.principal} may not {name} {what}")
+
+    async def may(
+        self,
+        sender: Sender,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+    ) -> bool:
+        """Whether the sender may do this; a denial is logged."""
+        ask = partial(sender.authorized, operation, resource_type, resource_name)
+        return await self._on_its_loop(ask)
+
+    async def _on_its_loop(self, ask: Callable[[], Result]) -> Result:
+        authorizer = self._authority.authorizer()
+        if authorizer is not None and authorizer.log is None:
+            return ask()  # it has no rules, and is the same on every loop
+        async with self._asked:
+            try:
+                async with asyncio.timeout(DECISION_TIMEOUT_S):
+                    return await call_on(self._authority.loop(), ask)
+            except TimeoutError:
+                raise HttpRefused(503, "the node is busy") from None
+
+    async def _user(self, request: web.Request, host: str) -> str | None:
+        """The user's name; None for a client that need not have one."""
+        header = request.headers.get("Authorization")
+        if header is not None and self._security.asks_for_password:
+            return await self._user_by_password(header, host)
+        name = self._user_by_certificate(request, host)
+        if name is None and self._security.asks_for_password:
+            raise _unauthorized(_NO_NAME)
+        return name
+
+    async def _user_by_password(self, header: str, host: str) -> str:
+        scheme, _, encoded = header.partition(" ")
+        # The seam for bearer tokens: another scheme, checked against what OAUTHBEARER trusts.
+        try:
+            if scheme.lower() != "basic":
+                raise ValueError("another scheme than Basic")
+            text = b64decode(encoded.strip(), validate=True).decode()
+            name, colon, password = text.partition(":")
+            if not colon or not name:
+                raise ValueError("no name and password in it")
+        except (binascii.Error, ValueError) as error:
+            kind = "not Base64 of UTF-8" if isinstance(error, UnicodeError) else str(error)
+            self._log.failed(LISTENER_NAME, host, f"the Authorization header is unusable: {kind}")
+            raise _unauthorized(_NO_NAME) from None
+        try:
+            if await self._passwords.is_right(name, password, host):
+                return name
+        except TooManyTries:
+            self._log.failed(LISTENER_NAME, host, "passwords are tried too often")
+            raise HttpRefused(
+                429, "too many passwords are tried; try again later", {"Retry-After": "1"}
+            ) from None
+        self._log.failed(LISTENER_NAME, host, f"the name {name!r} or its password is wrong")
+        await asyncio.sleep(self._security.refusal_delay_s)
+        raise _unauthorized(_WRONG)
+
+    def _user_by_certificate(self, request: web.Request, host: str) -> str | None:
+        transport = request.transport
+        tls = None if transport is None else transport.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        if certificate is None:
+            return None
+        try:
+            return self._security.mapping.user_name(subject_name(certificate))
+        except NoMatchingRule as error:
+            self._log.failed(LISTENER_NAME, host, str(error))
+            raise HttpRefused(401, "the certificate's name is mapped to no user") from None
+
+
+def _unauthorized(reason: str) -> HttpRefused:
+    return HttpRefused(401, reason, {"WWW-Authenticate": CHALLENGE})
+
+
+class HttpHandshakes:
+    """Implements `moldau.runtime.network.Handshakes` for the HTTP listener."""
+
+    timeout_ms = HANDSHAKE_MS
+
+    def __init__(self, contexts: ListenerContexts, log: AuthenticationLog) -> None:
+        self._contexts = contexts
+        self._log = log
+        self._running: Counter[str] = Counter()
+
+    async def context(self) -> ssl.SSLContext:
+        return await self._contexts.current()
+
+    def begin(self, host: str) -> bool:
+        if (
+            self._running.total() >= MAX_HANDSHAKES
+            or self._running[host] >= MAX_HANDSHAKES_PER_HOST
+        ):
+            self._log.failed(LISTENER_NAME, host, "too many TLS handshakes at once")
+            return False
+        self._running[host] += 1
+        return True
+
+    def end(self, host: str, error: OSError | None, *, is_late: bool) -> None:
+        self._running[host] -= 1
+        if not self._running[host]:
+            del self._running[host]
+        if is_late:
+            self._log.failed(LISTENER_NAME, host, f"no TLS handshake within {HANDSHAKE_MS:.0f} ms")
+        elif isinstance(error, ssl.SSLError):
+            self._log.failed(LISTENER_NAME, host, handshake_problem(error))

@@ -1,0 +1,114 @@
+"""Key and trust stores of a broker's listeners that change while it runs (KIP-226, KIP-978).
+
+Owns which settings each listener with TLS has now. Must not accept connections. Invariants: what
+the broker is asked for is tried before it is stored; stored settings that cannot be used are
+logged, and the listener keeps what it has; connections that exist stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from moldau.config import Endpoint, NodeConfig, dynamic_listener_values
+from moldau.config.definition import ConfigError
+from moldau.metadata.image import ConfigResource, ConfigResourceType, MetadataDelta, MetadataImage
+from moldau.node.listeners import inter_broker_connector
+from moldau.runtime.clock import Clock
+from moldau.runtime.connector import Connector
+from moldau.runtime.network import Network
+from moldau.server.server import ListenerSpec
+
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.listener_tls import ListenerContexts
+    from moldau.runtime.authentication.store_contexts import StoreContexts
+    from moldau.server.authentication.listener_security import ListenerSecurity
+
+MakeSecurity: TypeAlias = "Callable[[Mapping[str, Any]], ListenerSecurity | None]"
+"""A listener's security out of typed values by `listener.name.LISTENER.KEY`."""
+
+logger = logging.getLogger("moldau.node")
+
+
+class ListenerChanges:
+    """A metadata publisher."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._own = ConfigResource(ConfigResourceType.BROKER, str(config.node_id))
+        self._contexts: dict[Endpoint, ListenerContexts] = {}
+        #: Of connections to other brokers, None without TLS.
+        self._peers: StoreContexts | None = None
+        #: The values that connections are made with.
+        self._values: Mapping[str, Any] = {}
+        self._running: set[asyncio.Task[object]] = set()
+
+    def security_of(
+        self, endpoint: Endpoint, image: MetadataImage, make: MakeSecurity
+    ) -> ListenerSecurity | None:
+        """What a listener asks of its clients as the broker starts. Blocks: reads key stores.
+
+        Raises:
+            ConfigError: the settings of the node's configuration cannot work.
+        """
+        dynamic = dynamic_listener_values(image.configs.get(*self._own))
+        try:
+            security = make(dynamic)
+            self._values = dynamic
+        except ConfigError as error:
+            if not dynamic:
+                raise
+            logger.error("dynamic configuration is left out at this start: %s", error)
+            security = make({})
+        if security is not None and security.contexts is not None:
+            self._contexts[endpoint] = security.contexts
+        return security
+
+    def connector(
+        self, own: Iterable[ListenerSpec], clock: Clock, network: Network | None
+    ) -> Connector:
+        """Opens connections to other brokers, with the stores of the inter-broker listener as they
+        are now. Blocks: reads key stores. Raises: ConfigError: as `inter_broker_connector`.
+        """
+        made = inter_broker_connector(self._config, own, clock, network, self._values)
+        self._peers = None if made.security is None else made.security.contexts
+        return made
+
+    def on_metadata_update(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if self._own not in delta.configs_delta.changes or not self._contexts:
+            return
+        from moldau.runtime.authentication.tls import client_context
+        from moldau.server.authentication.tls_settings import peer_tls_settings, tls_settings_of
+
+        dynamic = dynamic_listener_values(image.configs.get(*self._own))
+        for endpoint, contexts in self._contexts.items():
+            self._start(contexts.change(tls_settings_of(self._config, endpoint, dynamic)))
+        if self._peers is not None:
+            name = self._config.inter_broker_listener_name
+            peers = peer_tls_settings(self._config, name, dynamic)
+            if peers != peer_tls_settings(self._config, name, self._values):
+                stores = (peers.own, peers.trust)
+                self._start(self._peers.replace(partial(client_context, peers), stores))
+        self._values = dynamic
+
+    def check(self, wanted: Mapping[str, str]) -> None:
+        """Try what this broker's dynamic configuration shall be. Blocks: reads key stores.
+
+        Raises:
+            ConfigError: a listener cannot work with it, or must not have such a certificate.
+        """
+        if not self._contexts:
+            return
+        from moldau.server.authentication.tls_changes import check_change
+
+        dynamic = dynamic_listener_values(wanted)
+        for endpoint, contexts in self._contexts.items():
+            check_change(self._config, endpoint, contexts, dynamic)
+
+    def _start(self, work: Coroutine[object, None, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)

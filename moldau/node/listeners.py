@@ -1,0 +1,103 @@
+"""Both sides of a node's listeners, from its configuration: what it binds, and how it connects to
+the same listeners of other nodes. What the keys mean is in `server/authentication`, which is loaded
+only by a node that has a listener which is not PLAINTEXT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from moldau.config import Endpoint, NodeConfig
+from moldau.config.listeners import SecurityProtocol
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.image.security import ScramKey
+from moldau.protocol.scram import MECHANISM_NUMBERS, ScramKeys
+from moldau.runtime.clock import Clock
+from moldau.runtime.connector import Connector
+from moldau.runtime.network import Network
+from moldau.server.server import ListenerSpec
+
+if TYPE_CHECKING:
+    from moldau.server.authentication.listener_security import ListenerSecurity
+
+
+def listener_specs(
+    endpoints: Iterable[Endpoint], security_of: Callable[[Endpoint], ListenerSecurity | None]
+) -> list[ListenerSpec]:
+    """What to bind. Blocks: reads key stores.
+
+    Args:
+        security_of: what a listener that is not PLAINTEXT asks of its clients.
+
+    Raises:
+        ConfigError: the settings of a secured listener cannot work.
+    """
+    specs: list[ListenerSpec] = []
+    for endpoint in endpoints:
+        name, host, port, protocol = endpoint
+        security = None
+        if protocol is not SecurityProtocol.PLAINTEXT:
+            security = security_of(endpoint)
+        specs.append(ListenerSpec(name, host, port, security))
+    return specs
+
+
+def controller_connector(config: NodeConfig, clock: Clock) -> Connector:
+    """Opens connections to controllers, by the first of `controller.listener.names`. Blocks: reads
+    key stores. Raises: ConfigError: the settings cannot work.
+    """
+    name = config.controller_listener_names[0]
+    return _connector(config, name, "sasl.mechanism.controller.protocol", clock, None, {})
+
+
+def inter_broker_connector(
+    config: NodeConfig,
+    own: Iterable[ListenerSpec],
+    clock: Clock,
+    network: Network | None = None,
+    dynamic: Mapping[str, Any] | None = None,
+) -> Connector:
+    """Opens connections to other brokers. Blocks: reads key stores.
+
+    Args:
+        own: this broker's listeners.
+        dynamic: typed values of stores by `listener.name.LISTENER.KEY`.
+        network: the machine's without one.
+
+    Raises:
+        ConfigError: the settings cannot work, or this broker would refuse one like itself.
+    """
+    name = config.inter_broker_listener_name
+    mechanism_key = "sasl.mechanism.inter.broker.protocol"
+    made = _connector(config, name, mechanism_key, clock, network, dynamic or {})
+    if made.security is not None:
+        from moldau.server.authentication.peer_security import check_own_certificate
+
+        [security] = [each.security for each in own if each.name == name]
+        check_own_certificate(security, made.security)
+    return made
+
+
+def _connector(
+    config: NodeConfig,
+    listener_name: str,
+    mechanism_key: str,
+    clock: Clock,
+    network: Network | None,
+    dynamic: Mapping[str, Any],
+) -> Connector:
+    security = None
+    if config.listener_security_protocols[listener_name] is not SecurityProtocol.PLAINTEXT:
+        from moldau.server.authentication.peer_security import peer_security
+
+        security = peer_security(config, listener_name, mechanism_key, dynamic)
+    return Connector(network, clock, security)
+
+
+def scram_keys(image: MetadataImage, mechanism: str, user: str) -> ScramKeys | None:
+    """What the metadata say of a user; None where there is none."""
+    found = image.scram.credentials.get(ScramKey(user, MECHANISM_NUMBERS[mechanism]))
+    if found is None:
+        return None
+    return ScramKeys(found.salt, found.stored_key, found.server_key, found.iterations)

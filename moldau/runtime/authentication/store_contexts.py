@@ -1,0 +1,110 @@
+"""One TLS context, made again when a file of its stores changes on disk.
+
+Owns the context that new connections get. Must not open or accept connections. Invariants: once
+made there is always a context: files that cannot be used any more are logged once, and the last
+good context stays; a connection keeps the context that it was opened with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from typing import TypeAlias
+
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.tls import Store
+
+_Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
+
+_LOG = logging.getLogger("moldau.server")
+
+
+class StoreContexts:
+    """The context of one listener, or of the connections to one, at a time.
+
+    Args:
+        make: a context from what the stores hold; blocks, raises SecuritySettingError.
+        stores: whose files are watched.
+        owner: for the log: "listener INTERNAL".
+    """
+
+    def __init__(
+        self, make: Callable[[], ssl.SSLContext], stores: tuple[Store, ...], owner: str
+    ) -> None:
+        """Reads the stores. Raises: SecuritySettingError."""
+        self._make = make
+        self._paths = _paths(stores)
+        self._owner = owner
+        self._lock = asyncio.Lock()
+        self._seen = _signature(self._paths)
+        self._context = make()
+
+    @property
+    def last(self) -> ssl.SSLContext:
+        """The context that was made last, whatever the files hold now."""
+        return self._context
+
+    async def current(self) -> ssl.SSLContext:
+        """The context for a new connection, from what the files hold now."""
+        if _signature(self._paths) != self._seen:
+            async with self._lock:
+                await self._reload()
+        return self._context
+
+    async def replace(self, make: Callable[[], ssl.SSLContext], stores: tuple[Store, ...]) -> bool:
+        """Make contexts in another way, of other stores, from now on; False when that cannot be
+        done: it is logged, and all stays as it is.
+        """
+        async with self._lock:
+            paths = _paths(stores)
+            seen = _signature(paths)
+            try:
+                context = await asyncio.to_thread(make)
+            except SecuritySettingError as error:
+                _LOG.error(
+                    "%s keeps its certificate, the new settings cannot be used: %s",
+                    self._owner,
+                    error,
+                )
+                return False
+            self._make, self._paths, self._seen, self._context = make, paths, seen, context
+        _LOG.info("%s has new key and trust stores", self._owner)
+        return True
+
+    async def _reload(self) -> None:
+        seen = _signature(self._paths)
+        if seen == self._seen:
+            return  # another connection has waited for the same change
+        try:
+            self._context = await asyncio.to_thread(self._make)
+        except SecuritySettingError as error:
+            _LOG.error(
+                "%s keeps its certificate, the files that have changed cannot be used: %s",
+                self._owner,
+                error,
+            )
+        else:
+            _LOG.info("%s has read its key and trust stores again", self._owner)
+        self._seen = seen
+
+
+def _paths(stores: tuple[Store, ...]) -> tuple[str, ...]:
+    return tuple(store.location for store in stores if store.location is not None)
+
+
+def _signature(paths: tuple[str, ...]) -> _Signature:
+    """Tells one state of the files from another; links are followed, as certificate managers swap
+    them.
+    """
+    return tuple(map(_state, paths))
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

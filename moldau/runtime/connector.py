@@ -1,0 +1,168 @@
+"""How one node opens connections to others: by TLS, SASL, both or neither.
+
+Owns what the connections to one listener show and check, and the pause after a peer that refused
+this node, or could not prove who it is. Must not know what the connections are for, nor keep them.
+Invariants: a connection that is returned is authenticated; what is wrong with a peer is logged
+once, until another problem comes or a connection is made; no attempt at a peer is made within the
+pause, however many callers ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+
+from moldau.config.backoff import backoff_ms
+from moldau.runtime.authentication import AuthenticationError, TlsError
+from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.connection import Connection, NothingHeard
+from moldau.runtime.network import AsyncioNetwork, Network
+
+if TYPE_CHECKING:
+    from moldau.protocol.framing import ReceiveMemory
+    from moldau.runtime.authentication.sasl import SaslCredentials, Send
+    from moldau.runtime.authentication.store_contexts import StoreContexts
+
+FIRST_PAUSE_MS: Final = 100.0
+MOST_PAUSE_MS: Final = 1_000.0
+"""Kafka's default of `reconnect.backoff.max.ms`."""
+
+MOST_KEPT_PROBLEMS: Final = 256
+"""Peers whose problems are remembered; a cluster has fewer nodes that refuse this one."""
+
+_LOG = logging.getLogger("moldau.network")
+
+
+class PeerRefused(ConnectionError):
+    """The peer refuses this node's identity, or has not proved its own. The connector has logged
+    it; later attempts may succeed, when settings, certificates or credentials have changed.
+    """
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """Of `Connection.connect`, what callers choose."""
+
+    client_id: str | None
+    connect_timeout_ms: int
+    request_timeout_ms: float
+    max_response_bytes: int
+    memory: ReceiveMemory | None
+    holds_responses: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSecurity:
+    """What connections to one listener of other nodes show and check.
+
+    Attributes:
+        listener_name: for the log.
+        contexts: None without TLS.
+        credentials: None without SASL.
+    """
+
+    listener_name: str
+    contexts: StoreContexts | None = None
+    credentials: SaslCredentials | None = None
+
+    async def authenticate(self, send: Send, peer: str) -> int:
+        """Log in. Raises: AuthenticationError."""
+        from moldau.runtime.authentication.sasl import authenticate
+
+        assert self.credentials is not None, "with SASL"
+        return await authenticate(send, self.credentials, peer)
+
+
+@dataclass(slots=True)
+class _Problem:
+    text: str
+    failure_count: int
+    until_ms: float
+
+
+class Connector:
+    """Opens connections to one listener of other nodes, from one event loop.
+
+    Args:
+        network, clock: the simulation's, or None for the machine's.
+        security: None for PLAINTEXT.
+    """
+
+    def __init__(
+        self,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        security: PeerSecurity | None = None,
+    ) -> None:
+        self._network = network or AsyncioNetwork()
+        self._clock = clock or SystemClock()
+        self.security = security
+        self._problems: dict[tuple[str, int], _Problem] = {}
+
+    async def connect(
+        self, host: str, port: int, **options: Unpack[ConnectionOptions]
+    ) -> Connection:
+        """An open and authenticated connection; waits for the end of the pause first.
+
+        Raises:
+            OSError, TimeoutError, RemoteProtocolError: as `Connection.connect`.
+            PeerRefused: an OSError: there is no trust between this node and the peer.
+        """
+        problem = self._problems.get((host, port))
+        if problem is not None:
+            await self._wait_until(problem.until_ms)
+        try:
+            connection = await self._open(host, port, options)
+        except (TlsError, AuthenticationError) as error:
+            raise PeerRefused(self._refused(host, port, str(error))) from None
+        except NothingHeard as error:
+            raise NothingHeard(
+                f"{error} before it said a word; is listener.security.protocol.map right?"
+            ) from None
+        if self._problems.pop((host, port), None) is not None:
+            _LOG.info("%s:%d takes connections of this node again", host, port)
+        return connection
+
+    async def _open(self, host: str, port: int, options: ConnectionOptions) -> Connection:
+        security = self.security
+        context: ssl.SSLContext | None = None
+        if security is not None and security.contexts is not None:
+            context = await security.contexts.current()
+        has_login = security is not None and security.credentials is not None
+        return await Connection.connect(
+            self._network,
+            host,
+            port,
+            clock=self._clock,
+            ssl_context=context,
+            authenticator=security.authenticate if has_login and security is not None else None,
+            **options,
+        )
+
+    def _refused(self, host: str, port: int, text: str) -> str:
+        """Remember a problem, and log it unless it is the last one."""
+        last = self._problems.pop((host, port), None)
+        failure_count = 1 if last is None else last.failure_count + 1
+        pause_ms = backoff_ms(failure_count, FIRST_PAUSE_MS, MOST_PAUSE_MS)
+        if len(self._problems) >= MOST_KEPT_PROBLEMS:
+            del self._problems[next(iter(self._problems))]
+        self._problems[host, port] = _Problem(
+            text, failure_count, self._clock.monotonic_ms() + pause_ms
+        )
+        if last is None or last.text != text:
+            name = "" if self.security is None else f" of listener {self.security.listener_name}"
+            _LOG.error("no connection%s to another node: %s", name, text)
+        return text
+
+    async def _wait_until(self, due_ms: float) -> None:
+        pause_ms = due_ms - self._clock.monotonic_ms()
+        if pause_ms <= 0:
+            return
+        over = asyncio.get_running_loop().create_future()
+        timer = self._clock.call_later(pause_ms, over.set_result, None)
+        try:
+            await over
+        finally:
+            timer.cancel()

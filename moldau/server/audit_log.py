@@ -1,0 +1,282 @@
+"""What was denied, what was allowed, and which authentication failed, as lines of two loggers.
+
+Owns the wording of these lines, and how many of them there may be. Must not decide anything.
+Invariants: an event is one line, and no name in it can be taken for another part of it; what a
+client does a hundred thousand times is one line and a count; one client's lines leave room for
+those of others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
+from moldau.protocol.api_keys import api_name
+from moldau.runtime.clock import Clock, TimerHandle
+from moldau.runtime.telemetry.logs import Event, quoted
+
+if TYPE_CHECKING:
+    from moldau.metadata.image.security import AccessControlEntry
+    from moldau.server.request import Sender
+
+AUTHORIZER: Final = logging.getLogger("moldau.authorizer")
+"""Denied actions at INFO, allowed ones at DEBUG: Kafka's `kafka.authorizer.logger`."""
+AUTHENTICATION: Final = logging.getLogger("moldau.authentication")
+"""Failed authentications, at WARNING."""
+
+INTERVAL_MS: Final = 10_000.0
+DEFAULT_MAX_LINES: Final = 100
+ONE_SENDERS_SHARE: Final = 0.5
+"""Of an interval's lines, what one sender may cause."""
+MAX_SENDERS_COUNTED: Final = 100
+"""Senders whose missing lines are counted by name; those of all others are one number."""
+MAX_NAME_LENGTH: Final = 250
+"""Characters shown of a name: what clients send may be 32 KiB long."""
+Names: TypeAlias = tuple[str, ...]
+_OTHERS: Final[Names] = ()
+
+
+class Rule(NamedTuple):
+    """Why the authorizer decides as it does.
+
+    Attributes:
+        name: SuperUser, MatchingAcl, NoAclFound or DefaultDeny.
+        entry: the one that decides, of MatchingAcl.
+    """
+
+    name: str
+    entry: AccessControlEntry | None = None
+
+
+class _Told:
+    """A line that is written, and how often it would have been written since."""
+
+    __slots__ = ("event", "repeated_count")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.repeated_count = 0
+
+
+class Lines:
+    """Lines of one kind: the first of each in an interval of ten seconds, and at the interval's end
+    a count of those like it and of those that found no room.
+
+    Args:
+        max_lines: different lines in an interval, `moldau.audit.log.max.lines`.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_left_out",
+        "_level",
+        "_logger",
+        "_max_lines",
+        "_senders",
+        "_timer",
+        "_told",
+    )
+
+    def __init__(self, logger: logging.Logger, level: int, clock: Clock, max_lines: int) -> None:
+        self._logger = logger
+        self._level = level
+        self._clock = clock
+        self._max_lines = max_lines
+        self._told: dict[Hashable, _Told] = {}
+        self._senders: Counter[Names] = Counter()
+        self._left_out: Counter[Names] = Counter()
+        self._timer: TimerHandle | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._logger.isEnabledFor(self._level)
+
+    def tell(self, key: Hashable, sender: Names, event: Callable[[], Event]) -> None:
+        """Write a line, or count it.
+
+        Args:
+            key: equal for lines that say the same.
+            sender: who causes it: a host, or a principal and its host.
+        """
+        told = self._told.get(key)
+        if told is not None:
+            told.repeated_count += 1
+            return
+        if self._timer is None:
+            self._timer = self._clock.call_later(INTERVAL_MS, self.end_interval)
+        share = max(1, int(self._max_lines * ONE_SENDERS_SHARE))
+        if len(self._told) >= self._max_lines or self._senders[sender] >= share:
+            has_name = sender in self._left_out or len(self._left_out) < MAX_SENDERS_COUNTED
+            self._left_out[sender if has_name else _OTHERS] += 1
+            return
+        self._senders[sender] += 1
+        told = self._told[key] = _Told(event())
+        self._logger.log(self._level, told.event)
+
+    def end_interval(self) -> None:
+        """Write the counts; the next line begins a new interval."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for event, count in [(e.event, e.repeated_count) for e in self._told.values()]:
+            if count:
+                text = f"{event}: {count} more times within {INTERVAL_MS / 1000:.0f} s"
+                repeated = Event(event.name, text, {**event.fields, "repeated": count})
+                self._logger.log(self._level, repeated)
+        for sender, count in self._left_out.items():
+            who = _who(sender) if sender else "others"
+            text = f"{count} more lines like these are left out, of {who}"
+            self._logger.log(
+                self._level, Event("lines left out", text, {"sender": who, "left_out": count})
+            )
+        self._told.clear()
+        self._senders.clear()
+        self._left_out.clear()
+
+
+class DecisionLog:
+    """The authorizer's decisions; those that are no refusal of a request stay out of it."""
+
+    __slots__ = ("_allowed", "_denied")
+
+    def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
+        self._denied = Lines(AUTHORIZER, logging.INFO, clock, max_lines)
+        self._allowed = Lines(AUTHORIZER, logging.DEBUG, clock, max_lines)
+
+    @property
+    def tells_allowed(self) -> bool:
+        """Whether allowed actions are logged, too."""
+        return AUTHORIZER.isEnabledFor(logging.DEBUG)
+
+    def decided(
+        self,
+        sender: Sender,
+        operation: Operation,
+        resource_type: ResourceType,
+        resource_name: str,
+        rule: Callable[[], Rule],
+        *,
+        is_allowed: bool,
+    ) -> None:
+        """Log one decision, if its level is; `rule` is asked for only if there is a line."""
+        lines = self._allowed if is_allowed else self._denied
+        if not lines.is_enabled:
+            return
+        principal, host = sender.principal, sender.client_host
+        listener, request = sender.listener_name, sender.api_key
+        # As plain numbers: the hash of an Enum's member is a function of Python.
+        kinds = (int(operation), int(resource_type))
+        key = (principal, host, kinds, resource_name, request, listener)
+
+        def event() -> Event:
+            fields: dict[str, object] = {
+                "principal": shown(principal),
+                "allowed": is_allowed,
+                "operation": operation.name,
+                "host": host,
+                "resource_type": resource_type.name,
+                "pattern_type": PatternType.LITERAL.name,
+                "resource_name": shown(resource_name),
+                "request": None if request is None else api_name(request),
+                "listener": listener or None,
+            }
+            reason = rule()
+            fields["rule"] = reason.name
+            if reason.entry is not None:
+                fields["acl"] = _entry_fields(reason.entry)
+            name = "action allowed" if is_allowed else "action denied"
+            return Event(name, _decision_text(fields, reason), fields)
+
+        lines.tell(key, (principal, host), event)
+
+    def close(self) -> None:
+        """Write the counts that are due."""
+        self._denied.end_interval()
+        self._allowed.end_interval()
+
+
+class AuthenticationLog:
+    """Authentications that failed, whatever the listener speaks."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, clock: Clock, max_lines: int = DEFAULT_MAX_LINES) -> None:
+        self._lines = Lines(AUTHENTICATION, logging.WARNING, clock, max_lines)
+
+    def failed(self, listener_name: str, host: str, reason: str) -> None:
+        """Log a failure; `reason` may name the user, and holds no secret."""
+        if not self._lines.is_enabled:
+            return
+
+        def event() -> Event:
+            text = (
+                f"failed authentication from host = {quoted(host)} on listener = "
+                f"{quoted(listener_name)}: {shown(reason)}"
+            )
+            fields: dict[str, object] = {
+                "host": host,
+                "listener": listener_name,
+                "reason": shown(reason),
+            }
+            return Event("authentication failed", text, fields)
+
+        self._lines.tell((listener_name, host, reason), (host,), event)
+
+    def close(self) -> None:
+        """Write the counts that are due."""
+        self._lines.end_interval()
+
+
+def shown(name: str) -> str:
+    """A name, cut when it is very long."""
+    if len(name) <= MAX_NAME_LENGTH:
+        return name
+    return f"{name[:MAX_NAME_LENGTH]}… ({len(name)} characters)"
+
+
+def _who(sender: Names) -> str:
+    *principal, host = (quoted(shown(each)) for each in sender)
+    return f"Principal = {principal[0]} from host = {host}" if principal else f"host = {host}"
+
+
+def _decision_text(fields: dict[str, object], rule: Rule) -> str:
+    """In the order and the words in which log parsers know Kafka's lines."""
+    told = {name: quoted(str(value)) for name, value in fields.items()}
+    verdict = "Allowed" if fields["allowed"] else "Denied"
+    resource = _resource_text(fields, told)
+    reason = rule.name if rule.entry is None else f"{rule.name}({_entry_text(rule.entry)})"
+    return (
+        f"Principal = {told['principal']} is {verdict} operation = {told['operation']} "
+        f"from host = {told['host']} on resource = {resource} for request = {told['request']} "
+        f"on listener = {told['listener']} based on rule {reason}"
+    )
+
+
+def _entry_fields(entry: AccessControlEntry) -> dict[str, object]:
+    return {
+        "permission": PermissionType(entry.permission_type).name,
+        "operation": Operation(entry.operation).name,
+        "principal": shown(entry.principal),
+        "host": entry.host,
+        "resource_type": ResourceType(entry.resource_type).name,
+        "pattern_type": PatternType(entry.pattern_type).name,
+        "resource_name": shown(entry.resource_name),
+    }
+
+
+def _entry_text(entry: AccessControlEntry) -> str:
+    fields = _entry_fields(entry)
+    told = {name: quoted(str(value)) for name, value in fields.items()}
+    return (
+        f"{told['permission']} {told['operation']} of {told['principal']} from host "
+        f"{told['host']} on {_resource_text(fields, told)}"
+    )
+
+
+def _resource_text(fields: dict[str, object], told: dict[str, str]) -> str:
+    """As in `TransactionalId:LITERAL:payments`, Kafka's words."""
+    kind = str(fields["resource_type"]).title().replace("_", "")
+    return f"{kind}:{fields['pattern_type']}:{told['resource_name']}"

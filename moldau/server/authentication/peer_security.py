@@ -1,0 +1,108 @@
+"""What a node shows other nodes, from its configuration: the client's side of a listener.
+
+Owns the meaning of the keys. Must not open connections. Invariant: settings that cannot work are a
+`ConfigError` when the node starts, which names the listener and shows no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from moldau.config import NodeConfig
+from moldau.config.definition import ConfigError
+from moldau.config.listeners import SecurityProtocol
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
+from moldau.runtime.authentication.store_contexts import StoreContexts
+from moldau.runtime.authentication.tls import check_handshake, client_context
+from moldau.runtime.connector import PeerSecurity
+from moldau.server.authentication.listener_security import (
+    ListenerSecurity,
+    jaas_entry,
+    jaas_key,
+)
+from moldau.server.authentication.tls_settings import (
+    IDENTIFICATION,
+    NO_VALUES,
+    peer_tls_settings,
+)
+
+
+def peer_security(
+    config: NodeConfig,
+    listener_name: str,
+    mechanism_key: str,
+    dynamic: Mapping[str, Any] = NO_VALUES,
+) -> PeerSecurity | None:
+    """How this node speaks to a listener of other nodes; None for PLAINTEXT. Blocks: reads stores.
+
+    Args:
+        mechanism_key: `sasl.mechanism.inter.broker.protocol`, or that of controllers.
+        dynamic: typed values of stores by `listener.name.LISTENER.KEY`.
+
+    Raises:
+        ConfigError: the settings cannot work.
+    """
+    protocol = config.listener_security_protocols[listener_name]
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return None
+    return PeerSecurity(
+        listener_name,
+        _contexts(config, listener_name, dynamic) if protocol.has_tls else None,
+        _credentials(config, listener_name, config[mechanism_key]) if protocol.has_sasl else None,
+    )
+
+
+def check_own_certificate(own: ListenerSecurity | None, peers: PeerSecurity | None) -> None:
+    """Refuse a node that would not connect to one like itself, as Apache Kafka's brokers do.
+
+    Args:
+        own: its listener.
+        peers: its way to the same listener of other nodes.
+
+    Raises:
+        ConfigError: it would refuse its own certificate.
+    """
+    if own is None or peers is None or own.contexts is None or peers.contexts is None:
+        return
+    try:
+        check_handshake(own.contexts.last, peers.contexts.last)
+    except SecuritySettingError as error:
+        raise ConfigError(f"listener {peers.listener_name}", None, str(error)) from None
+
+
+def _contexts(config: NodeConfig, name: str, dynamic: Mapping[str, Any]) -> StoreContexts:
+    algorithm: str = config.listener_value(name, IDENTIFICATION) or ""
+    if algorithm.lower() not in ("https", ""):
+        raise ConfigError(
+            IDENTIFICATION, algorithm, f"listener {name}: https, or nothing to switch it off"
+        )
+    settings = peer_tls_settings(config, name, dynamic)
+    try:
+        return StoreContexts(
+            partial(client_context, settings),
+            (settings.own, settings.trust),
+            f"this node as a client of listener {name}",
+        )
+    except SecuritySettingError as error:
+        raise ConfigError(f"listener {name}", None, str(error)) from None
+
+
+def _credentials(config: NodeConfig, name: str, mechanism: str) -> SaslCredentials:
+    entry = jaas_entry(config, name, mechanism)
+    options = {} if entry is None else entry.options
+    username, password = options.get("username", ""), options.get("password", "")
+    if not (username and password):
+        raise ConfigError(
+            jaas_key(name, mechanism),
+            None,
+            "needs username and password, with which this node logs in to the others",
+        )
+    if mechanism == "PLAIN":
+        try:
+            PlainExchange(username, password)
+        except SecuritySettingError as error:
+            raise ConfigError(jaas_key(name, mechanism), None, str(error)) from None
+    return SaslCredentials(mechanism, username, password)

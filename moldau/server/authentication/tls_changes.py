@@ -1,0 +1,66 @@
+"""What must hold when a listener's key or trust store changes while it runs (KIP-226, KIP-978)."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from moldau.config import Endpoint, NodeConfig
+from moldau.config.definition import ConfigError
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.listener_tls import (
+    ListenerContexts,
+    listener_context,
+)
+from moldau.runtime.authentication.tls import check_handshake, client_context, contents
+from moldau.server.authentication.certificates import alternative_names, subject_name
+from moldau.server.authentication.tls_settings import peer_tls_settings, tls_settings_of
+
+
+def check_change(
+    config: NodeConfig, endpoint: Endpoint, contexts: ListenerContexts, dynamic: Mapping[str, Any]
+) -> None:
+    """Try a listener's next settings. Blocks: reads key stores.
+
+    Args:
+        contexts: the listener's, as it is now.
+        dynamic: typed values by `listener.name.LISTENER.KEY`.
+
+    Raises:
+        ConfigError: a store cannot be used; the certificate has another subject, or lacks a name
+            that the present one has, which ssl.allow.dn.changes and ssl.allow.san.changes forbid;
+            or the inter-broker listener's certificate is not trusted by its own trust store.
+    """
+    name = endpoint.listener_name
+    settings = tls_settings_of(config, endpoint, dynamic)
+    if settings == contexts.settings:
+        return
+    try:
+        context = listener_context(settings)
+        chain, _key = contents(settings.own)
+        if name == config.inter_broker_listener_name and settings.trust.is_given:
+            peers = peer_tls_settings(config, name, dynamic)
+            check_handshake(context, client_context(peers))
+    except SecuritySettingError as error:
+        raise ConfigError(f"listener {name}", None, str(error)) from None
+    assert chain is not None, "a context has a certificate"
+    before, after = _first(contexts.chain), _first(chain)
+    if not config.listener_value(name, "ssl.allow.dn.changes"):
+        old, new = subject_name(before), subject_name(after)
+        if old != new:
+            reason = f"the certificate's subject is {new!r}, and was {old!r}"
+            raise ConfigError(f"listener {name}", None, f"{reason} (ssl.allow.dn.changes=false)")
+    if not config.listener_value(name, "ssl.allow.san.changes"):
+        missing = alternative_names(before) - alternative_names(after)
+        if missing:
+            reason = f"the certificate lacks {len(missing)} alternative names that it had"
+            raise ConfigError(f"listener {name}", None, f"{reason} (ssl.allow.san.changes=false)")
+
+
+def _first(chain: str) -> bytes:
+    """The first certificate of a PEM chain, in DER."""
+    begin = chain.index("-----BEGIN")
+    end = chain.index("-----END", begin)
+    text = chain[begin : chain.index("-----", end + 8) + 5]
+    return ssl.PEM_cert_to_DER_cert(text.replace(" X509 ", " ").replace(" TRUSTED ", " "))

@@ -1,0 +1,120 @@
+"""A listener's TLS settings out of the keys that it reads: Kafka's `ssl.*`, or the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from moldau.config import Endpoint, NodeConfig
+from moldau.config.definition import Password
+from moldau.config.table import LISTENER_PREFIX
+from moldau.runtime.authentication.listener_tls import ListenerTlsSettings
+from moldau.runtime.authentication.tls import Store, TlsSettings
+
+IDENTIFICATION: Final = "ssl.endpoint.identification.algorithm"
+NO_VALUES: Final[Mapping[str, Any]] = {}
+
+
+def tls_settings_of(
+    config: NodeConfig, endpoint: Endpoint, dynamic: Mapping[str, Any]
+) -> ListenerTlsSettings:
+    """The settings of one of the node's listeners.
+
+    Args:
+        dynamic: typed values by `listener.name.LISTENER.KEY` that go before the configuration's.
+    """
+    name = endpoint.listener_name
+    own_key = f"{LISTENER_PREFIX}{name.lower()}.ssl.client.auth"
+    client_auth: str = config.listener_value(name, "ssl.client.auth")
+    if endpoint.security_protocol.has_sasl and own_key not in config.explicit:
+        # As in Kafka (KIP-684): only the listener's own key counts beside SASL.
+        client_auth = "none"
+    return _settings(config, name, dynamic, client_auth)
+
+
+def peer_tls_settings(
+    config: NodeConfig, listener_name: str, dynamic: Mapping[str, Any]
+) -> TlsSettings:
+    """The settings of connections to that listener of other nodes: its stores serve both sides.
+
+    Args:
+        dynamic: as in `tls_settings_of`.
+    """
+    own = _settings(config, listener_name, dynamic, "none")
+    algorithm: str = config.listener_value(listener_name, IDENTIFICATION) or ""
+    return TlsSettings(
+        trust=own.trust,
+        own=own.own,
+        key_password=own.key_password,
+        checks_hostname=bool(algorithm),
+        enabled_protocols=own.enabled_protocols,
+        cipher_suites=own.cipher_suites,
+    )
+
+
+def _settings(
+    config: NodeConfig, name: str, dynamic: Mapping[str, Any], client_auth: str
+) -> ListenerTlsSettings:
+    prefix = f"{LISTENER_PREFIX}{name.lower()}."
+
+    def value(key: str) -> Any:
+        own = prefix + key
+        return dynamic[own] if own in dynamic else config.listener_value(name, key)
+
+    def is_set(key: str) -> bool:
+        return prefix + key in dynamic or config.is_set_for_listener(name, key)
+
+    return listener_tls_settings(value, is_set, client_auth=client_auth)
+
+
+_OWN_STORE: Final = (
+    "ssl.keystore.location",
+    "ssl.keystore.type",
+    "ssl.keystore.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+)
+_TRUST_STORE: Final = (
+    "ssl.truststore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+)
+
+
+def listener_tls_settings(
+    value: Callable[[str], Any],
+    is_set: Callable[[str], bool],
+    *,
+    client_auth: str,
+    prefix: str = "",
+) -> ListenerTlsSettings:
+    """The settings of one listener.
+
+    Args:
+        value, is_set: a key's typed value for this listener, and whether the configuration has it.
+        client_auth: `ssl.client.auth` as it holds here.
+        prefix: what stands before `ssl.` in the keys.
+    """
+
+    def store(keys: tuple[str, ...]) -> Store:
+        """A store from its keys: where it is, its type and password, and inline text."""
+        location, type_key, *secrets = (prefix + key for key in keys)
+        # Kafka's default is JKS, of which there is none here: the file shows what it is.
+        store_type = value(type_key).upper() if is_set(type_key) else None
+        texts = (_secret(value(key)) for key in secrets)
+        return Store(location.removesuffix(".location"), value(location), store_type, *texts)
+
+    return ListenerTlsSettings(
+        own=store(_OWN_STORE),
+        trust=store(_TRUST_STORE),
+        key_password=_secret(value(prefix + "ssl.key.password")),
+        client_auth=client_auth,
+        protocol=value(prefix + "ssl.protocol"),
+        enabled_protocols=value(prefix + "ssl.enabled.protocols"),
+        cipher_suites=value(prefix + "ssl.cipher.suites"),
+    )
+
+
+def _secret(value: Password | None) -> str | None:
+    return None if value is None else value.value

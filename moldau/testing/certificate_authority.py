@@ -1,0 +1,254 @@
+"""A certificate authority for one cluster: it signs the certificates of nodes and of clients.
+
+Owns the authority's key and certificate, and the PEM key stores that it writes: a private key, its
+certificate and the authority's, in one file. Must not know what a node is configured with.
+Invariants: a file with a private key is readable by its owner alone, and is replaced whole, so that
+a node that reads it meets the old one or the new one; a renewed certificate has the subject and the
+names of the one before, and a new key.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from moldau.runtime.private_files import OWNER_ONLY, READABLE, replace_file
+
+AUTHORITY_FILE: Final = "ca.pem"
+AUTHORITY_KEY_FILE: Final = "ca-key.pem"
+AUTHORITY_DAYS: Final = 3_650
+DAYS: Final = 365
+"""How long the certificate of a node or a client is valid, unless said otherwise."""
+MOST_DAYS: Final = 3_650
+#: Clocks of other machines may be behind.
+_BEFORE: Final = datetime.timedelta(hours=1)
+_CURVE: Final = ec.SECP256R1()
+
+
+class CertificateError(Exception):
+    """A certificate that cannot be made or read; one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSummary:
+    """What a certificate says.
+
+    Attributes:
+        subject: as in `CN=broker-1,OU=nodes`.
+        hosts: names and addresses that it is valid for.
+        expires_at: in UTC.
+    """
+
+    path: Path
+    subject: str
+    hosts: tuple[str, ...]
+    expires_at: datetime.datetime
+
+
+class CertificateAuthority:
+    """The authority in one directory; `create` makes it, `load` reads it."""
+
+    def __init__(
+        self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
+    ) -> None:
+        self.directory = directory
+        self._key = key
+        self._certificate = certificate
+
+    @classmethod
+    def create(cls, directory: Path, name: str) -> Self:
+        """Make a new authority with that common name. Raises: CertificateError, OSError."""
+        key = ec.generate_private_key(_CURVE)
+        subject = _name(name, None)
+        now = _now()
+        certificate = (
+            x509.CertificateBuilder(subject, subject, key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _BEFORE)
+            .not_valid_after(now + datetime.timedelta(days=AUTHORITY_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .sign(key, SHA256())
+        )
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(directory / AUTHORITY_KEY_FILE, _pem_of_key(key), OWNER_ONLY)
+        replace_file(directory / AUTHORITY_FILE, _pem_of(certificate), READABLE)
+        return cls(directory, key, certificate)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Read the authority that `create` made. Raises: CertificateError."""
+        path = directory / AUTHORITY_KEY_FILE
+        certificate = _certificate_in(directory / AUTHORITY_FILE)
+        try:
+            key = load_pem_private_key(path.read_bytes(), None)
+        except OSError as error:
+            raise CertificateError(f"{path}: {error.strerror or error}") from None
+        except (ValueError, TypeError):
+            raise CertificateError(f"{path}: no private key in PEM without a password") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise CertificateError(f"{path}: a key on an elliptic curve is needed")
+        if key.public_key() != certificate.public_key():
+            raise CertificateError(f"{path}: not the key of {AUTHORITY_FILE} beside it")
+        return cls(directory, key, certificate)
+
+    @property
+    def certificate_path(self) -> Path:
+        """What clients and nodes trust."""
+        return self.directory / AUTHORITY_FILE
+
+    def issue(
+        self, path: Path, name: str, unit: str, hosts: Iterable[str], days: int = DAYS
+    ) -> CertificateSummary:
+        """Write a key store with a new key, replacing what is there.
+
+        Args:
+            name, unit: the subject's CN and OU.
+            hosts: names and IP addresses that the certificate is valid for.
+            days: until it expires; never later than the authority itself.
+
+        Raises:
+            CertificateError: a name that no certificate can have, or the days are not 1 to 3650.
+            OSError: the file cannot be written.
+        """
+        names = [_general_name(host) for host in dict.fromkeys(hosts)]
+        return self._write(path, _name(name, unit), names, days)
+
+    def renew(self, path: Path, days: int = DAYS) -> CertificateSummary:
+        """Write a key store anew: a new key, the same subject and hosts. Raises as `issue`, and
+        CertificateError: there is no certificate, or another authority has signed it.
+        """
+        before = _certificate_in(path)
+        if before.issuer != self._certificate.subject:
+            raise CertificateError(
+                f"{path}: signed by {before.issuer.rfc4514_string()}, not by "
+                f"{self._certificate.subject.rfc4514_string()} in {self.directory}"
+            )
+        return self._write(path, before.subject, _hosts_in(before), days)
+
+    def _write(
+        self, path: Path, subject: x509.Name, hosts: Sequence[x509.GeneralName], days: int
+    ) -> CertificateSummary:
+        if not 1 <= days <= MOST_DAYS:
+            raise CertificateError(f"{days} days: from 1 to {MOST_DAYS} can be asked for")
+        key = ec.generate_private_key(_CURVE)
+        now = _now()
+        expires_at = min(now + datetime.timedelta(days=days), self._certificate.not_valid_after_utc)
+        builder = (
+            x509.CertificateBuilder(self._certificate.subject, subject, key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _BEFORE)
+            .not_valid_after(expires_at)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage(
+                    [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+                ),
+                critical=False,
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        certificate = builder.sign(self._key, SHA256())
+        chain = _pem_of(certificate) + _pem_of(self._certificate)
+        replace_file(path, _pem_of_key(key) + chain, OWNER_ONLY)
+        return _summary(path, certificate)
+
+
+def summary_of(path: Path) -> CertificateSummary:
+    """What the first certificate in a PEM file says. Raises: CertificateError."""
+    return _summary(path, _certificate_in(path))
+
+
+def _summary(path: Path, certificate: x509.Certificate) -> CertificateSummary:
+    hosts = tuple(str(each.value) for each in _hosts_in(certificate))
+    subject = certificate.subject.rfc4514_string()
+    return CertificateSummary(path, subject, hosts, certificate.not_valid_after_utc)
+
+
+def _certificate_in(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        raise CertificateError(f"{path}: {error.strerror or error}") from None
+    except ValueError:
+        raise CertificateError(f"{path}: no certificate in PEM") from None
+
+
+def _hosts_in(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return list(found.value)
+
+
+def _name(common_name: str, unit: str | None) -> x509.Name:
+    parts = [] if unit is None else [(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)]
+    parts.append((NameOID.COMMON_NAME, common_name))
+    try:
+        return x509.Name([x509.NameAttribute(kind, text) for kind, text in parts])
+    except ValueError as error:
+        raise CertificateError(f"{common_name!r} cannot be a certificate's name: {error}") from None
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host.strip("[]")))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise CertificateError(
+            f"{host!r}: a host name in ASCII (xn--… for others) or an IP address is needed"
+        ) from None
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+def _pem_of(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

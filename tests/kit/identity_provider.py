@@ -1,0 +1,172 @@
+"""An identity provider: it signs tokens, and its HTTP server publishes keys and gives tokens away.
+
+Owns the keys, and how badly the server behaves. Must not know who asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
+
+from aiohttp import web
+from joserfc import jws
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+ISSUER = "https://issuer.example"
+AUDIENCE = "kafka"
+CLIENT_ID, CLIENT_SECRET = "orders", "s3cret"
+_MADE = {
+    "RSA": lambda: RSAKey.generate_key(2048),
+    "EC": lambda: ECKey.generate_key("P-256"),
+    "OKP": lambda: OKPKey.generate_key("Ed25519"),
+}
+
+
+def encoded(data: bytes | object) -> str:
+    """base64url of bytes, or of JSON."""
+    raw = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def claims_of(user: str = "erin", *, age_s: float = 0, left_s: float = 600, **more: Any) -> Any:
+    """What a good token says; a claim of None is left out."""
+    now_s = int(time.time())
+    claims = {
+        "sub": user,
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "iat": now_s - age_s,
+        "exp": now_s + left_s,
+        "scope": "kafka",
+        **more,
+    }
+    return {name: value for name, value in claims.items() if value is not None}
+
+
+class Signer:
+    """A key with its name. `kind` is RSA, EC or OKP."""
+
+    def __init__(self, key_id: str | None, kind: str = "RSA", algorithm: str | None = None) -> None:
+        self.key_id = key_id
+        self._key = _MADE[kind]()
+        self.algorithm = algorithm or {"RSA": "RS256", "EC": "ES256", "OKP": "Ed25519"}[kind]
+
+    def public(self, **more: object) -> dict[str, Any]:
+        """The key as a key set has it."""
+        named = {} if self.key_id is None else {"kid": self.key_id}
+        return {**self._key.as_dict(private=False), **named, **more}
+
+    def token(self, claims: object = None, **header: Any) -> str:
+        """A signed token."""
+        named = {} if self.key_id is None else {"kid": self.key_id}
+        head = {"alg": self.algorithm, **named, **header}
+        message = f"{encoded(head)}.{encoded(claims_of() if claims is None else claims)}"
+        signature = jws.JWSRegistry.algorithms[self.algorithm].sign(message.encode(), self._key)
+        return f"{message}.{encoded(signature)}"
+
+    def signed_by_hmac(self, algorithm: str = "HS256") -> str:
+        """A token whose secret is this key's public half: careless verifiers believe it."""
+        message = f"{encoded({'alg': algorithm, 'kid': self.key_id})}.{encoded(claims_of())}"
+        hash_name = {"HS256": "sha256", "HS512": "sha512"}[algorithm]
+        secret = self._key.as_pem(private=False)
+        return f"{message}.{encoded(hmac.digest(secret, message.encode(), hash_name))}"
+
+
+def unsecured(claims: object = None, algorithm: object = "none", signature: bytes = b"") -> str:
+    """A token without a signature."""
+    body = claims_of() if claims is None else claims
+    return f"{encoded({'alg': algorithm})}.{encoded(body)}.{encoded(signature)}"
+
+
+def symmetric(secret: bytes = b"k" * 32, key_id: str = "shared") -> tuple[dict[str, Any], str]:
+    """A symmetric key as a key set has it, and a token that it signs."""
+    message = f"{encoded({'alg': 'HS256', 'kid': key_id})}.{encoded(claims_of())}"
+    signature = hmac.digest(secret, message.encode(), "sha256")
+    return {"kty": "oct", "k": encoded(secret), "kid": key_id}, f"{message}.{encoded(signature)}"
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class IdentityProvider:
+    """The server, on a thread of its own. Use as a context.
+
+    Attributes:
+        keys: entries of the key set, as `Signer.public` gives them.
+        answer: answers requests for the key set; None for `keys`.
+        asked: how many requests for the key set have come.
+        token_life_s: of the tokens that the token endpoint gives.
+    """
+
+    def __init__(self, signer: Signer | None = None, context: ssl.SSLContext | None = None) -> None:
+        self._context = context
+        self.signer = signer or Signer("first")
+        self.keys: list[object] = [self.signer.public()]
+        self.answer: Answer | None = None
+        self.asked = 0
+        self.given = 0
+        self.token_life_s = 600.0
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._stopping = asyncio.Event()
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' if self._context else ''}://127.0.0.1:{self._port}/keys"
+
+    @property
+    def token_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/token"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(30)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        application = web.Application()
+        application.router.add_get("/keys", self._answer_keys)
+        application.router.add_post("/token", self._answer_token)
+        runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self._context)
+        await site.start()
+        self._port = runner.addresses[0][1]
+        self._ready.set()
+        await self._stopping.wait()
+        await runner.cleanup()
+
+    async def _answer_keys(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        if self.answer is not None:
+            return await self.answer(request)
+        return web.json_response({"keys": self.keys})
+
+    async def _answer_token(self, request: web.Request) -> web.StreamResponse:
+        """The client credentials grant (RFC 6749, section 4.4)."""
+        wanted = "Basic " + base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
+        form = await request.post()
+        if request.headers.get("Authorization") != wanted:
+            return web.json_response({"error": "invalid_client"}, status=401)
+        if form.get("grant_type") != "client_credentials":
+            return web.json_response({"error": "unsupported_grant_type"}, status=400)
+        self.given += 1
+        token = self.signer.token(claims_of(CLIENT_ID, left_s=self.token_life_s))
+        return web.json_response(
+            {"access_token": token, "token_type": "Bearer", "expires_in": self.token_life_s}
+        )

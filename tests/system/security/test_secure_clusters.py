@@ -1,0 +1,271 @@
+"""What `--secure` makes: a cluster that stays secured over restarts and renewals."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer as ConfluentProducer
+
+from moldau.client import KafkaError, NewTopic, TopicPartition
+from moldau.client.sync import Admin, Consumer, Producer
+from moldau.testing import Cluster, NodeFailed, wait_until
+from moldau.testing.certificate_authority import (
+    CertificateAuthority,
+    CertificateError,
+    summary_of,
+)
+from moldau.testing.layout import PortHolder
+from moldau.testing.secure_files import SecureFiles, hosts_of
+from tests.system.documents.terminal import Terminal
+from tests.system.processes import run_cli
+
+HOST = "127.0.0.1"
+SECRETS = ("admin.properties", "kcat.conf", "admin.pem", "authority/ca-key.pem")
+BROKER = "node-1"
+
+
+def settings_in(path: Path) -> dict[str, str]:
+    lines = path.read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def can_list(settings: dict[str, str]) -> bool:
+    try:
+        with Admin(config=settings) as admin:
+            admin.list_topics()
+    except KafkaError:
+        return False
+    return True
+
+
+def certificate_shown(address: str, trust: Path) -> str:
+    """The certificate that the next connection is shown, in PEM."""
+    host, _, port = address.rpartition(":")
+    return ssl.get_server_certificate((host, int(port)), ca_certs=str(trust))
+
+
+class Load(threading.Thread):
+    """A producer that sends one record after the other."""
+
+    def __init__(self, properties: dict[str, str], topic: str) -> None:
+        super().__init__()
+        self.sent = 0
+        self.error: Exception | None = None
+        self._producer = Producer(config={**properties, "retries": "0"})
+        self._topic = topic
+        self._ends = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with self._producer as producer:
+                while not self._ends.is_set():
+                    producer.send(self._topic, b"x")
+                    self.sent += 1
+        except KafkaError as error:
+            self.error = error
+
+    def wait_sent(self, count: int) -> None:
+        goal = self.sent + count
+        wait_until(lambda: self.sent >= goal or self.error, what="records under way")
+
+    def finish(self) -> None:
+        self._ends.set()
+        self.join()
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240)
+def test_certificates_are_renewed_under_load(tmp_path: Path) -> None:
+    with Cluster(secure=True, directory=tmp_path) as cluster:
+        files = SecureFiles(tmp_path)
+        with Admin(config=cluster.client_properties) as admin:
+            admin.create_topics([NewTopic("flights")])
+        before = certificate_shown(cluster.bootstrap_server, files.trust)
+        load = Load(cluster.client_properties, "flights")
+        load.start()
+        load.wait_sent(20)
+        renewed = run_cli("certificates", "renew", tmp_path, BROKER)
+        assert (renewed.status, renewed.errors) == (0, "")
+        wait_until(
+            lambda: certificate_shown(cluster.bootstrap_server, files.trust) != before,
+            what="the new certificate",
+        )
+        load.wait_sent(20)
+        load.finish()
+        # Without retries a lost connection would have failed a record.
+        assert load.error is None
+        with Consumer(config=cluster.client_properties) as consumer:
+            [end] = consumer.end_offsets([TopicPartition("flights", 0)]).values()
+        assert end == load.sent
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240)
+def test_a_secured_cluster_starts_again(tmp_path: Path) -> None:
+    with Cluster(secure=True, directory=tmp_path) as cluster:
+        properties = cluster.client_properties
+        transactional = {**properties, "transactional.id": "t"}
+        with Producer(config=transactional) as producer, producer.transaction():
+            producer.send("flights", b"UA1545")
+        for name in SECRETS:
+            assert stat.S_IMODE(os.stat(tmp_path / name).st_mode) == 0o600, name
+        store = tmp_path / BROKER / "certificate.pem"
+        assert stat.S_IMODE(store.stat().st_mode) == 0o600
+        text = store.read_bytes()
+    with Cluster(secure=True, directory=tmp_path) as cluster:
+        assert (cluster.client_properties, store.read_bytes()) == (properties, text)
+        assert cluster.active_controller_id() == 1
+        with Consumer(
+            config={**properties, "group.id": "board", "auto.offset.reset": "earliest"}
+        ) as consumer:
+            consumer.subscribe(["flights"])
+            assert consumer.getone().value == b"UA1545"
+        refused = {
+            "no credentials": {"bootstrap.servers": cluster.bootstrap_server},
+            "another password": {
+                **properties,
+                "sasl.jaas.config": properties["sasl.jaas.config"].replace(
+                    settings_in(tmp_path / "kcat.conf")["sasl.password"], "guessed"
+                ),
+            },
+            "another authority": {
+                **properties,
+                "ssl.truststore.location": str(
+                    CertificateAuthority.create(tmp_path / "other", "other").certificate_path
+                ),
+            },
+        }
+        assert [what for what, given in refused.items() if can_list(given)] == []
+        librdkafka = settings_in(tmp_path / "kcat.conf")
+        assert "flights" in ConfluentProducer(librdkafka).list_topics(timeout=30).topics
+        log = (tmp_path / BROKER / "node.log").read_text()
+        assert librdkafka["sasl.password"] not in log
+        assert "guessed" not in log
+
+
+@pytest.mark.system
+def test_a_directory_keeps_its_kind(tmp_path: Path) -> None:
+    with Cluster(secure=True, directory=tmp_path):
+        pass
+    with pytest.raises(ValueError, match="is secured"), Cluster(directory=tmp_path):
+        pass
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+def test_a_secured_cluster_is_bootstrapped_and_restarted(tmp_path: Path) -> None:
+    holder = PortHolder(HOST)
+    try:
+        base = next(
+            port
+            for port in range(20_000, 60_000, 7)
+            if all(can_hold(holder, port + far) for far in (0, 1, 2, 100, 200, 201, 202))
+        )
+    finally:
+        holder.close()
+    options = f"--secure --controllers 1 --brokers 3 --host {HOST} --base-port {base}"
+    with Terminal(tmp_path) as terminal:
+        serving = terminal.serve(f"moldau quorum bootstrap cluster {options} --start")
+        told = serving.wait_said(r"(?s)try\n  (.*)\n  (.*)\n  (.*)\n").groups()
+        said = [terminal.run(command) for command in told]
+        assert said[2] == "Prague\n"
+        serving.interrupt()
+        nodes = [
+            terminal.serve(f"moldau server start {path}")
+            for path in sorted(tmp_path.glob("cluster/*/server.properties"))
+        ]
+        assert len(nodes) == 4
+        for node in nodes:
+            node.wait_said("serves")
+        assert terminal.run(told[2]) == "Prague\n"
+        for node in nodes:
+            node.kill()
+
+
+def can_hold(holder: PortHolder, port: int) -> bool:
+    try:
+        holder.hold(port)
+    except OSError:
+        return False
+    return True
+
+
+# -- certificates --------------------------------------------------------------------------------
+
+
+def test_what_a_certificate_says(tmp_path: Path) -> None:
+    authority = CertificateAuthority.create(tmp_path / "authority", "Test")
+    made = authority.issue(tmp_path / "a.pem", "a", "nodes", ["kafka-1.example.com", "::1"], 30)
+    assert (made.subject, made.hosts) == ("CN=a,OU=nodes", ("kafka-1.example.com", "::1"))
+    renewed = CertificateAuthority.load(tmp_path / "authority").renew(tmp_path / "a.pem", 60)
+    assert (renewed.subject, renewed.hosts) == (made.subject, made.hosts)
+    assert (renewed.expires_at - made.expires_at).days == 30
+    assert summary_of(tmp_path / "a.pem") == renewed
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [
+        ("localhost", ("localhost", "127.0.0.1", "::1")),
+        ("[::1]", ("localhost", "127.0.0.1", "::1")),
+        ("kafka-1", ("kafka-1",)),
+        ("10.0.0.1", ("10.0.0.1",)),
+    ],
+)
+def test_what_a_node_is_called(host: str, names: tuple[str, ...]) -> None:
+    assert hosts_of(host) == names
+
+
+def test_what_cannot_be_a_certificate(tmp_path: Path) -> None:
+    authority = CertificateAuthority.create(tmp_path / "authority", "Test")
+    other = CertificateAuthority.create(tmp_path / "other", "Other")
+    other.issue(tmp_path / "b.pem", "b", "clients", ())
+    for wrong in (
+        lambda: authority.issue(tmp_path / "a.pem", "x" * 65, "nodes", ()),
+        lambda: authority.issue(tmp_path / "a.pem", "a", "nodes", ["žluť"]),
+        lambda: authority.issue(tmp_path / "a.pem", "a", "nodes", (), 0),
+        lambda: authority.renew(tmp_path / "missing.pem"),
+        lambda: authority.renew(tmp_path / "b.pem"),
+        lambda: CertificateAuthority.load(tmp_path),
+    ):
+        with pytest.raises(CertificateError):
+            wrong()
+    assert not (tmp_path / "a.pem").exists()
+    (tmp_path / "authority" / "ca-key.pem").write_bytes(
+        (tmp_path / "other" / "ca-key.pem").read_bytes()
+    )
+    with pytest.raises(CertificateError, match="not the key of ca"):
+        CertificateAuthority.load(tmp_path / "authority")
+
+
+# -- what the commands refuse --------------------------------------------------------------------
+
+
+def test_wrong_commands_are_one_line(tmp_path: Path) -> None:
+    CertificateAuthority.create(tmp_path / "made" / "authority", "Test")
+    made = tmp_path / "made"
+    for status, said, arguments in (
+        (1, "no cluster that was made with --secure", ("show", tmp_path)),
+        (2, "no certificate broker-9", ("renew", made, "broker-9")),
+        (2, "letters, digits", ("create", made, "nodes")),
+        (2, "letters, digits", ("create", made, "a,OU=nodes")),
+        (2, "--node and --host go together", ("create", made, "a", "--node")),
+        (2, "--node and --host go together", ("create", made, "a", "--host", "h")),
+    ):
+        ended = run_cli("certificates", *arguments)
+        assert ended.status == status, ended
+        assert said in ended.complaint
+
+
+def test_without_the_package_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "moldau.testing.certificate_authority", None)
+    with pytest.raises(NodeFailed, match=r"pip install 'moldau\[tls\]'"):
+        Cluster(secure=True).start()

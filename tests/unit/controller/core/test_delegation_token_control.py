@@ -1,0 +1,185 @@
+"""Delegation tokens at the controller: made, prolonged, ended, swept, limited, kept (KIP-48)."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+import pytest
+
+from moldau.config.definition import Password
+from moldau.controller.core.delegation_token_control import (
+    MAX_NAME_CHARACTERS,
+    MAX_RENEWERS,
+    MAX_SWEPT,
+    MAX_TOKENS,
+    Requester,
+    create_delegation_token,
+)
+from moldau.metadata.image import MetadataImage
+from moldau.metadata.image.metadata_image import MetadataDelta
+from moldau.metadata.image.security import DelegationToken
+from moldau.metadata.token_secrets import TokenSecrets
+from moldau.protocol.errors import ErrorCode
+from moldau.protocol.messages.p38_create_delegation_token import (
+    CreateDelegationTokenRequest,
+    TokenPrincipal,
+)
+from moldau.protocol.messages.p39_renew_delegation_token import RenewDelegationTokenRequest
+from moldau.protocol.messages.p40_expire_delegation_token import ExpireDelegationTokenRequest
+from moldau.protocol.metadata_records import DelegationTokenRecord
+from tests.unit.metadata.builders import CoreDriver
+
+KEY = {"delegation.token.secret.key": "s3cret"}
+NOW_MS = 1_700_000_000_000
+DAY_MS, WEEK_MS = 86_400_000, 604_800_000
+ALICE, BOB = "User:alice", "User:bob"
+
+
+@pytest.fixture
+def driver() -> CoreDriver:
+    return CoreDriver(**KEY)
+
+
+def create(driver: CoreDriver, who: str = ALICE, now_ms: int = NOW_MS, **fields: Any) -> Any:
+    fields.setdefault("renewers", [])
+    return driver.ask(CreateDelegationTokenRequest(**fields), requester=Requester(who, now_ms))
+
+
+def renew(driver: CoreDriver, secret: bytes, who: str, now_ms: int, period_ms: int = -1) -> Any:
+    request = RenewDelegationTokenRequest(hmac=secret, renew_period_ms=period_ms)
+    return driver.ask(request, requester=Requester(who, now_ms))
+
+
+def expire(driver: CoreDriver, secret: bytes, who: str, now_ms: int, period_ms: int = -1) -> Any:
+    request = ExpireDelegationTokenRequest(hmac=secret, expiry_time_period_ms=period_ms)
+    return driver.ask(request, requester=Requester(who, now_ms))
+
+
+def tokens(driver: CoreDriver) -> Any:
+    return driver.core.state.image.delegation_tokens.tokens_by_id
+
+
+def test_a_token_and_its_secret(driver: CoreDriver) -> None:
+    made = create(driver, renewers=[TokenPrincipal(principal_type="User", principal_name="bob")])
+    assert made.error_code == ErrorCode.NONE
+    assert made.hmac == hmac.digest(b"s3cret", made.token_id.encode(), "sha512")
+    assert tokens(driver)[made.token_id] == DelegationToken(
+        ALICE, ALICE, (BOB,), NOW_MS, NOW_MS + WEEK_MS, NOW_MS + DAY_MS
+    )
+    # Neither the records nor what is shown of the controller has a secret.
+    assert made.hmac not in b"".join(record.to_bytes(0) for record in driver.appended)
+    assert "s3cret" not in repr(driver.core.state.token_secrets)
+
+
+def test_the_life_of_a_token(driver: CoreDriver) -> None:
+    made = create(driver, renewers=[TokenPrincipal(principal_type="User", principal_name="bob")])
+    secret = made.hmac
+    at_ms = NOW_MS
+    for _ in range(6):
+        at_ms += DAY_MS
+        assert renew(driver, secret, BOB, at_ms).expiry_timestamp_ms == at_ms + DAY_MS
+    assert renew(driver, secret, BOB, at_ms + 1).expiry_timestamp_ms == NOW_MS + WEEK_MS
+    assert renew(driver, secret, "User:eve", at_ms).error_code == (
+        ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+    )
+    # The last millisecond counts.
+    assert renew(driver, secret, ALICE, NOW_MS + WEEK_MS).error_code == ErrorCode.NONE
+    late_ms = NOW_MS + WEEK_MS + 1
+    assert renew(driver, secret, ALICE, late_ms).error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
+    ended = expire(driver, secret, ALICE, late_ms, 0)
+    assert ended.error_code == ErrorCode.DELEGATION_TOKEN_EXPIRED
+    assert expire(driver, secret, ALICE, late_ms).expiry_timestamp_ms == late_ms
+    assert not tokens(driver)
+    gone = renew(driver, secret, ALICE, late_ms)
+    assert gone.error_code == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+
+
+def test_expired_tokens_are_swept_in_batches(driver: CoreDriver) -> None:
+    driver.append(
+        [
+            (
+                DelegationTokenRecord(
+                    owner=ALICE,
+                    requester=ALICE,
+                    renewers=[],
+                    max_timestamp=end_ms + 1,
+                    expiration_timestamp=end_ms,
+                    token_id=f"{end_ms}",
+                ),
+                0,
+            )
+            for end_ms in range(NOW_MS - MAX_SWEPT - 10, NOW_MS + 2)
+        ]
+    )
+    swept = []
+    while records := driver.core.expired_tokens(NOW_MS):
+        swept.append(len(records))
+        driver.append(records)
+    assert swept == [MAX_SWEPT, 10]
+    assert set(tokens(driver)) == {f"{NOW_MS}", f"{NOW_MS + 1}"}
+
+
+def test_where_there_are_no_tokens() -> None:
+    without = CoreDriver()
+    for answer in (
+        create(without),
+        renew(without, b"x", ALICE, NOW_MS),
+        expire(without, b"x", ALICE, NOW_MS),
+    ):
+        assert answer.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+    old = CoreDriver(release="3.6-IV1", **KEY)
+    for answer in (
+        create(old),
+        renew(old, b"x", ALICE, NOW_MS),
+        expire(old, b"x", ALICE, NOW_MS),
+    ):
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert create(CoreDriver(release="3.6-IV2", **KEY)).error_code == ErrorCode.NONE
+
+
+def test_what_is_kept_is_limited(driver: CoreDriver) -> None:
+    bob = TokenPrincipal(principal_type="User", principal_name="bob")
+    long = TokenPrincipal(principal_type="User", principal_name="x" * MAX_NAME_CHARACTERS)
+    for wrong in (
+        {"renewers": [bob] * (MAX_RENEWERS + 1)},
+        {"renewers": [long]},
+        {"owner_principal_type": "User", "owner_principal_name": "x" * MAX_NAME_CHARACTERS},
+    ):
+        assert create(driver, **wrong).error_code == ErrorCode.INVALID_REQUEST
+    assert create(driver, renewers=[bob] * MAX_RENEWERS).error_code == ErrorCode.NONE
+    some = next(iter(tokens(driver).values()))
+
+    class Full(dict[str, DelegationToken]):
+        def __len__(self) -> int:
+            return MAX_TOKENS
+
+    state = driver.core.state
+    object.__setattr__(state.image.delegation_tokens, "tokens_by_id", Full(x=some))
+    request = CreateDelegationTokenRequest(renewers=[])
+    refused = create_delegation_token(state, request, Requester(ALICE, NOW_MS))
+    assert refused.response.error_code == ErrorCode.POLICY_VIOLATION
+    assert not refused.records
+
+
+def test_tokens_are_in_snapshots(driver: CoreDriver) -> None:
+    create(driver)
+    create(driver, BOB, owner_principal_type="User", owner_principal_name="alice")
+    image = driver.core.state.image
+    delta = MetadataDelta(MetadataImage.EMPTY)
+    for record, _version in image.write():
+        delta.replay(record)
+    assert delta.apply(image.provenance).delegation_tokens == image.delegation_tokens
+    assert sorted(each.requester for each in tokens(driver).values()) == [ALICE, BOB]
+
+
+def test_secrets_follow_the_tokens_there_are() -> None:
+    secrets = TokenSecrets(Password("key"))
+    token = DelegationToken(ALICE, ALICE, (), 0, 0, 0)
+    first, second = {"a": token, "b": token}, {"b": token, "c": token}
+    found = {each: secrets.hmac_of(each) for each in "abc"}
+    assert len(set(found.values())) == 3
+    assert [secrets.token_id_of(found[each], first) for each in "abc"] == ["a", "b", None]
+    assert [secrets.token_id_of(found[each], second) for each in "abc"] == [None, "b", "c"]
+    assert secrets.token_id_of(b"", second) is None
+    assert TokenSecrets(None).token_id_of(found["b"], second) is None

@@ -1,0 +1,129 @@
+"""Passwords of HTTP clients: what a check costs, what is remembered, how many there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.metadata.image.security import ScramCredential, ScramKey
+from moldau.node.http import passwords
+from moldau.node.http.passwords import PasswordChecks, TooManyTries
+from moldau.protocol.scram import salted_password, scram_keys
+from tests.kit.manual_clock import ManualClock
+
+SALT = b"salt"
+NAMES = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+
+
+def credential(password: str, mechanism: int = 2, iterations: int = 4_096) -> ScramCredential:
+    salted = salted_password(NAMES[mechanism], password, SALT, iterations)
+    keys = scram_keys(NAMES[mechanism], salted, SALT, iterations)
+    return ScramCredential(keys.salt, keys.stored_key, keys.server_key, iterations)
+
+
+class Cluster:
+    """Users and their passwords, checked on a manual clock."""
+
+    def __init__(self) -> None:
+        self.users: dict[ScramKey, ScramCredential] = {}
+        self.clock = ManualClock()
+        self.checks = PasswordChecks(lambda: self.users, self.clock.monotonic_ms)
+
+    def add(self, name: str, password: str, mechanism: int = 2, iterations: int = 4_096) -> None:
+        key = ScramKey(name, mechanism)
+        self.users = {**self.users, key: credential(password, mechanism, iterations)}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.checks.close()
+
+
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Mechanism and iterations of every check that is worked out."""
+    seen: list[tuple[int, int]] = []
+    real = passwords._stored_key
+
+    def counted(cost: tuple[int, int], password: str, salt: bytes) -> bytes:
+        seen.append(tuple(cost))
+        return real(cost, password, salt)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(passwords, "_stored_key", counted)
+    return seen
+
+
+@pytest.mark.parametrize("mechanism", [1, 2])
+async def test_right_and_wrong(cluster: Cluster, mechanism: int) -> None:
+    cluster.add("alice", "pässword", mechanism)
+    assert await cluster.checks.is_right("alice", "pässword", "h")
+    assert not await cluster.checks.is_right("alice", "password", "h")
+    assert not await cluster.checks.is_right("Alice", "pässword", "h")
+    assert not await cluster.checks.is_right("", "", "h")
+
+
+async def test_a_right_password_is_worked_out_once_and_a_wrong_one_each_time(
+    cluster: Cluster, costs: list[tuple[int, int]]
+) -> None:
+    cluster.add("alice", "a")
+    for _ in range(30):
+        assert await cluster.checks.is_right("alice", "a", "h")
+    assert costs == [(2, 4_096)]
+    for _ in range(3):
+        assert not await cluster.checks.is_right("alice", "b", "h")
+    assert len(costs) == 4
+    cluster.add("alice", "b")
+    assert not await cluster.checks.is_right("alice", "a", "h")
+    assert await cluster.checks.is_right("alice", "b", "h")
+    cluster.users = {}
+    assert not await cluster.checks.is_right("alice", "b", "h")
+
+
+async def test_a_name_that_does_not_exist_costs_what_others_cost(
+    cluster: Cluster, costs: list[tuple[int, int]]
+) -> None:
+    assert not await cluster.checks.is_right("nobody", "x", "h0")
+    assert costs == [(2, 4_096)], "without any user"
+    cluster.add("dear", "x", 1, 8_192)
+    del costs[:]
+    for number in range(6):
+        assert not await cluster.checks.is_right(f"nobody{number}", "x", f"h{number}")
+    assert costs == [(1, 8_192)] * 6
+    cluster.add("cheap", "x", 2, 4_096)
+    seen = set()
+    for number in range(30):
+        del costs[:]
+        cluster.clock.advance(1_000)
+        for _ in range(2):
+            assert not await cluster.checks.is_right(f"nobody{number}", "x", f"h{number}")
+        assert costs[0] == costs[1], "a name always costs the same"
+        seen.add(costs[0])
+    assert seen == {(1, 8_192), (2, 4_096)}
+
+
+async def test_tries_are_limited_by_host_and_altogether(cluster: Cluster) -> None:
+    cluster.add("alice", "a")
+    assert await cluster.checks.is_right("alice", "a", "h")
+
+    async def tries(host: str) -> int:
+        count = 0
+        while True:
+            try:
+                assert not await cluster.checks.is_right("alice", "wrong", host)
+            except TooManyTries:
+                return count
+            count += 1
+
+    assert await tries("h") == 10
+    assert await cluster.checks.is_right("alice", "a", "h"), "it is remembered"
+    assert await tries("other") == 10
+    assert await cluster.checks.is_right("alice", "a", "h")
+    cluster.clock.advance(1_000)
+    assert await tries("h") == 2
+    assert sum([await tries(f"h{n}") for n in range(30)]) == 100 - 20 + 20 - 2
+    cluster.clock.advance(60_000)
+    assert await tries("h") == 10
+    assert len(cluster.checks._by_host) < 50

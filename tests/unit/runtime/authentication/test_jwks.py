@@ -1,0 +1,283 @@
+"""Key sets: which keys are used, and servers that are slow, dead, wrong or too generous."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from aiohttp import web
+
+from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.jwks import (
+    EARLY_FETCHES,
+    MAX_KEY_SET_BYTES,
+    MAX_KEYS,
+    MISSING_KEY_IDS,
+    EndpointSettings,
+    KeyEndpoint,
+    KeyFile,
+    KeySetError,
+    parse_key_set,
+)
+from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
+from moldau.runtime.clock import SystemClock
+from moldau.testing.waiting import wait_until_async
+from tests.kit.identity_provider import IdentityProvider, Signer, symmetric
+
+SIGNER = Signer("first")
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider(SIGNER) as running:
+        yield running
+
+
+@asynccontextmanager
+async def endpoint(url: str, **settings: Any) -> AsyncIterator[KeyEndpoint]:
+    source = KeyEndpoint(
+        EndpointSettings(url, **{"retry_backoff_ms": 5, **settings}), SystemClock()
+    )
+    await source.start()
+    try:
+        yield source
+    finally:
+        await source.close()
+        await source.close()
+
+
+def names(source: KeyEndpoint) -> list[str | None]:
+    return [key.key_id for key in source.keys().keys]
+
+
+def parsed(*entries: object) -> list[str | None]:
+    return [key.key_id for key in parse_key_set(json.dumps({"keys": entries}).encode()).keys]
+
+
+def test_keys_that_can_check_signatures_are_used() -> None:
+    curve = Signer("curve", "EC")
+    assert parsed(
+        SIGNER.public(use="sig"),
+        SIGNER.public(kid="encrypts", use="enc"),
+        SIGNER.public(kid="wraps", key_ops=["wrapKey"]),
+        SIGNER.public(kid="verifies", key_ops=["verify"]),
+        SIGNER.public(kid="pss", alg="PS256"),
+        SIGNER.public(kid="decrypts", alg="RSA-OAEP"),
+        SIGNER.public(kid="symmetric by name", alg="HS256"),
+        SIGNER.public(kid=["no", "text"]),
+        SIGNER.public(kid="x" * 2_000),
+        SIGNER.public(kid="no modulus", n=None),
+        SIGNER.public(kid="short", n="AQAB"),
+        SIGNER.public(kid="zero", e="AA"),
+        SIGNER.public(kid="no base64", n="!" * 342),
+        SIGNER.public(kid="huge", n="z" * 100_000),
+        curve.public(),
+        curve.public(kid="another curve", crv="secp256k1"),
+        curve.public(kid="not on it", x=curve.public()["y"]),
+        Signer("edwards", "OKP").public(),
+        {"kty": "AKP", "kid": "of the future", "pub": "x"},
+        symmetric()[0],
+        "no object",
+        None,
+    ) == ["first", "verifies", "pss", "curve", "edwards"]
+    only_pss = parse_key_set(json.dumps({"keys": [SIGNER.public(alg="PS256")]}).encode())
+    assert only_pss.candidates("first", "RS256") == []
+    assert len(only_pss.candidates("first", "PS256")) == 1
+    assert "HS256" not in only_pss.keys[0].algorithms
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"keys": {}}',
+        b"[" * 100_000,
+        b'{"keys": [' + b"1," * MAX_KEYS + b"1]}",
+        b'{"keys": [1' + b"0" * 10_000 + b"]}",
+    ],
+    ids=lambda data: data[:20].decode("latin-1"),
+)
+def test_what_is_no_key_set(data: bytes) -> None:
+    with pytest.raises(KeySetError):
+        parse_key_set(data)
+
+
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(b" " * (MAX_KEY_SET_BYTES + 1))
+    garbage = tmp_path / "garbage"
+    garbage.write_text("x")
+    for path, reason in (
+        (tmp_path / "nowhere", "No such file"),
+        (tmp_path, "not a regular file"),
+        (Path("/dev/zero"), "not a regular file"),
+        (large, "more than"),
+        (garbage, "no key set"),
+    ):
+        with pytest.raises(SecuritySettingError, match=reason):
+            KeyFile(str(path))
+
+
+async def test_keys_are_there_when_the_first_client_comes_and_renewed(
+    provider: IdentityProvider,
+) -> None:
+    async with endpoint(provider.url, refresh_ms=10) as source:
+        assert names(source) == ["first"]
+        provider.keys = [Signer("second", "EC").public()]
+        await wait_until_async(_are(source, ["second"]), what="the new key")
+        # A provider that has no key any more has said so: nothing is accepted.
+        provider.keys = []
+        await wait_until_async(_are(source, []), what="no key")
+
+
+def _are(source: KeyEndpoint, wanted: list[str | None]) -> Any:
+    async def are() -> bool:
+        return names(source) == wanted
+
+    return are
+
+
+async def _slow(request: web.Request) -> web.StreamResponse:
+    """One byte at a time, for ever."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b" ")
+        await asyncio.sleep(0)
+
+
+async def _silent(request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("nothing ends the wait but the end of the connection")
+
+
+async def _megabytes(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(64):
+        await response.write(b" " * MAX_KEY_SET_BYTES)
+    return response
+
+
+async def _bomb(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"x", headers={"Content-Encoding": "gzip"})
+
+
+async def _elsewhere(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound("/keys?again")
+
+
+async def _broken(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"keys": [SIGNER.public(kid="of a broken server")]}, status=500)
+
+
+async def _garbage(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"\xff\x00<html>")
+
+
+async def _cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"keys": [')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (_slow, "no answer within 300 ms|more than 1048576 bytes"),
+        (_silent, "no answer within 300 ms"),
+        (_megabytes, "more than 1048576 bytes"),
+        (_bomb, "a compressed body"),
+        (_elsewhere, "status 302, not 200"),
+        (_broken, "status 500, not 200"),
+        (_garbage, "no key set"),
+        (_cut, "http://"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_a_bad_answer_changes_nothing_and_the_next_good_one_counts(
+    provider: IdentityProvider, caplog: pytest.LogCaptureFixture, answer: Any, reason: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with endpoint(provider.url, refresh_ms=10, timeout_ms=300) as source:
+        provider.answer = answer
+        asked = provider.asked
+        await wait_until_async(_asked(provider, asked + 3), what="three more requests")
+        assert names(source) == ["first"]
+        warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
+        assert len(warnings) == 1, "the same failure is logged once"
+        assert re.search(reason, warnings[0].getMessage())
+        provider.keys = [Signer("second", "EC").public()]
+        provider.answer = None
+        await wait_until_async(_are(source, ["second"]), what="the new key")
+
+
+def _asked(provider: IdentityProvider, count: int) -> Any:
+    async def asked() -> bool:
+        return provider.asked >= count
+
+    return asked
+
+
+async def test_a_dead_server_at_the_start_is_no_reason_not_to_start() -> None:
+    with IdentityProvider(SIGNER) as provider:
+        url = provider.url
+    async with endpoint(url) as source:
+        assert names(source) == []
+
+
+async def test_a_server_of_tls_is_one_that_the_trust_store_knows(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    trust = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(trust)
+    trusting = client_context(TlsSettings(trust=Store("ssl.truststore", str(trust))))
+    with IdentityProvider(SIGNER, context) as provider:
+        async with endpoint(provider.url, context=trusting) as source:
+            assert names(source) == ["first"]
+        async with endpoint(provider.url) as source:
+            assert names(source) == []
+
+
+async def test_unknown_key_ids_cause_few_requests(provider: IdentityProvider) -> None:
+    async with endpoint(provider.url) as source:
+        newer = Signer("newer", "EC")
+        provider.keys = [SIGNER.public(), newer.public()]
+        source.is_missing("newer")
+        await wait_until_async(_are(source, ["first", "newer"]), what="the new key")
+        for number in range(1_000):
+            source.is_missing("newer")
+            source.is_missing(f"made up {number}")
+            source.is_missing("x" * 100_000)
+            await asyncio.sleep(0)
+        assert len(source._missing) <= MISSING_KEY_IDS
+        await wait_until_async(_asked(provider, 3), what="one more request")
+        assert provider.asked <= 1 + EARLY_FETCHES
+
+
+async def test_a_key_id_that_stays_missing_is_asked_for_once(provider: IdentityProvider) -> None:
+    async with endpoint(provider.url) as source:
+        source.is_missing("gone")
+        await wait_until_async(_asked(provider, 2), what="the early request")
+        for _ in range(100):
+            source.is_missing("gone")
+            await asyncio.sleep(0)
+        source.is_missing("another")
+        await wait_until_async(_asked(provider, 3), what="the second early request")
+        assert provider.asked == 3

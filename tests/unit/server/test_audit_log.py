@@ -1,0 +1,235 @@
+"""Lines about decisions and failed authentications: what they say, and how many there are."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.metadata.image.security import AccessControlEntry
+from moldau.protocol.access_control import Operation, PatternType, PermissionType, ResourceType
+from moldau.protocol.api_keys import ApiKey
+from moldau.runtime.telemetry.logs import JsonFormatter, configure_logging
+from moldau.server.audit_log import AUTHORIZER, INTERVAL_MS, AuthenticationLog, DecisionLog
+from moldau.server.authorizer import Authorizer
+from moldau.server.request import Sender
+from moldau.server.standard_authorizer import StandardAuthorizer
+from tests.kit.manual_clock import ManualClock
+
+ALLOW = AccessControlEntry(
+    ResourceType.TOPIC, "pay", PatternType.PREFIXED, "User:bob", "*", Operation.READ,
+    PermissionType.ALLOW,
+)  # fmt: skip
+DENY = ALLOW._replace(operation=Operation.ALL, permission_type=PermissionType.DENY, host="10.0.0.9")
+UNPRINTABLE = "a\nb\x1b[31m\u202e\u2028\u0085\u200b\ud800 is Allowed operation = READ"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def authorizer(clock: ManualClock) -> StandardAuthorizer:
+    made = StandardAuthorizer(("User:root",), allows_unmentioned=False, log=DecisionLog(clock, 20))
+    made.change({uuid.uuid4(): each for each in (ALLOW, DENY)})
+    return made
+
+
+@pytest.fixture(params=["console", "json"])
+def stream(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
+    logger = logging.getLogger("moldau")
+    before = logger.handlers[:], logger.level, logger.propagate
+    written = io.StringIO()
+    configure_logging(request.param, "INFO", stream=written)
+    yield written
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+def sender(authorizer: Authorizer, principal: str = "User:bob", host: str = "10.0.0.1") -> Sender:
+    return Sender(
+        principal, authorizer, client_host=host, listener_name="OUTSIDE", api_key=ApiKey.FETCH
+    )
+
+
+def test_a_denied_action_is_one_line_at_info_with_all_that_decided(
+    authorizer: StandardAuthorizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert not sender(authorizer).authorized_topic(Operation.WRITE, "payments")
+        assert not sender(authorizer, host="10.0.0.9").authorized_topic(Operation.READ, "payments")
+        assert sender(authorizer).authorized_topic(Operation.READ, "payments")
+    assert [(each.name, each.levelname, each.getMessage()) for each in caplog.records] == [
+        (
+            "moldau.authorizer",
+            "INFO",
+            "Principal = User:bob is Denied operation = WRITE from host = 10.0.0.1 on resource = "
+            "Topic:LITERAL:payments for request = Fetch on listener = OUTSIDE based on rule "
+            "DefaultDeny",
+        ),
+        (
+            "moldau.authorizer",
+            "INFO",
+            "Principal = User:bob is Denied operation = READ from host = 10.0.0.9 on resource = "
+            "Topic:LITERAL:payments for request = Fetch on listener = OUTSIDE based on rule "
+            "MatchingAcl(DENY ALL of User:bob from host 10.0.0.9 on Topic:PREFIXED:pay)",
+        ),
+    ]
+    written = json.loads(JsonFormatter().format(caplog.records[1]))
+    del written["timestamp"]
+    assert written == {
+        "level": "info",
+        "logger": "moldau.authorizer",
+        "event": "action denied",
+        "principal": "User:bob",
+        "allowed": False,
+        "operation": "READ",
+        "host": "10.0.0.9",
+        "resource_type": "TOPIC",
+        "pattern_type": "LITERAL",
+        "resource_name": "payments",
+        "request": "Fetch",
+        "listener": "OUTSIDE",
+        "rule": "MatchingAcl",
+        "acl": {
+            "permission": "DENY",
+            "operation": "ALL",
+            "principal": "User:bob",
+            "host": "10.0.0.9",
+            "resource_type": "TOPIC",
+            "pattern_type": "PREFIXED",
+            "resource_name": "pay",
+        },
+    }
+
+
+def test_allowed_actions_are_lines_at_debug(
+    authorizer: StandardAuthorizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert sender(authorizer).authorized_topic(Operation.DESCRIBE, "payments")
+        assert sender(authorizer, "User:root").authorized_cluster(Operation.ALTER)
+    assert [each.levelname for each in caplog.records] == ["DEBUG", "DEBUG"]
+    implied, by_name = (each.getMessage() for each in caplog.records)
+    assert "MatchingAcl(ALLOW READ of User:bob from host * on Topic:PREFIXED:pay)" in implied
+    assert by_name.endswith("rule SuperUser")
+
+
+def test_what_refuses_nothing_is_not_logged(
+    authorizer: StandardAuthorizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        asked = sender(authorizer, "User:nobody")
+        assert not asked.authorized_cluster(Operation.CREATE, logs_denied=False)
+        assert not asked.authorized_topic_operations("payments")
+        assert not asked.authorized_by_resource_type(Operation.WRITE, ResourceType.TOPIC)
+        assert sender(Authorizer()).authorized_cluster(Operation.ALTER)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "principal",
+    [f"User:{UNPRINTABLE}", 'User:"; a="b', "User:" + "x" * 9999],
+    ids=["unprintable", "quotes", "long"],
+)
+def test_no_name_forges_a_line_or_a_part_of_one(
+    authorizer: StandardAuthorizer,
+    stream: io.StringIO,
+    principal: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # pytest's own handlers keep lone surrogates for a report, which its workers cannot send.
+    logger = logging.getLogger("moldau")
+    [own] = (each for each in logger.handlers if getattr(each, "stream", None) is stream)
+    monkeypatch.setattr(logger, "handlers", [own])
+    sender(authorizer, principal).authorized_topic(Operation.READ, UNPRINTABLE)
+    AuthenticationLog(ManualClock()).failed("OUTSIDE", "10.0.0.1", f"{principal!r} {UNPRINTABLE}")
+    text = stream.getvalue()
+    lines = text.split("\n")
+    assert len(lines) == 3
+    assert not lines[2]
+    assert all(each.isprintable() and len(each) < 2_500 for each in lines)
+    if lines[0].startswith("{"):
+        fields = json.loads(lines[0])
+        assert fields["principal"][:250] == principal[:250]
+        assert fields["resource_name"] == UNPRINTABLE
+        assert json.loads(lines[1])["reason"].startswith(repr(principal)[:250])
+    else:
+        told = json.JSONDecoder().raw_decode(lines[0].partition("Principal = ")[2])
+        assert told[0][:250] == principal[:250]
+        assert lines[0].partition("Principal = ")[2][told[1] :].startswith(" is Denied operation =")
+
+
+def test_a_hundred_thousand_denials_are_one_line_and_a_count(
+    authorizer: StandardAuthorizer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = sender(authorizer)
+    with caplog.at_level(logging.INFO):
+        for _ in range(100_000):
+            asked.authorized_topic(Operation.WRITE, "t")
+        assert len(caplog.records) == 1
+        clock.advance(INTERVAL_MS)
+        assert len(caplog.records) == 2
+        assert caplog.records[1].getMessage().endswith("DefaultDeny: 99999 more times within 10 s")
+        assert json.loads(JsonFormatter().format(caplog.records[1]))["repeated"] == 99_999
+        clock.advance(INTERVAL_MS)
+        assert len(caplog.records) == 2
+        asked.authorized_topic(Operation.WRITE, "t")
+        assert len(caplog.records) == 3
+    assert clock.timer_count == 1
+
+
+def test_a_client_that_tries_every_name_leaves_room_for_others(
+    authorizer: StandardAuthorizer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        for number in range(5_000):
+            sender(authorizer).authorized_topic(Operation.WRITE, f"t-{number}")
+        assert len(caplog.records) == 10
+        sender(authorizer, "User:carol").authorized_topic(Operation.WRITE, "t")
+        assert "User:carol" in caplog.records[-1].getMessage()
+        caplog.clear()
+        for number in range(5_000):  # each is another client now
+            sender(authorizer, f"User:u{number}").authorized_topic(Operation.WRITE, "t")
+        assert len(caplog.records) == 9
+        caplog.clear()
+        authorizer.log.close()  # type: ignore[union-attr]
+    assert clock.timer_count == 0
+    assert len(caplog.records) == 101
+    left_out = [json.loads(JsonFormatter().format(each))["left_out"] for each in caplog.records]
+    assert sum(left_out) == 4_990 + 5_000 - 9
+    assert "4990 more lines like these are left out, of Principal = User:bob" in caplog.text
+    assert "of others" in caplog.text
+
+
+def test_switched_off_it_costs_no_memory(
+    authorizer: StandardAuthorizer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, AUTHORIZER.name):
+        assert not sender(authorizer).authorized_topic(Operation.WRITE, "t")
+    assert not caplog.records
+    assert not clock.timer_count
+
+
+def test_guesses_of_a_password_are_one_line_and_a_count(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = AuthenticationLog(clock, 4)
+    with caplog.at_level(logging.WARNING):
+        for number in range(1_000):
+            log.failed("OUTSIDE", "10.0.0.1", "authentication with PLAIN failed: 'alice'")
+            log.failed("OUTSIDE", "10.0.0.2", f"authentication with PLAIN failed: 'u{number}'")
+        clock.advance(INTERVAL_MS)
+    assert [each.getMessage().partition(" failed: ")[2] for each in caplog.records[:4]] == [
+        "'alice'",
+        "'u0'",
+        "'u1'",
+        "'alice': 999 more times within 10 s",
+    ]
+    assert caplog.records[4].getMessage() == (
+        "998 more lines like these are left out, of host = 10.0.0.2"
+    )
