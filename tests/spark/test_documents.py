@@ -67,6 +67,7 @@ def test_the_quickstart(terminal: Terminal) -> None:
     assert "Traceback" not in running.interrupt()
 
 
+@pytest.mark.slow
 def test_pipelines_and_sinks(terminal: Terminal) -> None:
     *sinks, check, run, run_bigger, settle = (each.text for each in commands_to_run(DOCUMENT))
     with Cluster(config={"transaction.two.phase.commit.enable": "true"}) as cluster:
