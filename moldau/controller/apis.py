@@ -225,7 +225,9 @@ def _create_topics(
 def _delete_topics(
     request: p20.DeleteTopicsRequest, context: Sender, image: MetadataImage
 ) -> Filtered:
-    """DELETE on the topic; a sender without DESCRIBE is not told what an id's name is."""
+    """DELETE on the cluster, or else on the topic: a name needs DESCRIBE, too, and only with it is
+    a sender told that there is no such topic, or what an id's name is.
+    """
     states = [*request.topics, *(p20.DeleteTopicState(name=name) for name in request.topic_names)]
     yield
     named_twice = yield from repeated(
@@ -234,27 +236,23 @@ def _delete_topics(
     refused: list[p20.DeletableTopicResult] = []
     allowed: list[p20.DeleteTopicState] = []
     seen: set[UUID | str | None] = set()
+    deletes_all = context.authorized_cluster(Operation.DELETE, logs_denied=False)
     for state in states:
         yield
         identity = state.topic_id if state.topic_id != ZERO_UUID else state.name
         if identity in seen:
             continue
         seen.add(identity)
-        refusal = _may_delete(state, context, image)
+        refusal = _may_delete(state, context, image, deletes_all)
         if identity in named_twice:
-            refusal = ErrorCode.INVALID_REQUEST, NAMED_TWICE
+            refusal = p20.DeletableTopicResult(
+                name=state.name, error_code=ErrorCode.INVALID_REQUEST, error_message=NAMED_TWICE
+            )
         if refusal is None:
             allowed.append(state)
         else:
-            hidden = refusal[0] is ErrorCode.TOPIC_AUTHORIZATION_FAILED and state.name is None
-            refused.append(
-                p20.DeletableTopicResult(
-                    name=None if hidden else state.name,
-                    topic_id=state.topic_id,
-                    error_code=refusal[0],
-                    error_message=refusal[1],
-                )
-            )
+            refusal.topic_id = state.topic_id
+            refused.append(refusal)
 
     def merge(response: p20.DeleteTopicsResponse | None) -> Steps[Message]:
         response = response or p20.DeleteTopicsResponse()
@@ -272,22 +270,34 @@ def _delete_topics(
 
 
 def _may_delete(
-    state: p20.DeleteTopicState, context: Sender, image: MetadataImage
-) -> tuple[ErrorCode, str] | None:
+    state: p20.DeleteTopicState, context: Sender, image: MetadataImage, deletes_all: bool
+) -> p20.DeletableTopicResult | None:
+    """The refusal, without the id; None when the controller decides."""
     if (state.topic_id != ZERO_UUID) == (state.name is not None):
-        return (
-            ErrorCode.INVALID_REQUEST,
-            "name the topic by its name or by its id, not by both or neither",
+        return p20.DeletableTopicResult(
+            name=state.name,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="name the topic by its name or by its id, not by both or neither",
         )
-    name = state.name
-    if name is None:
+    if deletes_all:
+        return None
+    refused = p20.DeletableTopicResult(
+        name=state.name,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        error_message="deleting it is not allowed",
+    )
+    if state.name is None:
         known = image.topics.topics_by_id.get(state.topic_id)
-        if known is None:
+        if known is None or context.authorized_topic(Operation.DELETE, known.name):
             return None  # the controller says UNKNOWN_TOPIC_ID
-        name = known.name
-    if not context.authorized_topic(Operation.DELETE, name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "deleting it is not allowed"
-    return None
+        if context.authorized_topic(Operation.DESCRIBE, known.name, logs_denied=False):
+            refused.name = known.name
+        return refused
+    if not context.authorized_topic(Operation.DESCRIBE, state.name):
+        return refused
+    if state.name not in image.topics.topics_by_name:
+        return None  # the controller says UNKNOWN_TOPIC_OR_PARTITION
+    return None if context.authorized_topic(Operation.DELETE, state.name) else refused
 
 
 def _create_partitions(

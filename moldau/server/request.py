@@ -359,6 +359,9 @@ class Sender:
         return self.authorized_operations_on(ResourceType.TOPIC, topic_name)
 
     def authorized_cluster_operations(self) -> int:
+        """None, unless the sender may describe the cluster."""
+        if not self.authorized_cluster(Operation.DESCRIBE):
+            return 0
         return self.authorized_operations_on(ResourceType.CLUSTER, CLUSTER_RESOURCE_NAME)
 
 

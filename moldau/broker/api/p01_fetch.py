@@ -226,7 +226,10 @@ def _refuse_follower(context: RequestContext, request: FetchRequest) -> None:
                     topic_id=topic.topic_id,
                     partitions=[
                         PartitionData(
-                            partition_index=each.partition, error_code=error, high_watermark=-1
+                            partition_index=each.partition,
+                            error_code=error,
+                            high_watermark=-1,
+                            records=b"",
                         )
                         for each in topic.partitions
                     ],

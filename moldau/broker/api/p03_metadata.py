@@ -158,7 +158,9 @@ class _View(NamedTuple):
             known = image.topics.topics_by_id.get(wanted.topic_id)
             if known is None or not context.authorized_topic(Operation.DESCRIBE, known.name):
                 return MetadataResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID
+                    if known is None
+                    else ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                     name=None if context.api_version >= 12 else "",
                     topic_id=wanted.topic_id,
                 )
@@ -172,16 +174,23 @@ class _View(NamedTuple):
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         else:
             error = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        operations = NO_OPERATIONS_ASKED
+        if error != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            operations = self._operations_on(name)
         return MetadataResponseTopic(
-            error_code=error, name=name, is_internal=is_internal_topic(name)
+            error_code=error,
+            name=name,
+            is_internal=is_internal_topic(name),
+            topic_authorized_operations=operations,
         )
 
     def describe(self, topic_name: str) -> MetadataResponseTopic:
         """The entry of a topic that is there."""
-        operations = (
-            self.context.authorized_topic_operations(topic_name)
-            if self.request.include_topic_authorized_operations
-            else NO_OPERATIONS_ASKED
-        )
         topic = self.image.topics.topics_by_name[topic_name]
+        operations = self._operations_on(topic_name)
         return metadata_topic(topic, self.alive, self.context.listener_name, operations)
+
+    def _operations_on(self, topic_name: str) -> int:
+        if not self.request.include_topic_authorized_operations:
+            return NO_OPERATIONS_ASKED
+        return self.context.authorized_topic_operations(topic_name)

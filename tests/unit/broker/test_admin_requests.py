@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -162,6 +163,35 @@ async def test_who_may_make_topics_by_asking_for_them(
     response = await administered.ask(request, 12)
     assert response.topics[0].error_code == expected
     assert bool(asked) == (expected is ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+async def test_a_topic_that_may_not_be_described_is_refused_by_its_id(
+    administered: DataPath,
+) -> None:
+    class Blind(Authorizer):
+        def authorize(self, principal: str, host: str, operation: Operation, *rest: Any) -> bool:
+            return operation is not Operation.DESCRIBE
+
+    topic_id = UUID(int=5)
+    administered.create_topic("t", topic_id=topic_id)
+    administered.router._authorizer = Blind()
+    wanted = [MetadataRequestTopic(name=None, topic_id=each) for each in (topic_id, UUID(int=77))]
+    response = await administered.ask(MetadataRequest(topics=wanted), 13)
+    assert [(each.name, each.error_code) for each in response.topics] == [
+        (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
+async def test_a_missing_topic_tells_what_may_be_done_with_it(administered: DataPath) -> None:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name="missing")],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    response = await administered.ask(request, 12)
+    assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert response.topics[0].topic_authorized_operations > 0
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,14 @@ async def test_describe_cluster_lists_the_registered_controllers(start: Start) -
         assert response.error_code == error
 
 
+async def test_operations_on_the_cluster_are_told_to_who_may_describe_it(start: Start) -> None:
+    bench = await start((Operation.DESCRIBE, ResourceType.CLUSTER))
+    connection = await bench.connect()
+    request = DescribeClusterRequest(endpoint_type=2, include_cluster_authorized_operations=True)
+    response = await connection.send(request)
+    assert (response.error_code, response.cluster_authorized_operations) == (0, 0)
+
+
 async def test_a_large_question_is_answered_and_keeps_its_place(start: Start) -> None:
     bench = await start()
     connection = await bench.connect()
@@ -409,7 +417,7 @@ async def test_permission_on_topics(start: Start) -> None:
         (Operation.ALTER_CONFIGS, ResourceType.CLUSTER),
     )
     connection = await bench.connect()
-    for api_key in (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS):
+    for api_key in (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS):
         response = await connection.send(sample(api_key))
         assert set(error_codes(response)) - {0} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     for api_key in (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS):
@@ -417,15 +425,45 @@ async def test_permission_on_topics(start: Start) -> None:
         assert set(error_codes(response)) - {0} == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 
 
-async def test_a_topics_name_is_not_told_to_who_may_not_delete_it(start: Start) -> None:
-    bench = await start((Operation.DELETE, ResourceType.TOPIC))
+DELETES_ALL = (Operation.DELETE, ResourceType.CLUSTER)
+DELETES = (Operation.DELETE, ResourceType.TOPIC)
+DESCRIBES = (Operation.DESCRIBE, ResourceType.TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("denied", "by_name", "by_id", "named", "missing"),
+    [
+        ([DELETES, DESCRIBES], 0, 0, "secret", 3),
+        ([DELETES_ALL], 0, 0, "secret", 3),
+        ([DELETES_ALL, DELETES], 29, 29, "secret", 3),
+        ([DELETES_ALL, DESCRIBES], 29, 0, "secret", 29),
+        ([DELETES_ALL, DELETES, DESCRIBES], 29, 29, None, 29),
+    ],
+)
+async def test_who_may_delete_a_topic_and_is_told_of_it(
+    start: Start,
+    denied: list[tuple[Operation, ResourceType]],
+    by_name: int,
+    by_id: int,
+    named: str | None,
+    missing: int,
+) -> None:
+    """DELETE on the cluster is enough; on a topic that is named, DESCRIBE is needed, too."""
+    bench = await start(*denied)
     connection = await bench.connect()
     await bench.join(connection)
-    created = await connection.send(topics("secret"))
-    state = DeleteTopicState(name=None, topic_id=created.topics[0].topic_id)
-    response = await connection.send(DeleteTopicsRequest(topics=[state]))
-    result = response.responses[0]
-    assert (result.name, result.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    created = await connection.send(topics("secret", "known-by-name"))
+    ids = {topic.name: topic.topic_id for topic in created.topics}
+    states = (
+        DeleteTopicState(name="known-by-name"),
+        DeleteTopicState(name=None, topic_id=ids["secret"]),
+        DeleteTopicState(name="missing"),
+    )
+    told = []
+    for state in states:
+        response = await connection.send(DeleteTopicsRequest(topics=[state], timeout_ms=30_000))
+        told += [(each.name, each.error_code) for each in response.responses]
+    assert told == [("known-by-name", by_name), (named, by_id), ("missing", missing)]
 
 
 # -- Envelope ------------------------------------------------------------------------------------
