@@ -1,6 +1,6 @@
 """The reviewed differences from Apache Kafka's answers, for docs/compatibility.md.
 
-Owns: the layout. Must not: know a difference; they come from two files `differences.toml` in
+Owns: the layout. Must not: know a difference; they come from three files `differences.toml` in
 `tests/interop/differential`, and tests hold these lists to what both brokers say.
 Invariant: the result depends on those files alone.
 """
@@ -18,10 +18,16 @@ _HOME = Path(__file__).parents[1] / "tests" / "interop" / "differential"
 
 
 def render() -> str:
-    """The differences of single requests, and those of sequences of group requests."""
-    single, sequences = (_table(_HOME / each / "differences.toml") for each in (".", "groups"))
-    title = "In sequences of group requests:"
-    return "\n".join([BEGIN, "", *single, "", title, "", *sequences, "", END])
+    """The differences of single requests, of sequences of group requests, and of rights."""
+    titles = {
+        ".": [],
+        "groups": ["In sequences of group requests:", ""],
+        "permissions": ["To principals with some of the rights:", ""],
+    }
+    lines = [BEGIN, ""]
+    for folder, title in titles.items():
+        lines += [*title, *_table(_HOME / folder / "differences.toml"), ""]
+    return "\n".join([*lines, END])
 
 
 def _table(file: Path) -> list[str]:

@@ -62,6 +62,10 @@ OWN: Final = frozenset(
         "producer_id",
         "client_host",
         "transaction_start_time_ms",
+        "issue_timestamp",
+        "expiry_timestamp",
+        "max_timestamp",
+        "hmac",
     }
 )
 """Fields whose values are each cluster's own: only whether there is one (above -1) is compared."""
@@ -129,7 +133,7 @@ def _value(name: str, value: Any, node: Node, has_structs: bool = False) -> Any:
 
 
 def _presence(value: Any) -> str:
-    if value is None or isinstance(value, str):
+    if value is None or isinstance(value, str | bytes | memoryview):
         return "text" if value else repr(value)
     return "some" if value > 0 else "none" if value < 0 else "zero"
 
