@@ -41,17 +41,7 @@ RULES_AT_ONCE: Final = 400
 PREFIX_CHARACTERS: Final = 8
 """So much of the token's id is the prefix in a rule."""
 
-CREATE_TOPICS, COMMIT, FIND, INIT, CREATE_ACLS, TOKENS, HEARTBEAT, LIST = (
-    12,
-    7,
-    9,
-    3,
-    4,
-    3,
-    3,
-    1,
-    5,
-)
+CREATE_TOPICS, COMMIT, FIND, INIT, CREATE_ACLS, TOKENS, HEARTBEAT, LIST = 7, 9, 3, 4, 3, 3, 1, 5
 
 
 def prepare(side: Side, principals: Iterable[Principal]) -> None:
