@@ -54,6 +54,7 @@ CLIENT_KEYS = {
 _NO_KEY = re.compile(
     r".*\.(?:md|py|ya?ml|json|properties|service|conf|log|checkpoint|jsonl|env|csv|sh|example)"
     r"|moldau\.(?:broker|testing|node|server|storage|controller)\b.*|server\.properties"
+    r"|(?:moldau|kafka)\.(?:authorizer|authentication)\b.*|moldau\.http|listener\.name\.controller"
     r"|org\.apache\..*|(?:vm|net|fs|kernel)\..*|quorum\.founding|(?:brokers|controllers)\.\w+.*"
 )
 _DOTTED = re.compile(
@@ -115,7 +116,7 @@ def test_every_key_exists(path: Path):
 def _of_any_listener(word: str) -> str:
     """The key that one for a listener alone, or for a mechanism there, is about."""
     suffix = re.sub(r"^listener\.name\.[^.]+\.", "", word)
-    return re.sub(r"^(?:plain|scram-sha-(?:256|512))\.", "", suffix)
+    return re.sub(r"^(?:plain|oauthbearer|scram-sha-(?:256|512))\.", "", suffix)
 
 
 def test_keys_that_are_set_are_served():

@@ -66,7 +66,7 @@ def shell(cli: Cli, tmp_path: Path) -> Shell:
 
 
 def test_commands_and_options(shell: Shell) -> None:
-    assert shell.completed("moldau", "to") == ["topics"]
+    assert shell.completed("moldau", "top") == ["topics"]
     assert {"describe", "delete"} <= set(shell.completed("moldau", "topics", "de"))
     assert "--value-format" in shell.completed("moldau", "consume", "--value")
 

@@ -8,13 +8,16 @@ import re
 from pathlib import Path
 
 import pytest
+import trustme
 
 from moldau.client import ClientConfig, Consumer, Producer
 from moldau.config import BROKER_KEYS, NodeConfig
 from moldau.config.properties import parse_properties
+from moldau.config.table import PER_LISTENER_KEYS
 from moldau.testing.layout import PortHolder
 from moldau.testing.node_process import NodeProcess
 from tests.system.processes import run_cli
+from tests.system.security.nodes import keystore
 from tests.tidy.sources import ROOT
 
 BLOCK = re.compile(r"^```properties\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -23,6 +26,8 @@ BLOCKS = [
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for number, block in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")))
 ]
+OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(.+)")
+HTTP_STORE = "/etc/moldau/http.pem"
 #: A node by itself; the others are of one machine among several.
 WHOLE = [each for each in BLOCKS if "process.roles=broker,controller" in each.values[0]]
 
@@ -37,13 +42,23 @@ def test_every_key_is_known(block: str):
     values = parse_properties(block)
     if "process.roles" in values:
         assert NodeConfig(values).warnings == ()
-    elif not values.keys() <= BROKER_KEYS.keys():
+    elif not all(map(is_key_of_a_node, values)):
         assert ClientConfig.from_properties({**values, "bootstrap.servers": "localhost:9092"})
 
 
 def is_of_a_node(block: str) -> bool:
     values = parse_properties(block)
     return "process.roles" not in values and values.keys() <= BROKER_KEYS.keys()
+
+
+def is_key_of_a_node(name: str) -> bool:
+    """Whether it is a key, perhaps of one listener, and of one mechanism there."""
+    of_listener = OF_LISTENER.match(name)
+    if of_listener is None:
+        return name in BROKER_KEYS
+    return any(
+        part in PER_LISTENER_KEYS for part in (of_listener[1], of_listener[1].partition(".")[2])
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,6 +76,8 @@ async def test_a_whole_configuration_serves_groups(block: str, more: str, tmp_pa
     ):
         block, count = re.subn(pattern, here, block)
         assert count, pattern
+    store = keystore(trustme.CA(), tmp_path / "http.pem")
+    more = more.replace(HTTP_STORE, str(store)).replace(":8443", ":0")
     config = tmp_path / "server.properties"
     config.write_text(f"{block}\n{more}")
     formatted = run_cli("storage", "format", "-c", config, "--standalone")
