@@ -326,7 +326,9 @@ async def test_what_is_forwarded_in_every_version(administered: DataPath, api_ke
         services.controller = answering
         response = await administered.ask(made(api_key, version), version)
         assert has_error(response, ErrorCode.POLICY_VIOLATION)
-        assert answering.clients == [ForwardedClient("127.0.0.1", "tests", version, "PLAINTEXT")]
+        assert answering.clients == [
+            ForwardedClient("127.0.0.1", "tests", version, False, "PLAINTEXT")
+        ]
         services.controller = ScriptedController(None)
         response = await administered.ask(made(api_key, version), version)
         assert has_error(response, ErrorCode.REQUEST_TIMED_OUT)

@@ -17,6 +17,7 @@ from moldau.protocol.messages.p61_describe_producers import (
     DescribeProducersRequest,
     TopicRequest,
 )
+from moldau.server.authorizer import Authorizer
 from tests.unit.broker.coordinator.transaction.scripted_coordinator import script
 from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath, FakeRequest
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
@@ -260,7 +261,7 @@ async def test_a_compacted_topic_takes_markers(path: DataPath) -> None:
     assert told(write(path, marker(compacted=[0]))) == {(PRODUCER, "compacted", 0): ErrorCode.NONE}
 
 
-class Forbidding:
+class Forbidding(Authorizer):
     """Allows all but some operations."""
 
     def __init__(self, *forbidden: Operation) -> None:

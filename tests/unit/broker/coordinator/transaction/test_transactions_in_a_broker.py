@@ -33,6 +33,7 @@ from moldau.protocol.messages.p28_txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.server.authorizer import Authorizer
 from moldau.testing.waiting import wait_until_async
 from tests.unit.broker.harness import OTHER_BROKER_ID, DataPath, FakeRequest, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
@@ -41,7 +42,7 @@ ID = "mine"
 GROUP = "readers"
 
 
-class Forbidding:
+class Forbidding(Authorizer):
     """Allows all but what a test names."""
 
     def __init__(self) -> None:
