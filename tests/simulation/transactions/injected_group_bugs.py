@@ -142,7 +142,7 @@ def epoch_of_markers_taken(patch: Patch) -> None:
 
 
 GROUP_BUGS = (
-    InjectedBug(upgrade_forgets_what_is_read, 31, ("upgrade_within",)),
+    InjectedBug(upgrade_forgets_what_is_read, 61, ("upgrade_within",)),
     InjectedBug(downgrade_is_complete, 20, ("downgrade",)),
     InjectedBug(first_protocol_alone_is_read, 21, ("join_unreadable",)),
     InjectedBug(loaded_groups_are_forgotten, 14, ("coordinator_leaves", "kill_coordinator")),
