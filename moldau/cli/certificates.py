@@ -46,10 +46,10 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the certificates of a cluster, with the days that are left."""
-    from moldau.testing.certificate_authority import summary_of
-
     files = SecureFiles(directory)
     with _complaints():
+        from moldau.testing.certificate_authority import summary_of
+
         _authority(files)  # says it when this is no such cluster
         paths = [files.trust, *_node_stores(directory), files.admin_certificate]
         found = [summary_of(path) for path in (*paths, *_made(directory)) if path.exists()]
@@ -68,8 +68,6 @@ def renew(
 
     Nodes that run show them to the next connection. Connections that are open keep the old ones.
     """
-    from moldau.testing.certificate_authority import DAYS
-
     files = SecureFiles(directory)
     with _complaints():
         authority = _authority(files)
@@ -79,7 +77,7 @@ def renew(
             if name not in by_name:
                 fail(f"no certificate {name} in {directory}: {', '.join(by_name)}", status=2)
         for name in names or by_name:
-            renewed = authority.renew(by_name[name], DAYS if days is None else days)
+            renewed = authority.renew(by_name[name], **_valid(days))
             typer.echo(f"{name}: {renewed.subject}, until {renewed.expires_at:%Y-%m-%d}")
 
 
@@ -99,8 +97,6 @@ def create(
 
     It is written to DIR/certificates/NAME.pem, with the private key.
     """
-    from moldau.testing.certificate_authority import DAYS
-
     if not NAME.fullmatch(name) or name in (NODES, *RESERVED):
         fail(
             f"{name!r}: letters, digits, '.', '_' and '-', and none of "
@@ -117,7 +113,7 @@ def create(
         path.parent.mkdir(mode=0o700, exist_ok=True)
         hosts = [each for given in host or () for each in hosts_of(given)]
         unit = NODES if node else CLIENTS
-        made = authority.issue(path, name, unit, hosts, DAYS if days is None else days)
+        made = authority.issue(path, name, unit, hosts, **_valid(days))
     typer.echo(f"{path}: {made.subject}, until {made.expires_at:%Y-%m-%d}")
 
 
@@ -142,6 +138,11 @@ def _authority(files: SecureFiles) -> CertificateAuthority:
     if not files.trust.exists():
         fail(f"{files.directory}: no cluster that was made with --secure")
     return CertificateAuthority.load(files.authority)
+
+
+def _valid(days: int | None) -> dict[str, int]:
+    """The days, where the command names them."""
+    return {} if days is None else {"days": days}
 
 
 def _node_stores(directory: Path) -> list[Path]:

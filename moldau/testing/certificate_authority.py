@@ -133,8 +133,12 @@ class CertificateAuthority:
         return self._write(path, _name(name, unit), names, days)
 
     def renew(self, path: Path, days: int = DAYS) -> CertificateSummary:
-        """Write a key store anew: a new key, the same subject and hosts. Raises as `issue`, and
-        CertificateError: there is no certificate, or another authority has signed it.
+        """Write a key store again, with a new key for the same subject and hosts.
+
+        Raises:
+            CertificateError: the file has no certificate, another authority signed it, or the days
+                are not 1 to 3650.
+            OSError: the file cannot be written.
         """
         before = _certificate_in(path)
         if before.issuer != self._certificate.subject:

@@ -19,7 +19,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p38_create_delegation_token as p38
 from moldau.protocol.messages import p39_renew_delegation_token as p39
 from moldau.protocol.messages import p40_expire_delegation_token as p40
-from moldau.protocol.metadata_records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from moldau.protocol.metadata_records import RemoveDelegationTokenRecord
 from moldau.protocol.types import random_topic_id, uuid_to_base64
 
 USER: Final = "User"
@@ -66,7 +66,7 @@ def create_delegation_token(
     response.max_timestamp_ms = token.max_timestamp
     response.token_id = token_id
     response.hmac = state.token_secrets.hmac_of(token_id)
-    result.records.append(_record_of(token_id, token))
+    result.records.append((token.record(token_id), 0))
     return result
 
 
@@ -89,7 +89,7 @@ def renew_delegation_token(
         period_ms = min(period_ms, request.renew_period_ms)
     end_ms = min(token.max_timestamp, now_ms + period_ms)
     response.expiry_timestamp_ms = end_ms
-    result.records.append(_record_of(token_id, token._replace(expiration_timestamp=end_ms)))
+    result.records.append((token._replace(expiration_timestamp=end_ms).record(token_id), 0))
     return result
 
 
@@ -113,7 +113,7 @@ def expire_delegation_token(
         return result
     end_ms = min(token.max_timestamp, now_ms + request.expiry_time_period_ms)
     response.expiry_timestamp_ms = end_ms
-    result.records.append(_record_of(token_id, token._replace(expiration_timestamp=end_ms)))
+    result.records.append((token._replace(expiration_timestamp=end_ms).record(token_id), 0))
     return result
 
 
@@ -191,16 +191,3 @@ def _check_may_prolong(token: DelegationToken, principal: str) -> None:
 
 def _setting(state: ControllerState, key: str) -> int:
     return state.settings.node_config.get_int(key)
-
-
-def _record_of(token_id: str, token: DelegationToken) -> VersionedRecord:
-    record = DelegationTokenRecord(
-        owner=token.owner,
-        requester=token.requester,
-        renewers=list(token.renewers),
-        issue_timestamp=token.issue_timestamp,
-        max_timestamp=token.max_timestamp,
-        expiration_timestamp=token.expiration_timestamp,
-        token_id=token_id,
-    )
-    return record, 0

@@ -129,6 +129,18 @@ class DelegationToken(NamedTuple):
     max_timestamp: int
     expiration_timestamp: int
 
+    def record(self, token_id: str) -> kinds.DelegationTokenRecord:
+        """The record that makes it."""
+        return kinds.DelegationTokenRecord(
+            owner=self.owner,
+            requester=self.requester,
+            renewers=list(self.renewers),
+            issue_timestamp=self.issue_timestamp,
+            max_timestamp=self.max_timestamp,
+            expiration_timestamp=self.expiration_timestamp,
+            token_id=token_id,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DelegationTokensImage:
@@ -138,17 +150,7 @@ class DelegationTokensImage:
 
     def write(self) -> Iterator[tuple[Message, int]]:
         for token_id in sorted(self.tokens_by_id):
-            token = self.tokens_by_id[token_id]
-            record = kinds.DelegationTokenRecord(
-                owner=token.owner,
-                requester=token.requester,
-                renewers=list(token.renewers),
-                issue_timestamp=token.issue_timestamp,
-                max_timestamp=token.max_timestamp,
-                expiration_timestamp=token.expiration_timestamp,
-                token_id=token_id,
-            )
-            yield record, 0
+            yield self.tokens_by_id[token_id].record(token_id), 0
 
 
 class DelegationTokensDelta(MappingDelta[str, DelegationToken, DelegationTokensImage]):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
+from typer.testing import CliRunner
 
+from moldau.cli.main import app
 from moldau.client import KafkaError, NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.testing import Cluster, NodeFailed, wait_until
@@ -269,3 +271,8 @@ def test_without_the_package_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "moldau.testing.certificate_authority", None)
     with pytest.raises(NodeFailed, match=r"pip install 'moldau\[tls\]'"):
         Cluster(secure=True).start()
+    for arguments in (["show"], ["renew"], ["create", "orders"]):
+        command, *names = arguments
+        ended = CliRunner().invoke(app, ["certificates", command, str(tmp_path), *names])
+        assert ended.exit_code == 1, ended.output
+        assert "pip install 'moldau[tls]'" in ended.stderr
