@@ -42,7 +42,7 @@ class ListenerChanges:
         self._contexts: dict[Endpoint, ListenerContexts] = {}
         #: Of connections to other brokers, None without TLS.
         self._peers: StoreContexts | None = None
-        #: The values that connections are made with.
+        #: The values that connections to other brokers are made with.
         self._values: Mapping[str, Any] = {}
         self._running: set[asyncio.Task[object]] = set()
 
@@ -57,7 +57,8 @@ class ListenerChanges:
         dynamic = dynamic_listener_values(image.configs.get(*self._own))
         try:
             security = make(dynamic)
-            self._values = dynamic
+            if endpoint.listener_name == self._config.inter_broker_listener_name:
+                self._values = dynamic
         except ConfigError as error:
             if not dynamic:
                 raise
