@@ -293,11 +293,14 @@ def _may_delete(
         if context.authorized_topic(Operation.DESCRIBE, known.name, logs_denied=False):
             refused.name = known.name
         return refused
-    if not context.authorized_topic(Operation.DESCRIBE, state.name):
-        return refused
-    if state.name not in image.topics.topics_by_name:
+    is_told = context.authorized_topic(Operation.DESCRIBE, state.name, logs_denied=False)
+    if is_told and state.name not in image.topics.topics_by_name:
         return None  # the controller says UNKNOWN_TOPIC_OR_PARTITION
-    return None if context.authorized_topic(Operation.DELETE, state.name) else refused
+    # Logged is the right to ask for: DELETE, with which DESCRIBE comes unless an ACL denies it.
+    may_delete = context.authorized_topic(Operation.DELETE, state.name) and (
+        is_told or context.authorized_topic(Operation.DESCRIBE, state.name)
+    )
+    return None if may_delete else refused
 
 
 def _create_partitions(
