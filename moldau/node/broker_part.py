@@ -130,6 +130,7 @@ class BrokerPart:
         self.authorizer: Authorizer | None = None
         self._token_secrets = TokenSecrets(config["delegation.token.secret.key"])
         self._token_credentials: TokenCredentials | None = None
+        self._background = Background(on_fault)
         self.server: Server | None = None
         self.services: BrokerServices | None = None
 
@@ -259,6 +260,8 @@ class BrokerPart:
                 self._token_secrets,
                 lambda: self._metadata.image.delegation_tokens.tokens_by_id,
                 self._clock,
+                self._filesystem.offload,
+                self._background.start,
             )
         return self._token_credentials(mechanism, token_id)
 
@@ -270,7 +273,7 @@ class BrokerPart:
         timers: TimerWheel,
         connector: Connector,
     ) -> BrokerServices:
-        background = Background(self._on_fault)
+        background = self._background
         return BrokerServices(
             node_config=self._config,
             broker_id=self._config.node_id,

@@ -2,7 +2,8 @@
 
 Owns the way from a request to the session's core and back, and the pause before a refusal. Must not
 know mechanisms. Invariants: what the core does not let through reaches no handler; the connection
-of a client that is refused reads nothing more, and ends when the refusal has been sent.
+of a client that is refused reads nothing more, and ends when the refusal has been sent; while a
+token waits for keys, nothing behind it on its connection is looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from moldau.protocol.messages.p36_sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from moldau.protocol.schema import Message
+from moldau.server.authentication.core.mechanism import Postponed
 from moldau.server.authentication.core.session import Outcome, SaslSession, State
 
 if TYPE_CHECKING:
@@ -76,7 +78,11 @@ class SaslGate:
             RemoteProtocolError: its body is malformed.
         """
         is_raw = self._session.waits_for_raw_token
-        outcome = self._outcome(request)
+        try:
+            outcome = self._outcome(request)
+        except Postponed as postponed:
+            self._postpone(request, postponed)
+            return True
         if outcome is None:
             return False
         if outcome.failure is not None:
@@ -106,6 +112,21 @@ class SaslGate:
         if request.api_key == ApiKey.API_VERSIONS:
             return session.versions(now_ms)
         return session.request(api_name(request.api_key), now_ms)
+
+    def _postpone(self, request: Request, postponed: Postponed) -> None:
+        """Take the request when the keys for it are there."""
+        request.connection.suspend()
+        go_on = partial(self._go_on, request)
+        if not postponed.wait(go_on, lambda: request.is_connection_lost):
+            request.close("too many logins wait for the keys of delegation tokens")
+
+    def _go_on(self, request: Request) -> None:
+        if request.is_connection_lost:
+            request.discard()
+            return
+        request.connection.proceed()
+        is_taken = self.takes(request)  # or postponed again, if the keys have been dropped by now
+        assert is_taken, "the session still waits for this token"
 
     def _answer(self, request: Request, response: Message | None, *, is_raw: bool) -> None:
         assert response is not None, "what is not refused has an answer"

@@ -1,36 +1,56 @@
 """SCRAM keys of delegation tokens: a token's HMAC, in base64, is its password (KIP-48).
 
-Owns the keys that were made, so that each is made once. Invariants: keys of tokens that are gone or
-past their end are never found; the secret is kept nowhere.
+Owns the keys that were made, so that each is made once, and the logins that wait for keys.
+Invariants: keys are made one at a time and never on the loop; however many logins wait for a
+token's keys, they are made once; keys of tokens that are gone or past their end are never found;
+the secret is kept nowhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from moldau.metadata.image.security import DelegationToken
 from moldau.metadata.token_secrets import TokenSecrets
 from moldau.protocol.scram import LEAST_ITERATIONS, ScramKeys, salted_password, scram_keys
 from moldau.runtime.clock import Clock
+from moldau.runtime.slices import Work
+from moldau.server.authentication.core.mechanism import Postponed
 from moldau.server.authentication.core.scram import KnownKeys
+from moldau.server.outgoing import Offload
 
 MAX_KEYS: Final = 10_000
 """Keys kept; those used last stay."""
 
+MAX_WAITING: Final = 10_000
+"""Logins that wait for keys; with more the client's connection is closed."""
+
+RESUMED_PER_TURN: Final = 50
+"""Logins that go on in one turn of the loop."""
+
 SALT_BYTES: Final = 24
+
+
+class _Login(NamedTuple):
+    go_on: Callable[[], object]
+    is_gone: Callable[[], bool]
 
 
 class TokenCredentials:
     """Finds the keys of tokens, by mechanism and token id. Belongs to one event loop.
 
-    Making keys takes some milliseconds, once for each token and mechanism.
+    Making keys takes some milliseconds of a processor, once for each token and mechanism.
 
     Args:
         tokens: those of the newest image.
+        offload: runs a function beside the loop.
+        start: runs what ends by itself on the loop.
     """
 
     def __init__(
@@ -38,13 +58,21 @@ class TokenCredentials:
         token_secrets: TokenSecrets,
         tokens: Callable[[], Mapping[str, DelegationToken]],
         clock: Clock,
+        offload: Offload,
+        start: Callable[[Work], object],
     ) -> None:
         self._secrets = token_secrets
         self._tokens = tokens
         self._clock = clock
+        self._offload = offload
+        self._start = start
         self._keys: OrderedDict[tuple[str, str], ScramKeys] = OrderedDict()
+        #: By mechanism and token id, in the order of their turns. While it has any, `_run` runs.
+        self._waiting: dict[tuple[str, str], list[_Login]] = {}
+        self._waiting_count = 0
 
     def __call__(self, mechanism: str, token_id: str) -> KnownKeys | None:
+        """A token's keys, None for one that is not. Raises: Postponed."""
         token = self._tokens().get(token_id)
         if token is None or not self._secrets.is_enabled:
             return None
@@ -52,18 +80,47 @@ class TokenCredentials:
         left_ms = end_ms - self._clock.now_ms()
         if left_ms <= 0:
             return None
-        user = token.owner.partition(":")[2]
-        return KnownKeys(self._keys_of(mechanism, token_id), user, float(left_ms))
-
-    def _keys_of(self, mechanism: str, token_id: str) -> ScramKeys:
         place = (mechanism, token_id)
         keys = self._keys.get(place)
         if keys is None:
-            password = b64encode(self._secrets.hmac_of(token_id)).decode()
-            salt = secrets.token_bytes(SALT_BYTES)
-            salted = salted_password(mechanism, password, salt, LEAST_ITERATIONS)
-            keys = self._keys[place] = scram_keys(mechanism, salted, salt, LEAST_ITERATIONS)
-            if len(self._keys) > MAX_KEYS:
-                self._keys.popitem(last=False)
+            raise Postponed(partial(self._wait, place))
         self._keys.move_to_end(place)
-        return keys
+        user = token.owner.partition(":")[2]
+        return KnownKeys(keys, user, float(left_ms))
+
+    def _wait(
+        self, place: tuple[str, str], go_on: Callable[[], object], is_gone: Callable[[], bool]
+    ) -> bool:
+        if self._waiting_count >= MAX_WAITING:
+            return False
+        is_first = not self._waiting
+        self._waiting.setdefault(place, []).append(_Login(go_on, is_gone))
+        self._waiting_count += 1
+        if is_first:
+            self._start(self._run())
+        return True
+
+    async def _run(self) -> None:
+        while self._waiting:
+            place, logins = next(iter(self._waiting.items()))
+            if place not in self._keys and not all(login.is_gone() for login in logins):
+                keys = await self._offload(_made, self._secrets, *place)
+                self._keys[place] = keys
+                if len(self._keys) > MAX_KEYS:
+                    self._keys.popitem(last=False)
+            turn = logins[:RESUMED_PER_TURN]
+            del logins[:RESUMED_PER_TURN]
+            self._waiting_count -= len(turn)
+            for login in turn:
+                login.go_on()
+            if not logins:
+                del self._waiting[place]
+            await asyncio.sleep(0)
+
+
+def _made(token_secrets: TokenSecrets, mechanism: str, token_id: str) -> ScramKeys:
+    """Beside the loop; OpenSSL lets other threads run."""
+    password = b64encode(token_secrets.hmac_of(token_id)).decode()
+    salt = secrets.token_bytes(SALT_BYTES)
+    salted = salted_password(mechanism, password, salt, LEAST_ITERATIONS)
+    return scram_keys(mechanism, salted, salt, LEAST_ITERATIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from base64 import b64encode
@@ -201,6 +202,26 @@ async def test_a_session_ends_with_its_token(node: SecuredNode) -> None:
         await wait_until_async(has_ended, what="the end of the session")
     with admin_of(node, **CAROL) as blocking:
         wait_until(lambda: token.token_id not in ids(blocking), what="the token is swept")
+
+
+async def test_first_logins_of_many_tokens_at_once(node: SecuredNode) -> None:
+    """Keys are made beside the loop, one token after the other: right and wrong logins wait."""
+    with admin_of(node, **CAROL) as admin:
+        tokens = [admin.create_delegation_token() for _ in range(20)]
+    address = node.address("SASL_PLAINTEXT")
+
+    async def log_in(settings: Any) -> bool:
+        secured = {"security_protocol": "SASL_PLAINTEXT", **settings}
+        try:
+            async with AsyncAdmin(address, **secured) as admin:
+                return bool((await admin.describe_cluster()).brokers)
+        except AuthenticationFailed:
+            return False
+
+    wanted = [by_token(token, "SCRAM-SHA-512") for token in tokens for _ in range(2)]
+    wanted += [by_token(token, "SCRAM-SHA-512", password="wrong") for token in tokens[:3]]
+    came_in = await asyncio.gather(*map(log_in, wanted))
+    assert came_in == [True] * 40 + [False] * 3
 
 
 def test_tokens_outlive_the_node_and_its_snapshots(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 WRONG_PASSWORD: Final = "the user name or the password is wrong"
 OTHER_AUTHORIZATION_ID: Final = "a client may only act as the user that it authenticates as"
@@ -27,6 +27,22 @@ class SaslRefused(Exception):
         """`reason` is for the log: it may name the user, and never holds a secret."""
         super().__init__(reason)
         self.told = told
+
+
+Wait: TypeAlias = Callable[[Callable[[], object], Callable[[], bool]], bool]
+"""Waits for what a step needs, and then calls the first function; it is not made if the second one
+says by then that the client is gone. False: too many wait already, and none is called.
+"""
+
+
+class Postponed(Exception):
+    """A step needs keys that are not made yet. It has changed nothing, and is taken again with the
+    same token after `wait`.
+    """
+
+    def __init__(self, wait: Wait) -> None:
+        super().__init__("the keys are not made yet")
+        self.wait = wait
 
 
 class Accepted(NamedTuple):
@@ -52,6 +68,7 @@ class Mechanism(Protocol):
 
         Raises:
             SaslRefused: the credentials are wrong, or the token breaks the mechanism's rules.
+            Postponed: keys are not made yet; the mechanism is as it was.
         """
 
 

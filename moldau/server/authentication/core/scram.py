@@ -61,7 +61,7 @@ class KnownKeys(NamedTuple):
 
 KeysOf = Callable[[str, bool], KnownKeys]
 """The keys of a user, or where the second argument is true of a delegation token by its id; those
-of what does not exist are invented.
+of what does not exist are invented. Raises: Postponed: a token's keys are not made yet.
 """
 
 
@@ -110,12 +110,13 @@ class Scram:
         found = _CLIENT_FIRST.fullmatch(text)
         if found is None or self._first:
             raise SaslRefused("the client's first message of SCRAM is malformed")
-        self._name = found["name"].replace("=2C", ",").replace("=3D", "=")
+        name = found["name"].replace("=2C", ",").replace("=3D", "=")
         authorization_id = found["authorization_id"]
         if authorization_id is not None and authorization_id != found["name"]:
             raise SaslRefused("the client asked to act as another user", OTHER_AUTHORIZATION_ID)
-        self._is_token = "tokenauth=true" in found["extensions"].lower().split(",")
-        known = self._known = self._keys_of(self._name, self._is_token)
+        is_token = "tokenauth=true" in found["extensions"].lower().split(",")
+        known = self._keys_of(name, is_token)
+        self._name, self._is_token, self._known = name, is_token, known
         keys = known.keys
         if keys.iterations < LEAST_ITERATIONS:
             raise SaslRefused(f"the credential of {self._name!r} has too few iterations")

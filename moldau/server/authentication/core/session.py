@@ -179,6 +179,9 @@ class SaslSession:
     def token(self, token: bytes, now_ms: float) -> Outcome | None:
         """A SaslAuthenticate request's token, or a raw one. Without a mechanism that waits for one
         it is for the handler, which refuses it.
+
+        Raises:
+            Postponed: keys are not made yet; the session is as it was.
         """
         if self.state is State.MECHANISM_CHANGED:
             self.state = State.FAILED

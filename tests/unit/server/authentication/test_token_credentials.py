@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,7 @@ from moldau.metadata.image.security import DelegationToken
 from moldau.metadata.token_secrets import TokenSecrets
 from moldau.runtime.authentication.sasl import ScramClient
 from moldau.server.authentication import token_credentials
-from moldau.server.authentication.core.mechanism import SaslRefused
+from moldau.server.authentication.core.mechanism import Postponed, SaslRefused
 from moldau.server.authentication.core.scram import KnownKeys, Scram, invented_keys
 from moldau.server.authentication.token_credentials import TokenCredentials
 from tests.kit.manual_clock import ManualClock
@@ -26,12 +29,50 @@ def token(left_ms: int = 1_000, max_left_ms: int = 5_000) -> DelegationToken:
     )
 
 
-def credentials(**tokens: DelegationToken) -> TokenCredentials:
-    return TokenCredentials(SECRETS, lambda: tokens, ManualClock(NOW_MS))
+class Making:
+    """The thread: every call waits until it is let through."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.names: list[str] = []
+        self.gate = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+        if is_open:
+            self.gate.set()
+
+    async def offload(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.names.append(args[-1])
+        await self.gate.wait()
+        return function(*args)
+
+    def start(self, work: Any) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def run(self) -> None:
+        for task in self.tasks:
+            await task
+
+
+def credentials(making: Making | None = None, **tokens: DelegationToken) -> TokenCredentials:
+    making = making or Making()
+    return TokenCredentials(
+        SECRETS, lambda: tokens, ManualClock(NOW_MS), making.offload, making.start
+    )
+
+
+async def found(find: TokenCredentials, mechanism: str, token_id: str) -> KnownKeys | None:
+    """What a login finds, after its wait if it has one."""
+    try:
+        return find(mechanism, token_id)
+    except Postponed as postponed:
+        wait = postponed.wait
+    is_there = asyncio.Event()
+    assert wait(is_there.set, lambda: False)
+    await is_there.wait()
+    return find(mechanism, token_id)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_the_hmac_is_the_password(mechanism: str) -> None:
+async def test_the_hmac_is_the_password(mechanism: str) -> None:
     find = credentials(a=token())
     hash_name = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism]
 
@@ -47,6 +88,7 @@ def test_the_hmac_is_the_password(mechanism: str) -> None:
         return exchange.step(proof)
 
     password = b64encode(SECRETS.hmac_of("a")).decode()
+    await found(find, mechanism, "a")
     for value in ("true", "TRUE"):
         accepted = log_in(password, tokenauth=value)
         assert (accepted.user, accepted.left_ms, accepted.is_token) == ("bob", 1_000.0, True)  # type: ignore[attr-defined]
@@ -55,25 +97,123 @@ def test_the_hmac_is_the_password(mechanism: str) -> None:
             log_in(wrong, **extensions)
 
 
-def test_tokens_past_their_end_have_no_keys() -> None:
-    find = credentials(over=token(0), ended=token(1_000, -1), good=token())
+async def test_a_postponed_exchange_goes_on_with_the_same_message() -> None:
+    find = credentials(a=token())
+    exchange = Scram("sha256", lambda name, is_token: find("SCRAM-SHA-256", name), "n")  # type: ignore[arg-type, return-value]
+    password = b64encode(SECRETS.hmac_of("a")).decode()
+    client = ScramClient("sha256", "a", password, "c", {"tokenauth": "true"})
+    first = client.first()
+    with pytest.raises(Postponed):
+        exchange.step(first)
+    await found(find, "SCRAM-SHA-256", "a")
+    proof = client.answer(exchange.step(first))  # type: ignore[arg-type]
+    assert proof is not None
+    assert exchange.step(proof).user == "bob"  # type: ignore[union-attr]
+
+
+async def test_tokens_past_their_end_have_no_keys() -> None:
+    making = Making()
+    find = credentials(making, over=token(0), ended=token(1_000, -1), good=token())
     assert find("SCRAM-SHA-256", "over") is None
     assert find("SCRAM-SHA-256", "ended") is None
     assert find("SCRAM-SHA-256", "gone") is None
-    assert find("SCRAM-SHA-256", "good") is not None
-    off = TokenCredentials(TokenSecrets(None), lambda: {"a": token()}, ManualClock(NOW_MS))
+    assert making.names == []
+    assert await found(find, "SCRAM-SHA-256", "good") is not None
+    off = TokenCredentials(
+        TokenSecrets(None),
+        lambda: {"a": token()},
+        ManualClock(NOW_MS),
+        making.offload,
+        making.start,
+    )
     assert off("SCRAM-SHA-256", "a") is None
 
 
-def test_keys_are_made_once_and_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_are_made_once_and_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_credentials, "MAX_KEYS", 2)
     find = credentials(a=token(), b=token(), c=token())
-    first = find("SCRAM-SHA-256", "a")
+    first = await found(find, "SCRAM-SHA-256", "a")
     assert first is not None
     assert "[hidden]" in repr(first)
     assert find("SCRAM-SHA-256", "a") == first
     for name in "bc":
-        find("SCRAM-SHA-256", name)
-    again = find("SCRAM-SHA-256", "a")
+        await found(find, "SCRAM-SHA-256", name)
+    again = await found(find, "SCRAM-SHA-256", "a")
     assert again is not None
     assert again.keys.salt != first.keys.salt
+
+
+def postponed_by(find: TokenCredentials, token_id: str) -> Postponed:
+    with pytest.raises(Postponed) as raised:
+        find("SCRAM-SHA-256", token_id)
+    return raised.value
+
+
+async def test_many_logins_cause_one_making_and_one_runs_at_a_time() -> None:
+    making = Making(is_open=False)
+    find = credentials(making, a=token(), b=token())
+    resumed: list[str] = []
+    for _ in range(120):
+        for name in "ab":
+            assert postponed_by(find, name).wait(lambda name=name: resumed.append(name), bool)  # type: ignore[misc]
+    assert len(making.tasks) == 1
+    await asyncio.sleep(0)
+    assert (making.names, resumed) == (["a"], [])
+    making.gate.set()
+    await making.run()
+    assert making.names == ["a", "b"]
+    assert resumed == ["a"] * 120 + ["b"] * 120
+    # What has ended begins again.
+    again = credentials(making, a=token())
+    assert await found(again, "SCRAM-SHA-256", "a") is not None
+
+
+async def test_no_keys_are_made_for_clients_that_are_gone() -> None:
+    making = Making(is_open=False)
+    find = credentials(making, a=token(), b=token(), c=token())
+    gone, resumed = [False], []
+    assert postponed_by(find, "a").wait(lambda: resumed.append("a"), lambda: False)
+    assert postponed_by(find, "b").wait(lambda: resumed.append("b"), lambda: gone[0])
+    assert postponed_by(find, "c").wait(lambda: resumed.append("c"), lambda: gone[0])
+    assert postponed_by(find, "c").wait(lambda: resumed.append("d"), lambda: False)
+    await asyncio.sleep(0)
+    gone[0] = True
+    making.gate.set()
+    await making.run()
+    assert making.names == ["a", "c"]
+    assert resumed == ["a", "b", "c", "d"]  # each gives its frame back
+
+
+async def test_only_so_many_logins_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_credentials, "MAX_WAITING", 2)
+    making = Making()
+    find = credentials(making, a=token(), b=token())
+    for name in "ab":
+        assert postponed_by(find, name).wait(lambda: None, lambda: False)
+    assert not postponed_by(find, "a").wait(lambda: None, lambda: False)
+    await making.run()
+    assert find("SCRAM-SHA-256", "b") is not None
+
+
+async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_credentials, "MAX_KEYS", 1)
+    making = Making()
+    find = credentials(making, a=token(), b=token())
+    done: list[str] = []
+
+    def log_in(name: str) -> None:
+        try:
+            found = find("SCRAM-SHA-256", name)
+        except Postponed as postponed:
+            postponed.wait(lambda: log_in(name), lambda: False)
+            return
+        assert found is not None
+        done.append(name)
+
+    for name in "abab":
+        log_in(name)
+    await making.run()
+    assert sorted(done) == ["a", "a", "b", "b"]
+    assert find._waiting_count == 0
