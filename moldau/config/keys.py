@@ -501,13 +501,47 @@ _TLS = (
 # fmt: on
 
 
+_HTTP: Final = "moldau.http."
+_OF_BEARER_TOKENS: Final = (
+    "clock.skew.seconds",
+    "expected.audience",
+    "expected.issuer",
+    "jwks.endpoint.refresh.ms",
+    "jwks.endpoint.retry.backoff.max.ms",
+    "jwks.endpoint.retry.backoff.ms",
+    "jwks.endpoint.url",
+    "scope.claim.name",
+    "sub.claim.name",
+)
+"""Of `sasl.oauthbearer.`: how a listener checks tokens."""
+
+
 def _http_keys() -> Iterator[ConfigKey]:
-    """The keys of TLS once more, for the HTTP listener, which has no dynamic ones."""
+    """The keys of tokens and of TLS once more, for the HTTP listener, which has no dynamic ones."""
+    yield ConfigKey(
+        f"{_HTTP}sasl.jaas.config",
+        PASSWORD,
+        None,
+        None,
+        MEDIUM,
+        STATIC,
+        "Our own: OAuthBearerLoginModule, whose options ssl.truststore.* say which authorities the "
+        "URL of the keys of BEARER is trusted by.",
+    )
+    keys = {key.name: key for key in _SASL}
+    for suffix in _OF_BEARER_TOKENS:
+        key = keys[f"sasl.oauthbearer.{suffix}"]
+        yield key._replace(
+            name=_HTTP + key.name,
+            default=None,
+            documentation=f"Our own, for BEARER; {key.name} when not set: {key.documentation}",
+            synonyms=(key.name,),
+        )
     for key in _TLS:
         if key.name.startswith("ssl.allow."):
             continue
         yield key._replace(
-            name=f"moldau.http.{key.name}",
+            name=_HTTP + key.name,
             scope=STATIC,
             documentation=f"Our own: {key.documentation}",
         )
@@ -519,9 +553,10 @@ _METRICS = (
         "Our own: different denied actions, allowed ones and failed authentications that are "
         "logged in ten seconds, of each; one client's are half of them at most, and what is left "
         "out is counted."),
-    ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC"), MEDIUM, STATIC,
+    ConfigKey("moldau.http.authentication", LIST, (), list_of("BASIC", "BEARER"), MEDIUM,
+        STATIC,
         "Our own: how clients of the HTTP listener say who they are: BASIC, with the users of "
-        "SCRAM; certificates come in by moldau.http.ssl.client.auth."),
+        "SCRAM; BEARER, with signed tokens; certificates come in by moldau.http.ssl.client.auth."),
     ConfigKey("moldau.http.listener", STRING, "", BIND_ADDRESS, MEDIUM, STATIC,
         "Our own: HOST:PORT for metrics, health and read-only JSON over HTTP; empty switches it "
         "off."),

@@ -132,6 +132,12 @@ class IdentityProvider:
         assert self._ready.wait(30)
         return self
 
+    def again(self) -> IdentityProvider:
+        """The same provider on the same port, after its end."""
+        made = IdentityProvider(self.signer, self._context)
+        made._port = self._port
+        return made
+
     def __exit__(self, *_: object) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stopping.set)

@@ -1,4 +1,4 @@
-"""Who asks the HTTP listener, and whether it may: TLS, Basic, certificates, and the cluster's ACLs.
+"""Who asks the HTTP listener, and whether it may: TLS, passwords, tokens, certificates, and ACLs.
 
 Owns the meaning of the `moldau.http.*` keys about security. Must not serve pages. Invariants: no
 page but the open ones is served before its client is known, where clients must say who they are;
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import re
 import ssl
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
@@ -26,12 +27,14 @@ from moldau.runtime.authentication.listener_tls import ListenerContexts
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.loop_thread import call_on
 from moldau.server.audit_log import AuthenticationLog
+from moldau.server.authentication.bearer_tokens import SignedTokens, http_token_check
 from moldau.server.authentication.certificates import (
     MappingRuleError,
     NoMatchingRule,
     PrincipalMapping,
     subject_name,
 )
+from moldau.server.authentication.core.claims import TokenRefused
 from moldau.server.authentication.tls_handshakes import handshake_problem
 from moldau.server.authentication.tls_settings import listener_tls_settings
 from moldau.server.request import Sender
@@ -54,9 +57,17 @@ MAX_ASKED: Final = 16
 HANDSHAKE_MS: Final = 10_000.0
 MAX_HANDSHAKES: Final = 200
 MAX_HANDSHAKES_PER_HOST: Final = 50
-CHALLENGE: Final = 'Basic realm="moldau", charset="UTF-8"'
-_NO_NAME: Final = "name and password are needed (Basic)"
+BASIC, BEARER = "BASIC", "BEARER"
+CHALLENGES: Final = {
+    BASIC: 'Basic realm="moldau", charset="UTF-8"',
+    BEARER: 'Bearer realm="moldau"',
+}
+"""By what `moldau.http.authentication` says (RFC 7617, RFC 6750)."""
+_INVALID_TOKEN: Final = f'{CHALLENGES[BEARER]}, error="invalid_token"'
+_NEEDED: Final = {BASIC: "name and password (Basic)", BEARER: "a token (Bearer)"}
 _WRONG: Final = "the name or the password is wrong"
+_WRONG_TOKEN: Final = "the token is not accepted"
+_TOKEN: Final = re.compile(r"[-._~+/A-Za-z0-9]+=*", re.ASCII)
 
 
 class HttpRefused(Exception):
@@ -67,10 +78,10 @@ class HttpRefused(Exception):
         headers: of the answer.
     """
 
-    def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
         super().__init__(reason)
         self.status = status
-        self.headers = headers or {}
+        self.headers = headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +91,16 @@ class HttpSecurity:
     Attributes:
         contexts: None without TLS.
         mapping: makes user names of certificates' subjects.
-        asks_for_password: whether BASIC is on.
+        methods: BASIC, BEARER, as `moldau.http.authentication` has them.
+        tokens: checks tokens; None without BEARER.
         refusal_delay_s: `connection.failed.authentication.delay.ms`.
         max_log_lines: `moldau.audit.log.max.lines`.
     """
 
     contexts: ListenerContexts | None
     mapping: PrincipalMapping
-    asks_for_password: bool
+    methods: tuple[str, ...]
+    tokens: SignedTokens | None
     open_paths: frozenset[str]
     refusal_delay_s: float
     max_log_lines: int
@@ -104,11 +117,22 @@ class HttpSecurity:
         return cls(
             _contexts(config),
             mapping,
-            "BASIC" in config["moldau.http.authentication"],
+            tuple(config["moldau.http.authentication"]),
+            _tokens(config),
             frozenset(config["moldau.http.open.paths"]),
             config.get_int("connection.failed.authentication.delay.ms") / 1000,
             config.get_int("moldau.audit.log.max.lines"),
         )
+
+
+def _tokens(config: NodeConfig) -> SignedTokens | None:
+    if BEARER in config["moldau.http.authentication"]:
+        return http_token_check(config, SystemClock())
+    idle = sorted(name for name in config.explicit if name.startswith(f"{PREFIX}sasl."))
+    if idle:
+        reason = f"needs {BEARER}, which {idle[0]} is about"
+        raise ConfigError("moldau.http.authentication", None, reason)
+    return None
 
 
 def _contexts(config: NodeConfig) -> ListenerContexts | None:
@@ -159,9 +183,19 @@ class HttpAccess:
         self._passwords = PasswordChecks(authority.credentials, clock.monotonic_ms)
         contexts = security.contexts
         self.handshakes = None if contexts is None else HttpHandshakes(contexts, self._log)
+        self._keys_tried: asyncio.Task[None] | None = None
 
-    def close(self) -> None:
+    def start(self) -> None:
+        """Begin to fetch the keys of tokens; only clients with tokens wait for the first try."""
+        if self._security.tokens is not None:
+            self._keys_tried = asyncio.create_task(self._security.tokens.keys.start())
+
+    async def close(self) -> None:
         """Write what is due and end the thread."""
+        if self._security.tokens is not None:
+            await self._security.tokens.keys.close()
+        if self._keys_tried is not None:
+            self._keys_tried.cancel()
         self._log.close()
         self._passwords.close()
 
@@ -225,39 +259,68 @@ class HttpAccess:
 
     async def _user(self, request: web.Request, host: str) -> str | None:
         """The user's name; None for a client that need not have one."""
+        methods = self._security.methods
         header = request.headers.get("Authorization")
-        if header is not None and self._security.asks_for_password:
-            return await self._user_by_password(header, host)
+        if header is not None and methods:
+            scheme, _, value = header.partition(" ")
+            if BEARER in methods and scheme.lower() == "bearer":
+                return await self._user_by_token(value.strip(), host)
+            if BASIC in methods and scheme.lower() == "basic":
+                return await self._user_by_password(value.strip(), host)
+            known = " or ".join(method.title() for method in methods)
+            self._unusable(host, f"another scheme than {known}")
         name = self._user_by_certificate(request, host)
-        if name is None and self._security.asks_for_password:
-            raise _unauthorized(_NO_NAME)
+        if name is None and methods:
+            raise self._unauthorized()
         return name
 
-    async def _user_by_password(self, header: str, host: str) -> str:
-        scheme, _, encoded = header.partition(" ")
-        # The seam for bearer tokens: another scheme, checked against what OAUTHBEARER trusts.
+    def _unusable(self, host: str, why: str) -> NoReturn:
+        self._log.failed(LISTENER_NAME, host, f"the Authorization header is unusable: {why}")
+        raise self._unauthorized() from None
+
+    def _unauthorized(self) -> HttpRefused:
+        """Who are you? A client that shows nothing is told no error (RFC 6750, section 3.1)."""
+        methods = self._security.methods
+        needed = " or ".join(_NEEDED[method] for method in methods)
+        challenges = (("WWW-Authenticate", CHALLENGES[method]) for method in methods)
+        return HttpRefused(401, f"needed: {needed}", *challenges)
+
+    async def _user_by_token(self, token: str, host: str) -> str:
+        tokens = self._security.tokens
+        assert tokens is not None, "made with BEARER"
+        if not token:
+            self._unusable(host, "no token in it")
+        if self._keys_tried is not None:
+            await asyncio.wait((self._keys_tried,))
         try:
-            if scheme.lower() != "basic":
-                raise ValueError("another scheme than Basic")
-            text = b64decode(encoded.strip(), validate=True).decode()
+            if _TOKEN.fullmatch(token) is None:
+                raise TokenRefused("the token has characters that no token has")
+            return tokens(token).name
+        except TokenRefused as refused:
+            self._log.failed(LISTENER_NAME, host, f"Bearer: {refused}")
+        await asyncio.sleep(self._security.refusal_delay_s)
+        raise HttpRefused(401, _WRONG_TOKEN, ("WWW-Authenticate", _INVALID_TOKEN))
+
+    async def _user_by_password(self, encoded: str, host: str) -> str:
+        try:
+            text = b64decode(encoded, validate=True).decode()
             name, colon, password = text.partition(":")
             if not colon or not name:
                 raise ValueError("no name and password in it")
         except (binascii.Error, ValueError) as error:
-            kind = "not Base64 of UTF-8" if isinstance(error, UnicodeError) else str(error)
-            self._log.failed(LISTENER_NAME, host, f"the Authorization header is unusable: {kind}")
-            raise _unauthorized(_NO_NAME) from None
+            is_text = not isinstance(error, binascii.Error | UnicodeError)
+            self._unusable(host, str(error) if is_text else "not Base64 of UTF-8")
         try:
             if await self._passwords.is_right(name, password, host):
                 return name
         except TooManyTries:
             self._log.failed(LISTENER_NAME, host, "passwords are tried too often")
             raise HttpRefused(
-                429, "too many passwords are tried; try again later", {"Retry-After": "1"}
+                429, "too many passwords are tried; try again later", ("Retry-After", "1")
             ) from None
         self._log.failed(LISTENER_NAME, host, f"the name {name!r} or its password is wrong")
         await asyncio.sleep(self._security.refusal_delay_s)
-        raise _unauthorized(_WRONG)
+        raise HttpRefused(401, _WRONG, ("WWW-Authenticate", CHALLENGES[BASIC]))
 
     def _user_by_certificate(self, request: web.Request, host: str) -> str | None:
         transport = request.transport
@@ -270,10 +333,6 @@ class HttpAccess:
         except NoMatchingRule as error:
             self._log.failed(LISTENER_NAME, host, str(error))
             raise HttpRefused(401, "the certificate's name is mapped to no user") from None
-
-
-def _unauthorized(reason: str) -> HttpRefused:
-    return HttpRefused(401, reason, {"WWW-Authenticate": CHALLENGE})
 
 
 class HttpHandshakes:

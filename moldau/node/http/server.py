@@ -134,6 +134,7 @@ class HttpListener:
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         )
         await runner.setup()
+        self._access.start()
         server = runner.server
         assert server is not None, "set up"
         self._listener = await AsyncioNetwork().listen(
@@ -148,7 +149,7 @@ class HttpListener:
             self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
-        self._access.close()
+        await self._access.close()
 
     def _application(self) -> web.Application:
         application = web.Application(
@@ -182,7 +183,7 @@ class HttpListener:
             return await handler(request)
         except HttpRefused as refused:
             answer = _json({"error": str(refused)}, refused.status)
-            answer.headers.update(refused.headers)
+            answer.headers.extend(refused.headers)
             return answer
 
     async def _on_data_loop(self, function: Callable[[*Ts], Result], *arguments: *Ts) -> Result:

@@ -1,4 +1,4 @@
-"""How one listener checks the tokens of OAUTHBEARER, from the node's configuration.
+"""How one listener checks bearer tokens, from the node's configuration: OAUTHBEARER's, and HTTP's.
 
 Owns the meaning of the `sasl.oauthbearer.*` keys, and the check of signatures. Must not fetch keys
 by itself. Invariants: a token is accepted only with a signature of a known public key, except where
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Mapping
-from typing import Any, Final
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from moldau.config import NodeConfig
@@ -36,8 +37,10 @@ from moldau.server.authentication.core.claims import (
     json_object,
     sections_of,
 )
+from moldau.server.authentication.listener_security import jaas_entry_of
 
 MECHANISM: Final = "OAUTHBEARER"
+HTTP_PREFIX: Final = "moldau.http."
 HANDLER_KEY: Final = "sasl.server.callback.handler.class"
 URL_KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED_URLS_KEY: Final = "moldau.sasl.oauthbearer.allowed.urls"
@@ -114,10 +117,28 @@ class UnsecuredTokens:
         return check_unsecured(token, self._rules, self._clock.now_ms())
 
 
+class _Place(NamedTuple):
+    """Which listener's tokens are checked.
+
+    Attributes:
+        name: as errors have it.
+        value: of a key `sasl.…`.
+        options: of OAuthBearerLoginModule; empty without one.
+        enabled_by: the key that asks for tokens, and what it says.
+        jaas_key: where the options are.
+    """
+
+    name: str
+    value: Callable[[str], Any]
+    options: Mapping[str, str]
+    enabled_by: tuple[str, str]
+    jaas_key: str
+
+
 def token_check(
     config: NodeConfig, listener_name: str, options: Mapping[str, str], clock: Clock
 ) -> SignedTokens | UnsecuredTokens:
-    """What checks a listener's tokens. Blocks: reads files.
+    """What checks the tokens of a listener of Kafka's protocol. Blocks: reads files.
 
     Args:
         options: of OAuthBearerLoginModule; empty without one.
@@ -147,7 +168,33 @@ def token_check(
             f"listener {listener_name}: {MECHANISM} needs it, to check the signatures of tokens; "
             f"or {HANDLER_KEY}={_UNSECURED[0]}, to check none",
         )
-    _check_packages(listener_name)
+    enabled_by = ("sasl.enabled.mechanisms", MECHANISM)
+    name = f"listener {listener_name}"
+    return _signed(config, _Place(name, value, options, enabled_by, "sasl.jaas.config"), clock)
+
+
+def http_token_check(config: NodeConfig, clock: Clock) -> SignedTokens:
+    """What checks the tokens of the HTTP listener: by `moldau.http.sasl.…`, and what is not set
+    there as on the other listeners. Blocks: reads files. Raises: ConfigError.
+    """
+
+    def value(key: str) -> Any:
+        own = config[HTTP_PREFIX + key]
+        return config[key] if own is None else own
+
+    if value(URL_KEY) is None:
+        reason = f"BEARER needs it, or {URL_KEY}, to check the signatures of tokens"
+        raise ConfigError(HTTP_PREFIX + URL_KEY, None, reason)
+    jaas_key = f"{HTTP_PREFIX}sasl.jaas.config"
+    entry = jaas_entry_of(jaas_key, config[jaas_key], MECHANISM)
+    options = {} if entry is None else entry.options
+    enabled_by = ("moldau.http.authentication", "BEARER")
+    return _signed(config, _Place("the HTTP listener", value, options, enabled_by, jaas_key), clock)
+
+
+def _signed(config: NodeConfig, place: _Place, clock: Clock) -> SignedTokens:
+    _check_packages(place)
+    value = place.value
     rules = ClaimRules(
         value("sasl.oauthbearer.expected.issuer"),
         value("sasl.oauthbearer.expected.audience"),
@@ -155,23 +202,40 @@ def token_check(
         value("sasl.oauthbearer.scope.claim.name"),
         max(0, value("sasl.oauthbearer.clock.skew.seconds")) * 1_000.0,
     )
-    return SignedTokens(_key_source(config, listener_name, url, options, clock), rules, clock)
+    return SignedTokens(_key_source(config, place, clock), rules, clock)
 
 
-def _check_packages(listener_name: str) -> None:
+def _check_packages(place: _Place) -> None:
     for package in ("joserfc", "aiohttp"):
         if importlib.util.find_spec(package) is None:
             raise ConfigError(
-                "sasl.enabled.mechanisms",
-                MECHANISM,
-                f"listener {listener_name}: needs the package {package}: "
-                "pip install 'moldau[server]'",
+                *place.enabled_by,
+                f"{place.name}: needs the package {package}: pip install 'moldau[server]'",
             )
 
 
-def _key_source(
-    config: NodeConfig, listener_name: str, url: str, options: Mapping[str, str], clock: Clock
-) -> KeySource:
+def _key_source(config: NodeConfig, place: _Place, clock: Clock) -> KeySource:
+    url: str = place.value(URL_KEY)
+    check_allowed(config, URL_KEY, url)
+    path = file_of(url)
+    if path is not None:
+        try:
+            return KeyFile(path)
+        except SecuritySettingError as error:
+            raise ConfigError(URL_KEY, url, str(error)) from None
+    times_ms = [place.value(key) for key in _TIMES_KEYS]
+    for key, time_ms in zip(_TIMES_KEYS, times_ms, strict=True):
+        if time_ms < 1:
+            raise ConfigError(key, str(time_ms), "must be at least 1")
+    context = endpoint_context(url, place.options, place.jaas_key, place.name)
+    refresh_ms, first_ms, most_ms = times_ms
+    return KeyEndpoint(EndpointSettings(url, refresh_ms, first_ms, most_ms, context), clock)
+
+
+def check_allowed(config: NodeConfig, key: str, url: str) -> None:
+    """Refuse a URL, or the file that it names, which `moldau.sasl.oauthbearer.allowed.…` do not
+    have. Raises: ConfigError.
+    """
     try:
         parts = urlsplit(url)
         is_good = parts.scheme.lower() in ("http", "https", "file") and parts.username is None
@@ -179,37 +243,33 @@ def _key_source(
         is_good = False
     if not is_good:
         # Not shown: it may have a password in it.
-        raise ConfigError(URL_KEY, None, "is no https:, http: or file: URL without a password")
+        raise ConfigError(key, None, "is no https:, http: or file: URL without a password")
     if url not in config[ALLOWED_URLS_KEY]:
-        raise ConfigError(URL_KEY, url, f"is not allowed: {ALLOWED_URLS_KEY} must have it")
+        raise ConfigError(key, url, f"is not allowed: {ALLOWED_URLS_KEY} must have it")
     path = file_of(url)
-    if path is not None:
-        if path not in config[ALLOWED_FILES_KEY]:
-            raise ConfigError(URL_KEY, url, f"is not allowed: {ALLOWED_FILES_KEY} must have it")
-        try:
-            return KeyFile(path)
-        except SecuritySettingError as error:
-            raise ConfigError(URL_KEY, url, str(error)) from None
-    times_ms = [config.listener_value(listener_name, key, MECHANISM) for key in _TIMES_KEYS]
-    for key, time_ms in zip(_TIMES_KEYS, times_ms, strict=True):
-        if time_ms < 1:
-            raise ConfigError(key, str(time_ms), "must be at least 1")
-    context = None
-    if parts.scheme.lower() == "https":
-        trust = Store(
-            "ssl.truststore",
-            options.get("ssl.truststore.location"),
-            options.get("ssl.truststore.type"),
-            options.get("ssl.truststore.password"),
-            options.get("ssl.truststore.certificates"),
-        )
-        try:
-            context = client_context(TlsSettings(trust=trust))
-        except SecuritySettingError as error:
-            reason = f"listener {listener_name}: {error}"
-            raise ConfigError("sasl.jaas.config", None, reason) from None
-    refresh_ms, first_ms, most_ms = times_ms
-    return KeyEndpoint(EndpointSettings(url, refresh_ms, first_ms, most_ms, context), clock)
+    if path is not None and path not in config[ALLOWED_FILES_KEY]:
+        raise ConfigError(key, url, f"is not allowed: {ALLOWED_FILES_KEY} must have it")
+
+
+def endpoint_context(
+    url: str, options: Mapping[str, str], jaas_key: str, place: str
+) -> ssl.SSLContext | None:
+    """TLS towards an identity provider, by the options of OAuthBearerLoginModule; None for http.
+    Blocks: reads files. Raises: ConfigError.
+    """
+    if urlsplit(url).scheme.lower() != "https":
+        return None
+    trust = Store(
+        "ssl.truststore",
+        options.get("ssl.truststore.location"),
+        options.get("ssl.truststore.type"),
+        options.get("ssl.truststore.password"),
+        options.get("ssl.truststore.certificates"),
+    )
+    try:
+        return client_context(TlsSettings(trust=trust))
+    except SecuritySettingError as error:
+        raise ConfigError(jaas_key, None, f"{place}: {error}") from None
 
 
 def _unsecured_rules(options: Mapping[str, str]) -> UnsecuredRules:

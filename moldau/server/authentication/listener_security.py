@@ -244,10 +244,15 @@ def jaas_entry(config: NodeConfig, listener_name: str, mechanism: str) -> JaasEn
     """The login module of a mechanism on a listener. A listener of SCRAM needs none: its users are
     in the metadata. Raises: ConfigError.
     """
-    value: Password | None = config.listener_value(listener_name, "sasl.jaas.config", mechanism)
+    key = jaas_key(listener_name, mechanism)
+    value = config.listener_value(listener_name, "sasl.jaas.config", mechanism)
+    return jaas_entry_of(key, value, mechanism)
+
+
+def jaas_entry_of(key: str, value: Password | None, mechanism: str) -> JaasEntry | None:
+    """The login module that a key names; it must be the mechanism's. Raises: ConfigError."""
     if value is None:
         return None
-    key = jaas_key(listener_name, mechanism)
     try:
         entry = parse_jaas(value.value)
     except SecuritySettingError as error:

@@ -84,7 +84,9 @@ class Site:
         try:
             connection.request("GET", path, headers={} if user is None else {"Authorization": user})
             response = connection.getresponse()
-            headers = {name.lower(): value for name, value in response.getheaders()}
+            headers = {
+                name.lower(): response.getheader(name) or "" for name, _ in response.getheaders()
+            }
             return Answer(response.status, headers, response.read())
         finally:
             connection.close()

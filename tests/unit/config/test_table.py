@@ -128,8 +128,8 @@ def test_served_keys_are_read_somewhere():
     source = _words_in_source()
     spelled = {name for name in BROKER_KEYS if f'"{name}"' in source}
     spelled |= {name for name in TOPIC_KEYS if f'"{name}"' in source}
-    # The keys of TLS are read once more, with a prefix.
-    spelled |= {f"moldau.http.{name}" for name in spelled if name.startswith("ssl.")}
+    # The keys of TLS and of tokens are read once more, with a prefix.
+    spelled |= {f"moldau.http.{name}" for name in spelled if name.startswith(("ssl.", "sasl."))}
     # The log's settings are read by field name.
     spelled |= {field.name.replace("_", ".") for field in dataclasses.fields(LogConfig)}
     served_through_topics = {
