@@ -426,10 +426,33 @@ _SASL = (
         "A mechanism's users in Java's JAAS form, as "
         "listener.name.LISTENER.MECHANISM.sasl.jaas.config; its username and password are those "
         "with which this node logs in to other nodes."),
+    ConfigKey("sasl.login.connect.timeout.ms", INT, None, None, LOW, STATIC,
+        "How long this node waits for a token endpoint, from the connection to the answer: the "
+        "longer of this and sasl.login.read.timeout.ms, or 10 seconds."),
+    ConfigKey("sasl.login.read.timeout.ms", INT, None, None, LOW, STATIC,
+        "As sasl.login.connect.timeout.ms."),
+    ConfigKey("sasl.login.refresh.buffer.seconds", SHORT, 300, None, MEDIUM, BROKER,
+        "How long before its end this node renews its token at the latest."),
+    ConfigKey("sasl.login.refresh.min.period.seconds", SHORT, 60, None, MEDIUM, BROKER,
+        "The shortest time between two renewals of this node's token."),
+    ConfigKey("sasl.login.refresh.window.factor", DOUBLE, 0.8, None, MEDIUM, BROKER,
+        "The share of its token's life after which this node renews it."),
+    ConfigKey("sasl.login.refresh.window.jitter", DOUBLE, 0.05, None, MEDIUM, BROKER,
+        "The random share added to that."),
+    ConfigKey("sasl.login.retry.backoff.max.ms", LONG, 10_000, None, LOW, STATIC,
+        "The longest pause after a token could not be had."),
+    ConfigKey("sasl.login.retry.backoff.ms", LONG, 100, None, LOW, STATIC,
+        "The first pause after a token could not be had; further ones double."),
     ConfigKey("sasl.mechanism.controller.protocol", STRING, "GSSAPI", None, HIGH, STATIC,
-        "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
+        "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or "
+        "OAUTHBEARER."),
     ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM, BROKER,
-        "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."),
+        "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."),
+    ConfigKey("sasl.oauthbearer.client.credentials.client.id", STRING, None, None, MEDIUM, STATIC,
+        "With what this node asks the token endpoint; else clientId of sasl.jaas.config."),
+    ConfigKey("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, None, MEDIUM,
+        STATIC,
+        "The secret with it; else clientSecret of sasl.jaas.config."),
     ConfigKey("sasl.oauthbearer.clock.skew.seconds", INT, 30, None, LOW, STATIC,
         "How far the identity provider's clock may differ when a token is checked."),
     ConfigKey("sasl.oauthbearer.expected.audience", LIST, (), list_of(), LOW, STATIC,
@@ -445,10 +468,15 @@ _SASL = (
         "The first pause between attempts to fetch the keys."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM, STATIC,
         "Where the identity provider publishes its keys: an https:, http: or file: URL."),
+    ConfigKey("sasl.oauthbearer.scope", STRING, None, None, MEDIUM, STATIC,
+        "The scope that this node asks the token endpoint for; else scope of sasl.jaas.config."),
     ConfigKey("sasl.oauthbearer.scope.claim.name", STRING, "scope", None, LOW, STATIC,
         "The claim that holds a token's scope."),
     ConfigKey("sasl.oauthbearer.sub.claim.name", STRING, "sub", None, LOW, STATIC,
         "The claim that holds a token's user."),
+    ConfigKey("sasl.oauthbearer.token.endpoint.url", STRING, None, None, MEDIUM, STATIC,
+        "Where this node gets the token that it logs in to other nodes with: an https: or http: "
+        "URL of a token endpoint, or a file: URL of a token."),
     ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, None, MEDIUM, STATIC,
         "Of Kafka's classes, the one that checks tokens, signed or unsecured, as "
         "listener.name.LISTENER.oauthbearer.sasl.server.callback.handler.class."),
@@ -571,11 +599,13 @@ _METRICS = (
         one_of("DEBUG", "INFO", "WARNING", "ERROR", any_case=True), LOW, CLUSTER,
         "Our own: the least severity that is logged; may be changed while the node runs."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
-        "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url may name, as "
-        "Kafka's system property org.apache.kafka.sasl.oauthbearer.allowed.files."),
+        "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url and "
+        "sasl.oauthbearer.token.endpoint.url may name, as Kafka's system property "
+        "org.apache.kafka.sasl.oauthbearer.allowed.files."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.urls", LIST, (), list_of(), LOW, STATIC,
-        "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url may have, as Kafka's system "
-        "property org.apache.kafka.sasl.oauthbearer.allowed.urls."),
+        "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url and "
+        "sasl.oauthbearer.token.endpoint.url may have, as Kafka's system property "
+        "org.apache.kafka.sasl.oauthbearer.allowed.urls."),
     ConfigKey("quota.window.num", INT, 11, within(1), LOW, STATIC,
         "Samples kept for client quotas."),
     ConfigKey("quota.window.size.seconds", INT, 1, within(1), LOW, STATIC,

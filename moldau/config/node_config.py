@@ -553,10 +553,7 @@ def _check_controller_listeners(config: NodeConfig) -> None:
 
 
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The values of `sasl.enabled.mechanisms` that are served."""
-
-PEER_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""What nodes may log in with to other nodes."""
+"""What clients may log in with, and nodes to other nodes."""
 
 
 def _check_security_protocols(config: NodeConfig) -> None:
@@ -587,13 +584,13 @@ def _check_own_mechanism(
     if protocol is None or not protocol.has_sasl:
         return
     mechanism = config.get_string(key)
-    if mechanism not in PEER_MECHANISMS:
+    if mechanism not in SASL_MECHANISMS:
         default = "Kafka's default, which " if mechanism == "GSSAPI" else ""
         raise ConfigError(
             key,
             mechanism,
             f"{default}is not served between nodes; listener {listener_name} is {protocol.name}: "
-            f"choose one of {', '.join(PEER_MECHANISMS)}",
+            f"choose one of {', '.join(SASL_MECHANISMS)}",
         )
     enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
     if has_listener and mechanism not in enabled:

@@ -14,7 +14,7 @@ from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.security import ScramKey
 from moldau.protocol.scram import MECHANISM_NUMBERS, ScramKeys
 from moldau.runtime.clock import Clock
-from moldau.runtime.connector import Connector
+from moldau.runtime.connector import Connector, PeerSecurity, ToldProblems
 from moldau.runtime.network import Network
 from moldau.server.server import ListenerSpec
 
@@ -43,12 +43,15 @@ def listener_specs(
     return specs
 
 
-def controller_connector(config: NodeConfig, clock: Clock) -> Connector:
+def controller_connector(config: NodeConfig, clock: Clock, told: ToldProblems) -> Connector:
     """Opens connections to controllers, by the first of `controller.listener.names`. Blocks: reads
     key stores. Raises: ConfigError: the settings cannot work.
+
+    Args:
+        told: shared by all connectors to controllers.
     """
-    name = config.controller_listener_names[0]
-    return _connector(config, name, "sasl.mechanism.controller.protocol", clock, None, {})
+    name, mechanism_key = config.controller_listener_names[0], "sasl.mechanism.controller.protocol"
+    return Connector(None, clock, _security(config, name, mechanism_key, clock, {}), told)
 
 
 def inter_broker_connector(
@@ -70,29 +73,27 @@ def inter_broker_connector(
     """
     name = config.inter_broker_listener_name
     mechanism_key = "sasl.mechanism.inter.broker.protocol"
-    made = _connector(config, name, mechanism_key, clock, network, dynamic or {})
-    if made.security is not None:
+    security = _security(config, name, mechanism_key, clock, dynamic or {})
+    if security is not None:
         from moldau.server.authentication.peer_security import check_own_certificate
 
-        [security] = [each.security for each in own if each.name == name]
-        check_own_certificate(security, made.security)
-    return made
+        [own_security] = [each.security for each in own if each.name == name]
+        check_own_certificate(own_security, security)
+    return Connector(network, clock, security)
 
 
-def _connector(
+def _security(
     config: NodeConfig,
     listener_name: str,
     mechanism_key: str,
     clock: Clock,
-    network: Network | None,
     dynamic: Mapping[str, Any],
-) -> Connector:
-    security = None
-    if config.listener_security_protocols[listener_name] is not SecurityProtocol.PLAINTEXT:
-        from moldau.server.authentication.peer_security import peer_security
+) -> PeerSecurity | None:
+    if config.listener_security_protocols[listener_name] is SecurityProtocol.PLAINTEXT:
+        return None
+    from moldau.server.authentication.peer_security import peer_security
 
-        security = peer_security(config, listener_name, mechanism_key, dynamic)
-    return Connector(network, clock, security)
+    return peer_security(config, listener_name, mechanism_key, dynamic, clock)
 
 
 def scram_keys(image: MetadataImage, mechanism: str, user: str) -> ScramKeys | None:

@@ -222,7 +222,7 @@ class Node:
             relay.leader,
             own=quorum.own_controller,
             client_id=f"broker-{self._config.node_id}",
-            connector=controller_connector(self._config, self._clock),
+            connector=controller_connector(self._config, self._clock, quorum.told),
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),
             offload=self._filesystem.offload,
         )

@@ -48,7 +48,7 @@ from moldau.raft import (
 from moldau.raft.core.values import NO_NODE, Leadership
 from moldau.raft.peers import ConnectionPeers
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.connector import Connector
+from moldau.runtime.connector import Connector, ToldProblems
 from moldau.runtime.filesystem import OsFilesystem
 from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.runtime.loop_thread import LoopThread
@@ -217,6 +217,8 @@ class QuorumNode:
         """For the broker of this process, once started; None without the role controller."""
         self._listener: ControllerListener | None = None
         self._registration: ControllerRegistrationManager | None = None
+        self.told = ToldProblems()
+        """For all of this node's connections to controllers."""
         self._early_users = EarlyUsers()
         self._relays: list[MetadataRelay] = []
         self._ports: dict[str, int] = {}
@@ -253,7 +255,7 @@ class QuorumNode:
             # Read before the log is opened: a start that is refused leaves it as it was.
             bootstrap = await self._bootstrap_records()
             self._early_users = EarlyUsers(record for record, _version in bootstrap)
-        connector = controller_connector(config, clock)
+        connector = controller_connector(config, clock, self.told)
         if config.is_controller:
             await self._bind(clock)
         peers = self._peers = ConnectionPeers(

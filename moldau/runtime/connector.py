@@ -2,9 +2,9 @@
 
 Owns what the connections to one listener show and check, and the pause after a peer that refused
 this node, or could not prove who it is. Must not know what the connections are for, nor keep them.
-Invariants: a connection that is returned is authenticated; what is wrong with a peer is logged
-once, until another problem comes or a connection is made; no attempt at a peer is made within the
-pause, however many callers ask.
+Invariants: a connection that is returned is authenticated; what is wrong with a peer, or with this
+node's own token, is logged once, until another problem comes or a connection is made; no attempt at
+a peer is made within the pause, however many callers ask.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict, Unpack
 
@@ -75,9 +76,35 @@ class PeerSecurity:
         return await authenticate(send, self.credentials, peer)
 
 
+class ToldProblems:
+    """What the log has been told of peers. Connectors of several event loops may share it, so that
+    a node with two ways to the same peers says once what is wrong with them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: dict[tuple[str, int], str] = {}
+
+    def is_new(self, host: str, port: int, text: str) -> bool:
+        """Whether to log it: not if it is the peer's last one, or one of other peers: its text
+        names no peer then, and it is this node's own.
+        """
+        with self._lock:
+            is_new = text not in self._texts.values()
+            self._texts.pop((host, port), None)
+            if len(self._texts) >= MOST_KEPT_PROBLEMS:
+                del self._texts[next(iter(self._texts))]
+            self._texts[host, port] = text
+            return is_new
+
+    def forget(self, host: str, port: int) -> bool:
+        """The peer is well again; returns whether the log has been told of it."""
+        with self._lock:
+            return self._texts.pop((host, port), None) is not None
+
+
 @dataclass(slots=True)
 class _Problem:
-    text: str
     failure_count: int
     until_ms: float
 
@@ -88,6 +115,7 @@ class Connector:
     Args:
         network, clock: the simulation's, or None for the machine's.
         security: None for PLAINTEXT.
+        told: shared by the connectors of a node to the same listener; one of its own without it.
     """
 
     def __init__(
@@ -95,10 +123,12 @@ class Connector:
         network: Network | None = None,
         clock: Clock | None = None,
         security: PeerSecurity | None = None,
+        told: ToldProblems | None = None,
     ) -> None:
         self._network = network or AsyncioNetwork()
         self._clock = clock or SystemClock()
         self.security = security
+        self._told = told or ToldProblems()
         self._problems: dict[tuple[str, int], _Problem] = {}
 
     async def connect(
@@ -121,7 +151,8 @@ class Connector:
             raise NothingHeard(
                 f"{error} before it said a word; is listener.security.protocol.map right?"
             ) from None
-        if self._problems.pop((host, port), None) is not None:
+        is_well_again = self._problems.pop((host, port), None) is not None
+        if is_well_again and self._told.forget(host, port):
             _LOG.info("%s:%d takes connections of this node again", host, port)
         return connection
 
@@ -131,6 +162,8 @@ class Connector:
         if security is not None and security.contexts is not None:
             context = await security.contexts.current()
         has_login = security is not None and security.credentials is not None
+        if security is not None and security.credentials is not None:
+            await security.credentials.prepare()
         return await Connection.connect(
             self._network,
             host,
@@ -142,16 +175,15 @@ class Connector:
         )
 
     def _refused(self, host: str, port: int, text: str) -> str:
-        """Remember a problem, and log it unless it is the last one."""
+        """Remember a problem, and log it if it is new."""
         last = self._problems.pop((host, port), None)
         failure_count = 1 if last is None else last.failure_count + 1
         pause_ms = backoff_ms(failure_count, FIRST_PAUSE_MS, MOST_PAUSE_MS)
         if len(self._problems) >= MOST_KEPT_PROBLEMS:
             del self._problems[next(iter(self._problems))]
-        self._problems[host, port] = _Problem(
-            text, failure_count, self._clock.monotonic_ms() + pause_ms
-        )
-        if last is None or last.text != text:
+        until_ms = self._clock.monotonic_ms() + pause_ms
+        self._problems[host, port] = _Problem(failure_count, until_ms)
+        if self._told.is_new(host, port, text):
             name = "" if self.security is None else f" of listener {self.security.listener_name}"
             _LOG.error("no connection%s to another node: %s", name, text)
         return text

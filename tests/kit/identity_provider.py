@@ -103,6 +103,7 @@ class IdentityProvider:
         answer: answers requests for the key set; None for `keys`.
         asked: how many requests for the key set have come.
         token_life_s: of the tokens that the token endpoint gives.
+        is_down: whether the token endpoint answers 503 instead; `refused` counts these answers.
     """
 
     def __init__(self, signer: Signer | None = None, context: ssl.SSLContext | None = None) -> None:
@@ -113,6 +114,8 @@ class IdentityProvider:
         self.asked = 0
         self.given = 0
         self.token_life_s = 600.0
+        self.is_down = False
+        self.refused = 0
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -165,6 +168,9 @@ class IdentityProvider:
 
     async def _answer_token(self, request: web.Request) -> web.StreamResponse:
         """The client credentials grant (RFC 6749, section 4.4)."""
+        if self.is_down:
+            self.refused += 1
+            return web.Response(status=503)
         wanted = "Basic " + base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
         form = await request.post()
         if request.headers.get("Authorization") != wanted:

@@ -257,6 +257,11 @@ class SaslCredentials:
     token_source: TokenSource | None = None
     scram_extensions: Mapping[str, str] = field(default_factory=dict)
 
+    async def prepare(self) -> None:
+        """Have a token before the peer waits for it. Raises: AuthenticationError: there is none."""
+        if self.token_source is not None:
+            await self.token_source()
+
     async def exchange(self) -> Exchange:
         """An exchange for one authentication.
 

@@ -1,8 +1,9 @@
 """OAUTHBEARER tokens and where they come from: the user's function, a file, or a token endpoint.
 
-Owns the cache of one token, which all connections of a client share, and the client credentials
-grant (KIP-768, KIP-1139). Invariant: a token is not used after it has expired, and no other one is
-requested before `window_factor` of its lifetime is over.
+Owns the cache of one token, which all connections of a client or a node share, and the client
+credentials grant (KIP-768, KIP-1139). Invariants: a token is not used after it has expired, and no
+other one is requested before `window_factor` of its lifetime is over; one request is under way at a
+time, however many connections wait for it; id and secret go to the endpoint's URL alone.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import random
 import ssl
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
 from moldau.config.backoff import Backoff
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from urllib.request import Request
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """What is read of a token endpoint's answer, and of a token file."""
@@ -28,6 +33,10 @@ MAX_ANSWER_BYTES: Final = 1024 * 1024
 DEFAULT_HTTP_TIMEOUT_MS: Final = 10_000
 TRY_COUNT: Final = 5
 """Tries of one token before the connection's attempt fails."""
+
+RENEWAL_PATIENCE_S: Final = 2.0
+
+_LOG = logging.getLogger("moldau.network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +69,80 @@ class RefreshRules:
 
 
 class CachedTokens:
-    """Gives the same token until it is time for another. Call it as a `TokenSource`."""
+    """Gives the same token until it is time for another. Call it as a `TokenSource`.
+
+    While the old token is good, logins wait `RENEWAL_PATIENCE_S` for a new one and then use the old
+    one: a token endpoint may be down for a while.
+
+    Args:
+        pauses: after a failure, how long further logins fail with the same error before the source
+            is asked again; None for not at all.
+    """
 
     def __init__(
-        self, source: TokenSource, clock: Clock, dice: random.Random, rules: RefreshRules
+        self,
+        source: TokenSource,
+        clock: Clock,
+        dice: random.Random,
+        rules: RefreshRules,
+        pauses: Backoff | None = None,
     ) -> None:
         self._source = source
         self._clock = clock
         self._random = dice
         self._rules = rules
+        self._pauses = pauses
         self._token: OAuthBearerToken | None = None
+        #: When another token is asked for: by the wall clock, as tokens' ends are.
         self._until_ms = 0.0
-        self._lock = asyncio.Lock()
+        self._renewal: asyncio.Task[OAuthBearerToken] | None = None
+        self._failure: BaseException | None = None
+        #: Until then no source is asked that has just failed: by the clock that never goes back.
+        self._paused_until_ms = 0.0
 
     async def __call__(self) -> OAuthBearerToken:
-        async with self._lock:
-            if self._token is None or self._clock.now_ms() >= self._until_ms:
-                self._token = None
-                token = await self._source()
-                self._until_ms = self._refresh_at_ms(token)
-                self._token = token
-            return self._token
+        token, now_ms = self._token, self._clock.now_ms()
+        if token is not None and now_ms < self._until_ms:
+            return token
+        end_ms = None if token is None else token.expires_at_ms
+        left_ms = 0.0 if end_ms is None else end_ms - now_ms
+        if self._failure is not None and self._clock.monotonic_ms() < self._paused_until_ms:
+            if token is not None and left_ms > 0:
+                return token
+            raise AuthenticationError(str(self._failure))
+        if self._renewal is None:
+            self._renewal = asyncio.get_running_loop().create_task(self._ask())
+            self._renewal.add_done_callback(self._renewed)
+        renewal = self._renewal
+        if token is None or left_ms <= 0:
+            return await asyncio.shield(renewal)
+        await asyncio.wait((renewal,), timeout=min(RENEWAL_PATIENCE_S, left_ms / 4_000))
+        return self._token or token
+
+    async def _ask(self) -> OAuthBearerToken:
+        token = await self._source()
+        self._until_ms = self._refresh_at_ms(token)
+        self._token = token
+        return token
+
+    def _renewed(self, task: asyncio.Task[OAuthBearerToken]) -> None:
+        self._renewal = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._failure = None
+            if self._pauses is not None:
+                self._pauses.reset()
+            return
+        token, now_ms = self._token, self._clock.now_ms()
+        end_ms = 0.0 if token is None else token.expires_at_ms or 0.0
+        if self._failure is None and end_ms > now_ms:
+            left_s = (end_ms - now_ms) / 1000
+            _LOG.warning("no new token, the last one is good for %d s more: %s", left_s, error)
+        self._failure = error
+        if self._pauses is not None:
+            self._paused_until_ms = self._clock.monotonic_ms() + self._pauses.next_ms()
 
     def _refresh_at_ms(self, token: OAuthBearerToken) -> float:
         if token.expires_at_ms is None:
@@ -98,7 +160,7 @@ class CachedTokens:
         latest_ms = token.expires_at_ms - rules.buffer_seconds * 1000
         if earliest_ms <= latest_ms:
             at_ms = min(max(at_ms, earliest_ms), latest_ms)
-        return at_ms
+        return min(at_ms, token.expires_at_ms)
 
 
 def from_function(function: Callable[[], object]) -> TokenSource:
@@ -144,6 +206,7 @@ class TokenEndpoint:
     Attributes:
         urlencodes_header: whether id and secret are URL-encoded before they are joined.
         context: for https; None for the system's authorities.
+        try_count: tries before the endpoint's fault is the caller's.
     """
 
     url: str
@@ -155,6 +218,7 @@ class TokenEndpoint:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
     context: ssl.SSLContext | None = None
+    try_count: int = TRY_COUNT
 
     def __post_init__(self) -> None:
         scheme = urlsplit(self.url).scheme.lower()
@@ -172,12 +236,12 @@ class TokenEndpoint:
         if urlsplit(self.url).scheme.lower() == "file":
             return token_of(await asyncio.to_thread(self._read))
         pauses = Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
-        for left in reversed(range(TRY_COUNT)):
+        for left in reversed(range(self.try_count)):
             try:
                 return await asyncio.to_thread(self._ask)
             except OSError as error:
                 status = getattr(error, "code", 500)
-                if not left or 400 <= status < 500:
+                if not left or 300 <= status < 500:
                     raise AuthenticationError(f"token endpoint {self.url}: {error}") from error
                 await asyncio.sleep(pauses.next_ms() / 1000)
         raise AssertionError("the last try either returns or raises")
@@ -193,7 +257,7 @@ class TokenEndpoint:
             raise AuthenticationError(f"token file {path}: {error}") from error
 
     def _ask(self) -> OAuthBearerToken:
-        from urllib.request import Request, urlopen  # brings an HTTP client and MIME along
+        from urllib.request import Request  # brings an HTTP client and MIME along
 
         client_id, secret = self.client_id or "", self.client_secret or ""
         if self.urlencodes_header:
@@ -209,7 +273,7 @@ class TokenEndpoint:
                 "Authorization": "Basic " + b64encode(f"{client_id}:{secret}".encode()).decode(),
             },
         )
-        with urlopen(request, timeout=self.timeout_ms / 1000, context=self.context) as response:
+        with _opened(request, self.timeout_ms / 1000, self.context) as response:
             body = response.read(MAX_ANSWER_BYTES)
         try:
             value = json.loads(body)["access_token"]
@@ -218,3 +282,18 @@ class TokenEndpoint:
         if not isinstance(value, str) or not value:
             raise AuthenticationError(f"token endpoint {self.url}: no access_token in its answer")
         return token_of(value)
+
+
+def _opened(request: Request, timeout_s: float, context: ssl.SSLContext | None) -> Any:
+    """The answer, from the URL itself: behind a redirection id and secret would reach a server that
+    is not in the settings. Raises: OSError.
+    """
+    from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
+
+    class NoRedirection(HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            return None
+
+    return build_opener(NoRedirection, HTTPSHandler(context=context)).open(
+        request, timeout=timeout_s
+    )

@@ -17,6 +17,7 @@ from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import check_handshake, client_context
+from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.connector import PeerSecurity
 from moldau.server.authentication.listener_security import (
     ListenerSecurity,
@@ -35,6 +36,7 @@ def peer_security(
     listener_name: str,
     mechanism_key: str,
     dynamic: Mapping[str, Any] = NO_VALUES,
+    clock: Clock | None = None,
 ) -> PeerSecurity | None:
     """How this node speaks to a listener of other nodes; None for PLAINTEXT. Blocks: reads stores.
 
@@ -48,11 +50,12 @@ def peer_security(
     protocol = config.listener_security_protocols[listener_name]
     if protocol is SecurityProtocol.PLAINTEXT:
         return None
-    return PeerSecurity(
-        listener_name,
-        _contexts(config, listener_name, dynamic) if protocol.has_tls else None,
-        _credentials(config, listener_name, config[mechanism_key]) if protocol.has_sasl else None,
-    )
+    contexts = _contexts(config, listener_name, dynamic) if protocol.has_tls else None
+    credentials = None
+    if protocol.has_sasl:
+        mechanism = config[mechanism_key]
+        credentials = _credentials(config, listener_name, mechanism, clock or SystemClock())
+    return PeerSecurity(listener_name, contexts, credentials)
 
 
 def check_own_certificate(own: ListenerSecurity | None, peers: PeerSecurity | None) -> None:
@@ -90,9 +93,13 @@ def _contexts(config: NodeConfig, name: str, dynamic: Mapping[str, Any]) -> Stor
         raise ConfigError(f"listener {name}", None, str(error)) from None
 
 
-def _credentials(config: NodeConfig, name: str, mechanism: str) -> SaslCredentials:
+def _credentials(config: NodeConfig, name: str, mechanism: str, clock: Clock) -> SaslCredentials:
     entry = jaas_entry(config, name, mechanism)
     options = {} if entry is None else entry.options
+    if mechanism == "OAUTHBEARER":
+        from moldau.server.authentication.peer_tokens import peer_tokens
+
+        return SaslCredentials(mechanism, token_source=peer_tokens(config, name, options, clock))
     username, password = options.get("username", ""), options.get("password", "")
     if not (username and password):
         raise ConfigError(

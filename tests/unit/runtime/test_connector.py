@@ -14,7 +14,7 @@ import trustme
 
 from moldau.config import ConfigError, NodeConfig
 from moldau.runtime.connection import Connection, NothingHeard
-from moldau.runtime.connector import FIRST_PAUSE_MS, Connector, PeerRefused
+from moldau.runtime.connector import FIRST_PAUSE_MS, Connector, PeerRefused, ToldProblems
 from moldau.runtime.network import AsyncioNetwork
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.peer_security import check_own_certificate, peer_security
@@ -185,6 +185,40 @@ async def test_a_login_is_tried_again_after_a_pause_and_told_once(
     assert len(told) == 1
     assert "listener NODES" in told[0]
     assert "wrong-secret" not in caplog.text
+
+
+async def test_two_ways_to_a_peer_say_once_what_is_wrong_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker has two to a controller, on two event loops."""
+    caplog.set_level(logging.INFO)
+    told, clock = ToldProblems(), ManualClock()
+    wrong, right = (
+        [
+            Connector(None, clock, peer_security(by_password(each), "NODES", MECHANISM_KEY), told)
+            for _ in range(2)
+        ]
+        for each in ("wrong", "right")
+    )
+    async with Peer(by_password()) as peer, Peer(by_password()) as other:
+        for _ in range(2):
+            for each in wrong:
+                with pytest.raises(PeerRefused):
+                    await each.connect(HOST, peer.port)
+            with pytest.raises(PeerRefused):
+                await wrong[0].connect(HOST, other.port)
+            clock.advance(60_000)
+        for each, bad in zip(right, wrong, strict=True):
+            each._problems = bad._problems
+            (await each.connect(HOST, peer.port)).close()
+        with pytest.raises(PeerRefused):
+            await wrong[1].connect(HOST, peer.port)
+        port = f":{peer.port}"
+    said = [each.getMessage() for each in caplog.records if each.name == "moldau.network"]
+    refused, again = "no connection of listener NODES", "takes connections of this node again"
+    assert [refused in line for line in said] == [True, True, False, True]
+    assert again in said[2]
+    assert [port in line for line in said] == [True, False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from moldau.config.backoff import Backoff
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.authentication.sasl import OAuthBearerExchange
 from moldau.runtime.authentication.tokens import (
@@ -53,6 +55,88 @@ async def test_a_token_is_shared_until_most_of_its_time_is_over():
     # 300 seconds before its end at the latest.
     clock.advance(20_000)
     assert (await tokens()).value == "t2"
+
+
+class Endpoint:
+    """Gives tokens of 100 seconds, or fails; with `gate` closed it hangs."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.asked = 0
+        self.is_down = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self) -> OAuthBearerToken:
+        self.asked += 1
+        number = self.asked
+        await self.gate.wait()
+        if self.is_down:
+            raise AuthenticationError(f"down {number}")
+        return OAuthBearerToken(f"t{number}", self.clock.now_ms() + 100_000)
+
+
+RULES = RefreshRules(0.8, 0.0, 0, 0)
+
+
+async def test_one_request_is_under_way_however_many_ask():
+    endpoint = Endpoint(ManualClock())
+    tokens = CachedTokens(endpoint, endpoint.clock, random.Random(1), RULES)
+    endpoint.gate.clear()
+    callers = [asyncio.create_task(tokens()) for _ in range(20)]
+    await asyncio.sleep(0)
+    callers[0].cancel()
+    endpoint.gate.set()
+    given = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(given[0], asyncio.CancelledError)
+    assert [each.value for each in given[1:]] == ["t1"] * 19
+    assert endpoint.asked == 1
+
+
+async def test_the_old_token_is_used_until_its_end_while_there_is_no_new_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = Endpoint(clock := ManualClock())
+    tokens = CachedTokens(endpoint, clock, random.Random(1), RULES)
+    assert (await tokens()).value == "t1"
+    clock.advance(80_000)
+    endpoint.is_down = True
+    assert [(await tokens()).value, (await tokens()).value] == ["t1", "t1"]
+    assert endpoint.asked == 3
+    warnings = [each.getMessage() for each in caplog.records]
+    assert warnings == ["no new token, the last one is good for 20 s more: down 2"]
+    # An endpoint that hangs holds up no login for long.
+    monkeypatch.setattr("moldau.runtime.authentication.tokens.RENEWAL_PATIENCE_S", 0.0)
+    endpoint.gate.clear()
+    assert (await tokens()).value == "t1"
+    assert (await tokens()).value == "t1"
+    assert endpoint.asked == 4
+    endpoint.is_down = False
+    endpoint.gate.set()
+    monkeypatch.undo()
+    assert (await tokens()).value == "t4"
+    clock.advance(100_000)
+    endpoint.is_down = True
+    with pytest.raises(AuthenticationError, match="down"):
+        await tokens()
+
+
+async def test_a_source_that_fails_is_asked_again_after_a_pause():
+    endpoint = Endpoint(clock := ManualClock())
+    tokens = CachedTokens(endpoint, clock, random.Random(1), RULES, Backoff(100, 200))
+    endpoint.is_down = True
+    for pause_ms, number in ((100, 1), (200, 2), (200, 3)):
+        for _ in range(3):
+            with pytest.raises(AuthenticationError, match=f"down {number}"):
+                await tokens()
+        assert endpoint.asked == number
+        clock.advance(pause_ms)
+    endpoint.is_down = False
+    assert (await tokens()).value == "t4"
+    clock.advance(80_000)
+    endpoint.is_down = True
+    assert [(await tokens()).value for _ in range(3)] == ["t4"] * 3
+    assert endpoint.asked == 5
 
 
 async def test_without_an_end_each_connection_asks():
@@ -106,12 +190,20 @@ def test_messages():
 class _Endpoint(BaseHTTPRequestHandler):
     answers: list[tuple[int, bytes]]
     seen: list[tuple[str, bytes]]
+    location = ""
+
+    def do_GET(self) -> None:
+        self.seen.append((self.headers["Authorization"], b"a redirection was followed"))
+        self.send_response(404)
+        self.end_headers()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.seen.append((self.headers["Authorization"], body))
         status, answer = self.answers.pop(0)
         self.send_response(status)
+        if self.location:
+            self.send_header("Location", self.location)
         self.end_headers()
         self.wfile.write(answer)
 
@@ -145,6 +237,17 @@ async def test_client_credentials(endpoint: tuple[str, type[_Endpoint]]):
     handler.answers = [(200, b"[]")]
     with pytest.raises(AuthenticationError, match="no access_token"):
         await source()
+
+
+async def test_id_and_secret_follow_no_redirection(endpoint: tuple[str, type[_Endpoint]]):
+    url, handler = endpoint
+    token = json.dumps({"access_token": jwt(exp=9)}).encode()
+    for status in (301, 302, 303, 307, 308):
+        handler.answers, seen = [(status, b""), (200, token)], len(handler.seen)
+        handler.location = url + "/elsewhere"
+        with pytest.raises(AuthenticationError, match=str(status)):
+            await TokenEndpoint(url, "me", "a secret", retry_backoff_ms=1)()
+        assert len(handler.seen) == seen + 1
 
 
 async def test_a_token_in_a_file(tmp_path: Path):

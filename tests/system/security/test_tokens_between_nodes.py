@@ -1,0 +1,97 @@
+"""Nodes that log in to one another with tokens of an identity provider: a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moldau.testing import wait_until
+from tests.kit.identity_provider import AUDIENCE, CLIENT_ID, CLIENT_SECRET, IdentityProvider
+from tests.system.security.secured_cluster import BROKER_IDS, CONTROLLER_IDS, SecuredCluster
+from tests.system.security.test_between_nodes import use
+
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+TOKEN_LIFE_S = 8.0
+
+
+def tokens(provider: IdentityProvider) -> dict[str, str]:
+    """Client credentials are in keys for brokers, in the login module for controllers."""
+    prefix = "listener.name.internal.sasl.oauthbearer.client.credentials.client"
+    return {
+        "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SASL_SSL,CONTROLLER:SASL_SSL",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+        **{
+            f"listener.name.{name}.sasl.enabled.mechanisms": "OAUTHBEARER"
+            for name in ("internal", "controller")
+        },
+        "sasl.oauthbearer.jwks.endpoint.url": provider.url,
+        "sasl.oauthbearer.token.endpoint.url": provider.token_url,
+        "moldau.sasl.oauthbearer.allowed.urls": f"{provider.url},{provider.token_url}",
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.login.refresh.min.period.seconds": "0",
+        "sasl.login.refresh.buffer.seconds": "0",
+        "sasl.login.refresh.window.factor": "0.5",
+        f"{prefix}.id": CLIENT_ID,
+        f"{prefix}.secret": CLIENT_SECRET,
+        "listener.name.controller.oauthbearer.sasl.jaas.config": (
+            f'{MODULE} required clientId="{CLIENT_ID}" clientSecret="{CLIENT_SECRET}";'
+        ),
+        "super.users": f"User:admin;User:{CLIENT_ID}",
+    }
+
+
+@pytest.fixture
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as running:
+        running.token_life_s = TOKEN_LIFE_S
+        yield running
+
+
+def test_tokens_are_renewed_and_their_endpoint_may_be_down(
+    tmp_path: Path, provider: IdentityProvider
+) -> None:
+    between = tokens(provider)
+    super_users = {"super.users": between.pop("super.users")}
+    with SecuredCluster(
+        tmp_path,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:2],
+        changed=super_users,
+    ) as cluster:
+        use(cluster)
+        # Each node has one token for each way to other nodes, and renews it before its end.
+        given = provider.given
+        wait_until(lambda: provider.given >= given + 6, what="renewed tokens")
+        use(cluster)
+        for node_id in cluster.nodes:
+            log = cluster.log(node_id)
+            assert "the token has expired" not in log
+            assert "no connection of listener" not in log
+        # Without the endpoint all tokens run out; a broker that starts then waits for it.
+        broker_id = cluster.brokers[1]
+        cluster.nodes[broker_id].kill()
+        provider.is_down = True
+        before = {node_id: len(cluster.log(node_id)) for node_id in cluster.nodes}
+        cluster.nodes[broker_id].start()
+
+        def complaints(node_id: int) -> list[str]:
+            lines = cluster.log(node_id)[before[node_id] :].splitlines()
+            return [line for line in lines if "no connection of listener" in line]
+
+        for node_id in cluster.brokers:
+            wait_until(lambda each=node_id: complaints(each), what="the log says so")  # type: ignore[misc]
+        refused = provider.refused
+        wait_until(lambda: provider.refused >= refused + 5, what="further tries")
+        starting = [line for line in complaints(broker_id) if "listener CONTROLLER" in line]
+        assert len(starting) == 1
+        assert f"token endpoint {provider.token_url}: HTTP Error 503" in starting[0]
+        provider.is_down = False
+        cluster.nodes[broker_id].wait_ready()
+        use(cluster)
+        for node_id in cluster.nodes:
+            assert CLIENT_SECRET not in cluster.log(node_id)
+            assert "eyJ" not in cluster.log(node_id)
