@@ -138,7 +138,11 @@ ONLY_PER_MECHANISM_KEYS: Final = frozenset(
 
 PER_MECHANISM_KEYS: Final = ONLY_PER_MECHANISM_KEYS | {
     "connections.max.reauth.ms",
-    *(key.name for key in SERVED_KEYS["sasl"] if key.name.startswith("sasl.oauthbearer.")),
+    *(
+        key.name
+        for key in SERVED_KEYS["sasl"]
+        if key.name.startswith(("sasl.oauthbearer.", "sasl.kerberos."))
+    ),
 }
 """What `listener.name.LISTENER.MECHANISM.` may stand before."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
@@ -28,6 +28,9 @@ from moldau.server.authentication.tls_settings import (
     NO_VALUES,
     peer_tls_settings,
 )
+
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.kerberos import KerberosLogin
 
 
 def peer_security(
@@ -93,6 +96,8 @@ def _contexts(config: NodeConfig, name: str, dynamic: Mapping[str, Any]) -> Stor
 def _credentials(config: NodeConfig, name: str, mechanism: str) -> SaslCredentials:
     entry = jaas_entry(config, name, mechanism)
     options = {} if entry is None else entry.options
+    if mechanism == "GSSAPI":
+        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, name, options))
     username, password = options.get("username", ""), options.get("password", "")
     if not (username and password):
         raise ConfigError(
@@ -106,3 +111,21 @@ def _credentials(config: NodeConfig, name: str, mechanism: str) -> SaslCredentia
         except SecuritySettingError as error:
             raise ConfigError(jaas_key(name, mechanism), None, str(error)) from None
     return SaslCredentials(mechanism, username, password)
+
+
+def _kerberos_login(config: NodeConfig, name: str, options: Mapping[str, str]) -> KerberosLogin:
+    from moldau.runtime.authentication.kerberos import RenewalRules, login_of
+    from moldau.runtime.clock import SystemClock
+
+    def value(key: str) -> Any:
+        return config.listener_value(name, f"sasl.kerberos.{key}", "GSSAPI")
+
+    rules = RenewalRules(
+        value("ticket.renew.window.factor"),
+        value("ticket.renew.jitter"),
+        float(value("min.time.before.relogin")),
+    )
+    try:
+        return login_of(options, value("service.name"), SystemClock(), rules)
+    except SecuritySettingError as error:
+        raise ConfigError(jaas_key(name, "GSSAPI"), None, str(error)) from None
