@@ -151,13 +151,19 @@ def _tokens(
 
 def _kerberos_login(config: ClientConfig, entry: JaasEntry | None, clock: Clock) -> KerberosLogin:
     """With a keytab, or a ticket cache: that of kinit where nothing is said."""
-    if config.sasl_username is not None or config.sasl_password is not None:
-        default = "" if "sasl_mechanism" in config.given else ", Kafka's default,"
-        raise ConfigurationError(
-            f"sasl.mechanism=GSSAPI{default} takes no sasl.username and sasl.password; set it to "
-            "the mechanism of that password, PLAIN or SCRAM-SHA-512 as a rule"
-        )
+    has_password = config.sasl_username is not None or config.sasl_password is not None
     options = {} if entry is None else dict(entry.options)
+    if has_password or not (config.sasl_kerberos_service_name or options.get("serviceName")):
+        default = "" if "sasl_mechanism" in config.given else ", Kafka's default,"
+        problem = (
+            "takes no sasl.username and sasl.password"
+            if has_password
+            else "needs sasl.kerberos.service.name: kafka, as a rule"
+        )
+        raise ConfigurationError(
+            f"sasl.mechanism=GSSAPI{default} {problem}; for users with passwords set it to the "
+            "mechanism of the listener, SCRAM-SHA-512 or PLAIN as a rule"
+        )
     principal, keytab = config.sasl_kerberos_principal, config.sasl_kerberos_keytab
     if principal is not None or keytab is not None:
         if entry is not None:

@@ -306,8 +306,8 @@ def login_of(
     Raises:
         SecuritySettingError: they do not fit together, or the package is missing.
     """
-    check_package()
     name = service_name_of(options, service_name)
+    check_package()
     principal = options.get("principal") or None
     has_key, has_cache = is_true(options, "useKeyTab"), is_true(options, "useTicketCache")
     if has_key and not has_cache:
@@ -328,7 +328,7 @@ def login_of(
     )
 
 
-# -- the client's side of a security context --------------------------------------------------------
+# -- the client's side of a security context ------------------------------------------------------
 
 
 class GssapiExchange:
@@ -410,7 +410,7 @@ class GssapiExchange:
         return bytes(_call(raw.wrap, self._context, bytes((1, 0, 0, 0)), False, None).message)
 
 
-# -- the broker's side ------------------------------------------------------------------------------
+# -- the broker's side ----------------------------------------------------------------------------
 
 
 class Acceptor:

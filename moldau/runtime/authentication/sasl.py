@@ -2,10 +2,11 @@
 
 Owns the order of requests (KIP-152), the reading of refusals, and what each mechanism says and
 checks: PLAIN, SCRAM (RFC 5802 and RFC 7677, as Kafka's brokers speak it) and OAUTHBEARER; GSSAPI is
-in `kerberos`. Their settings are read in client/cluster/credentials.py. Listeners' side is server/authentication. Must
-not do I/O but through `send`, the token source and Kerberos' library, which works beside the loop. Invariants: `authenticate` returns only when the
-broker has accepted the client, and with SCRAM the broker has proved that it knows the password too;
-an exchange object is used for one authentication only.
+in `kerberos`. Their settings are read in client/cluster/credentials.py. Listeners' side is
+server/authentication. Must not do I/O but through `send`, the token source and Kerberos' library,
+which works beside the loop. Invariants: `authenticate` returns only when the broker has accepted
+the client, and with SCRAM and GSSAPI the broker has proved its own identity too; an exchange object
+is used for one authentication only.
 """
 
 from __future__ import annotations

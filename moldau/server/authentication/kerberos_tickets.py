@@ -68,7 +68,8 @@ def kerberos_beginner(
         return config.listener_value(listener_name, name, MECHANISM)
 
     if entry is None:
-        raise ConfigError(key, None, f"is needed for {MECHANISM}: {EXAMPLE}")
+        default = ", Kafka's default of sasl.enabled.mechanisms"
+        raise ConfigError(key, None, f"is needed for {MECHANISM}{default}: {EXAMPLE}")
     options = entry.options
     principal = options.get("principal")
     if not is_true(options, "useKeyTab") or not principal:

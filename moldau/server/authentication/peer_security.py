@@ -118,14 +118,14 @@ def _kerberos_login(config: NodeConfig, name: str, options: Mapping[str, str]) -
     from moldau.runtime.clock import SystemClock
 
     def value(key: str) -> Any:
-        return config.listener_value(name, f"sasl.kerberos.{key}", "GSSAPI")
+        return config.listener_value(name, key, "GSSAPI")
 
     rules = RenewalRules(
-        value("ticket.renew.window.factor"),
-        value("ticket.renew.jitter"),
-        float(value("min.time.before.relogin")),
+        value("sasl.kerberos.ticket.renew.window.factor"),
+        value("sasl.kerberos.ticket.renew.jitter"),
+        float(value("sasl.kerberos.min.time.before.relogin")),
     )
     try:
-        return login_of(options, value("service.name"), SystemClock(), rules)
+        return login_of(options, value("sasl.kerberos.service.name"), SystemClock(), rules)
     except SecuritySettingError as error:
         raise ConfigError(jaas_key(name, "GSSAPI"), None, str(error)) from None

@@ -201,9 +201,7 @@ def _replacement(rule: str, text: str, pattern: re.Pattern[str]) -> list[str | t
                 raise LocalRuleError(f"{rule!r}: the pattern has no group {found['name']}")
             pieces.append((found["name"],))
         elif found["bad"] is not None:
-            raise LocalRuleError(
-                f"{rule!r}: {found['bad']!r} in a replacement is written \\$, \\\\"
-            )
+            raise LocalRuleError(f"{rule!r}: in a replacement, $ and \\ stand behind a \\")
         else:
             pieces.append(found["escaped"] or found["text"] or "")
     return pieces

@@ -67,7 +67,11 @@ def test_tls_with_and_without_sasl():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({}, "GSSAPI, Kafka's default, is not served; set it to one of: PLAIN"),
+        ({}, r"GSSAPI, Kafka's default, needs sasl\.kerberos\.service\.name.*SCRAM-SHA-512"),
+        (
+            {"sasl.username": "u", "sasl.password": "p"},
+            r"GSSAPI, Kafka's default, takes no sasl\.username.*SCRAM-SHA-512",
+        ),
         ({"sasl.mechanism": "DIGEST-MD5"}, "not served"),
         ({"sasl.mechanism": "PLAIN"}, r"needs sasl\.username and sasl\.password"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, r"needs sasl\.username"),
