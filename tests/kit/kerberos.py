@@ -48,7 +48,7 @@ class Realm:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._holder = PortHolder("127.0.0.1")
-        [self._port] = self._holder.take()
+        [self.port] = self._holder.take()
         self.config_path = home / "krb5.conf"
         self.environment: Mapping[str, str] = {
             "KRB5_CONFIG": str(self.config_path),
@@ -132,15 +132,15 @@ class Realm:
             f"[libdefaults]\ndefault_realm = {REALM}\ndns_lookup_kdc = false\n"
             "dns_lookup_realm = false\ndns_canonicalize_hostname = false\nrdns = false\n"
             "udp_preference_limit = 1\n"
-            f"[realms]\n{REALM} = {{\n kdc = 127.0.0.1:{self._port}\n}}\n"
+            f"[realms]\n{REALM} = {{\n kdc = 127.0.0.1:{self.port}\n}}\n"
             f"[domain_realm]\nlocalhost = {REALM}\n"
         )
         (self.home / "kdc.conf").write_text(
-            f"[kdcdefaults]\nkdc_ports = {self._port}\nkdc_tcp_ports = {self._port}\n"
+            f"[kdcdefaults]\nkdc_ports = {self.port}\nkdc_tcp_ports = {self.port}\n"
             f"[realms]\n{REALM} = {{\n database_name = {self.home / 'principals'}\n"
             f" key_stash_file = {self.home / 'stash'}\n acl_file = {self.home / 'acl'}\n"
-            f" kdc_ports = {self._port}\n kdc_tcp_ports = {self._port}\n"
-            f" kdc_listen = 127.0.0.1:{self._port}\n kdc_tcp_listen = 127.0.0.1:{self._port}\n"
+            f" kdc_ports = {self.port}\n kdc_tcp_ports = {self.port}\n"
+            f" kdc_listen = 127.0.0.1:{self.port}\n kdc_tcp_listen = 127.0.0.1:{self.port}\n"
             " max_renewable_life = 1d\n}\n"
             f"[logging]\nkdc = FILE:{self.home / 'kdc.log'}\n"
         )

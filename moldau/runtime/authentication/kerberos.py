@@ -237,6 +237,8 @@ class KeytabTickets:
         got = _call(raw.acquire_cred_from, store, name, mechs=kerberos, usage="initiate")
         self._generation += 1
         life_ms = float(got.lifetime or 0) * 1000
+        if life_ms <= 0:
+            raise KerberosError("the KDC gives no new ticket, and the last one has expired")
         share = rules.window_factor + random.uniform(0, rules.window_jitter)
         renew_at_ms = now_ms + life_ms * min(share, 1.0)
         earliest_ms = now_ms + rules.min_pause_ms

@@ -124,6 +124,8 @@ class SaslGate:
             self._refuse(request, outcome.failure, None if is_raw else outcome.response)
             return
         self._answer(request, outcome.response, is_raw=is_raw)
+        if self._session.waits_for_raw_token:
+            _connection_of(request).limit_frames(self._max_receive_bytes, min_bytes=0)
         if self._session.state is State.ACTIVE:
             connection = _connection_of(request)
             connection.principal = f"User:{self._session.user}"
