@@ -41,7 +41,9 @@ class Realm:
     """A running KDC. Use as a context.
 
     Attributes:
-        environment: what processes need to find the realm; no cache of tickets of theirs is kept.
+        environment: what processes need to find the realm; there is no ticket in their cache.
+        keytab: has the key of SERVICE.
+        port: the KDC's.
         keytab: has the key of SERVICE.
     """
 
@@ -126,8 +128,13 @@ class Realm:
             f'principal="{principal}";'
         )
 
+    def config_with_kdc(self, port: int) -> Path:
+        """Another krb5.conf, whose KDC is at that port."""
+        path = self.home / f"krb5-{port}.conf"
+        path.write_text(self.config_path.read_text().replace(f":{self.port}", f":{port}"))
+        return path
+
     def _write(self) -> None:
-        # MIT reads `dns_canonicalize_hostname`, Java does not look names up for "localhost".
         self.config_path.write_text(
             f"[libdefaults]\ndefault_realm = {REALM}\ndns_lookup_kdc = false\n"
             "dns_lookup_realm = false\ndns_canonicalize_hostname = false\nrdns = false\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -194,12 +193,8 @@ async def test_a_silent_kdc_holds_no_other_client_of_the_loop(
 ):
     keytab = tmp_path / "grace.keytab"
     secured.realm.add("grace", keytab)
-    kept = os.environ["KRB5_CONFIG"]
-    port = secured.realm.port
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        text = Path(kept).read_text().replace(f":{port}", f":{silent.getsockname()[1]}")
-        other = tmp_path / "krb5.conf"
-        other.write_text(text)
+        other = secured.realm.config_with_kdc(silent.getsockname()[1])
         async with Admin(**secured.by_keytab()) as good:
             await good.describe_cluster()
             monkeypatch.setenv("KRB5_CONFIG", str(other))

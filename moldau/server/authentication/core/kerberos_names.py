@@ -26,6 +26,9 @@ _REPLACEMENT_PIECE: Final = re.compile(
     re.ASCII | re.DOTALL,
 )
 _NOT_SIMPLE: Final = re.compile(r"[/@]")
+_NAMED_GROUP: Final = re.compile(r"(?<!\\)\(\?<(?=[A-Za-z])")
+"""How Java begins a group with a name."""
+
 _MOST_DIGITS: Final = 4
 
 
@@ -167,7 +170,7 @@ def _compiled(rule: str, pattern: str | None) -> re.Pattern[str] | None:
     if pattern is None:
         return None
     try:
-        return re.compile(pattern)
+        return re.compile(_NAMED_GROUP.sub("(?P<", pattern))
     except re.error as error:
         raise LocalRuleError(f"{rule!r}: {pattern!r} is no pattern: {error}") from None
 
