@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiokafka
-import kafka
 import pytest
 
+from tests.interop.kafka_python import kafka
 from tests.kit.kerberos import HOST
 from tests.system.security.kerberized import Kerberized, kerberized
 
-pytestmark = [pytest.mark.interop, pytest.mark.system]
 DEADLINE_S = 60.0
 
 

@@ -18,7 +18,7 @@ from tests.kit.kerberos import HOST, MODULE, SERVICE
 from tests.system.security.kerberized import Kerberized, kerberized
 from tests.unit.server.authentication.local_name_cases import CASES
 
-pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 SESSION_MS = 1_500
 
 

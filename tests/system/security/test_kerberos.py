@@ -42,8 +42,6 @@ from tests.kit.manual_clock import ManualClock
 from tests.system.processes import run_cli
 from tests.system.security.kerberized import SESSION_MS, Kerberized, kerberized
 
-pytestmark = pytest.mark.system
-
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerberized]:
