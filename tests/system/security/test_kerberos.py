@@ -295,11 +295,11 @@ async def test_raw_tokens_behind_a_handshake_of_version_0(secured: Kerberized):
 
 
 async def test_many_at_once(secured: Kerberized):
-    async def log_in() -> None:
+    async def log_in() -> int:
         async with Admin(**secured.by_keytab()) as admin:
-            await admin.describe_cluster()
+            return len((await admin.describe_cluster()).brokers)
 
-    await asyncio.gather(*(log_in() for _ in range(20)))
+    assert await asyncio.gather(*(log_in() for _ in range(20))) == [1] * 20
 
 
 def test_tickets_of_a_keytab_are_renewed_in_time(secured: Kerberized, tmp_path: Path):

@@ -31,6 +31,8 @@ CASES: Final = (
     Case("RULE:[1:$1@$0](.*@OTHER.COM)s/@.*//", "alice@OTHER.COM", "alice"),
     Case("RULE:[1:$1@$0](.*@OTHER.COM)s/@.*//,DEFAULT", "alice@EXAMPLE.COM", "alice"),
     Case("RULE:[1:$1@$0](OTHER)s/@.*//", "alice@OTHER.COM", None),
+    Case("DEFAULT,RULE:[1:$1@$0]s/@PARTNER[.]COM$/-partner/", "ann@PARTNER.COM", "ann-partner"),
+    Case("DEFAULT,RULE:[1:$1@$0]s/@PARTNER[.]COM$/-partner/", "ann@OTHER.COM", None),
     Case("RULE:[2:$1](johndoe)s/^.*$/guest/", "johndoe/x@OTHER.COM", "guest"),
     Case("RULE:[2:$1;$2](^.*;admin$)s/;admin$//", "alice/admin@OTHER.COM", "alice"),
     Case("RULE:[2:$1;$2](^.*;admin$)s/;admin$//", "alice/other@OTHER.COM", None),
