@@ -42,6 +42,7 @@ def main():
         say("installation failed; the lines above say why")
         return 1
     report_native_codec()
+    install_kerberos()
     fetch_kcat()
     fetch_jars(
         "Apache Kafka " + KAFKA_VERSION + "'s tools",
@@ -124,6 +125,25 @@ def report_native_codec():
     """Says loudly when the record codec runs in plain Python."""
     if not quiet([str(VENV_PYTHON), "-c", "import moldau.protocol.records._native"]):
         say("WARNING: NO NATIVE RECORD CODEC (no C compiler?), plain Python is slower")
+
+
+def install_kerberos():
+    """Compiles the package behind SASL GSSAPI, where the headers of Kerberos are."""
+    if quiet([str(VENV_PYTHON), "-c", "import gssapi"]):
+        return
+    without = ": Kerberos is not tested here"
+    if not shutil.which("krb5-config"):
+        say("no krb5-config here (Debian: libkrb5-dev)" + without)
+        return
+    import tomllib  # newer than the oldest Python that reads this file
+
+    say("compiling gssapi for Kerberos (a minute or two)")
+    command = [str(VENV_PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    # Without optimization: it takes a third of the time, and the work is the library's.
+    environment = dict(os.environ, CFLAGS="-O0 -g0")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    if not quiet([*command, *project["optional-dependencies"]["gssapi"]], environment):
+        say("gssapi could not be compiled" + without)
 
 
 def fetch_kcat():

@@ -420,12 +420,24 @@ _SECURITY = (
 
 _SASL = (
     ConfigKey("sasl.enabled.mechanisms", LIST, ("GSSAPI",), list_of(), MEDIUM, BROKER,
-        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are "
-        "served."),
+        "The SASL mechanisms offered; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER and GSSAPI "
+        "(Kerberos) are served."),
     ConfigKey("sasl.jaas.config", PASSWORD, None, None, MEDIUM, BROKER,
         "A mechanism's users in Java's JAAS form, as "
         "listener.name.LISTENER.MECHANISM.sasl.jaas.config; its username and password are those "
         "with which this node logs in to other nodes."),
+    ConfigKey("sasl.kerberos.min.time.before.relogin", LONG, 60_000, None, MEDIUM, BROKER,
+        "The shortest time in ms between two logins with a keytab, while the last ticket is good."),
+    ConfigKey("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), list_of(), MEDIUM,
+        BROKER,
+        "How a Kerberos principal becomes a user name: the first rule that applies, each DEFAULT "
+        "or RULE:… in Apache Kafka's form."),
+    ConfigKey("sasl.kerberos.service.name", STRING, None, None, MEDIUM, BROKER,
+        "The first part of the brokers' Kerberos principals, kafka as a rule."),
+    ConfigKey("sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, None, MEDIUM, BROKER,
+        "The largest random share of a ticket's life that is added to when it is renewed."),
+    ConfigKey("sasl.kerberos.ticket.renew.window.factor", DOUBLE, 0.8, None, MEDIUM, BROKER,
+        "The share of a ticket's life after which a node gets another one with its keytab."),
     ConfigKey("sasl.login.connect.timeout.ms", INT, None, None, LOW, STATIC,
         "How long this node waits for a token endpoint, from the connection to the answer: the "
         "longer of this and sasl.login.read.timeout.ms, or 10 seconds."),
@@ -444,10 +456,11 @@ _SASL = (
     ConfigKey("sasl.login.retry.backoff.ms", LONG, 100, None, LOW, STATIC,
         "The first pause after a token could not be had; further ones double."),
     ConfigKey("sasl.mechanism.controller.protocol", STRING, "GSSAPI", None, HIGH, STATIC,
-        "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or "
-        "OAUTHBEARER."),
+        "The SASL mechanism towards controllers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, "
+        "OAUTHBEARER or GSSAPI."),
     ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM, BROKER,
-        "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."),
+        "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or "
+        "GSSAPI."),
     ConfigKey("sasl.oauthbearer.client.credentials.client.id", STRING, None, None, MEDIUM, STATIC,
         "With what this node asks the token endpoint; else clientId of sasl.jaas.config."),
     ConfigKey("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, None, MEDIUM,

@@ -552,7 +552,7 @@ def _check_controller_listeners(config: NodeConfig) -> None:
             raise ConfigError("listeners", name, reason)
 
 
-SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 """What clients may log in with, and nodes to other nodes."""
 
 
@@ -585,11 +585,10 @@ def _check_own_mechanism(
         return
     mechanism = config.get_string(key)
     if mechanism not in SASL_MECHANISMS:
-        default = "Kafka's default, which " if mechanism == "GSSAPI" else ""
         raise ConfigError(
             key,
             mechanism,
-            f"{default}is not served between nodes; listener {listener_name} is {protocol.name}: "
+            f"is not served between nodes; listener {listener_name} is {protocol.name}: "
             f"choose one of {', '.join(SASL_MECHANISMS)}",
         )
     enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
@@ -607,12 +606,10 @@ def _check_mechanisms(config: NodeConfig, listener_name: str) -> None:
     served = ", ".join(SASL_MECHANISMS)
     for mechanism in mechanisms:
         if mechanism not in SASL_MECHANISMS:
-            default = ", Kafka's default," if mechanism == "GSSAPI" else ""
             raise ConfigError(
                 "sasl.enabled.mechanisms",
                 ",".join(mechanisms),
-                f"listener {listener_name}: {mechanism}{default} is not served; name some of "
-                f"{served}",
+                f"listener {listener_name}: {mechanism} is not served; name some of {served}",
             )
     if not mechanisms:
         raise ConfigError(

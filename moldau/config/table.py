@@ -141,7 +141,7 @@ PER_MECHANISM_KEYS: Final = ONLY_PER_MECHANISM_KEYS | {
     *(
         key.name
         for key in SERVED_KEYS["sasl"]
-        if key.name.startswith(("sasl.login.", "sasl.oauthbearer."))
+        if key.name.startswith(("sasl.kerberos.", "sasl.login.", "sasl.oauthbearer."))
     ),
 }
 """What `listener.name.LISTENER.MECHANISM.` may stand before."""

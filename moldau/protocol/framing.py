@@ -172,6 +172,7 @@ class FrameReader:
         "error",
         "is_blocked",
         "max_frame_bytes",
+        "min_frame_bytes",
     )
 
     def __init__(
@@ -183,6 +184,8 @@ class FrameReader:
     ) -> None:
         self._memory = memory
         self.max_frame_bytes = max_frame_bytes
+        self.min_frame_bytes = 1
+        """0 where an empty frame has a meaning: as a token of SASL without a request around it."""
         self._detached = detached
         self._chunk: FrameBuffer | None = None
         self._start = 0
@@ -333,7 +336,7 @@ class FrameReader:
         reserved = 0
         while end - start >= 4:
             (length,) = _LENGTH.unpack_from(chunk, start)
-            if not 0 < length <= self.max_frame_bytes:
+            if not self.min_frame_bytes <= length <= self.max_frame_bytes:
                 self.error = self._refuse(length)
                 end = start  # what follows has no meaning
                 break

@@ -144,7 +144,10 @@ class RequestRouter:
             self._refuse_version(request, route)
             return
         gate = request.connection.gate
-        if gate is not None and gate.takes(request):
+        taken = gate is not None and gate.takes(request)
+        if taken:
+            if taken is not True:
+                self._suspend(request, taken)
             return
         message_class = route.message_class or route.load(ApiKey(request.api_key))
         if request.is_large:

@@ -231,9 +231,10 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._group.log_closing(self, reason)
             self._abort()
 
-    def limit_frames(self, max_bytes: int) -> None:
-        """Close the connection of a client whose next request is larger."""
+    def limit_frames(self, max_bytes: int, min_bytes: int = 1) -> None:
+        """Close the connection of a client whose next request is larger, or smaller."""
         self._reader.max_frame_bytes = max_bytes
+        self._reader.min_frame_bytes = min_bytes
 
     def release_frame(self, frame: memoryview) -> None:
         self._reader.release(frame)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import ConfigurationError
@@ -24,11 +24,15 @@ from moldau.runtime.authentication.tokens import (
 )
 from moldau.runtime.clock import Clock
 
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.kerberos import KerberosLogin
+
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
+    "GSSAPI": "Krb5LoginModule",
 }
 
 
@@ -70,10 +74,8 @@ def sasl_credentials(config: ClientConfig, clock: Clock, source: random.Random) 
     """Raises: ConfigurationError, SecuritySettingError"""
     mechanism = config.sasl_mechanism
     if mechanism not in MECHANISMS:
-        default = ", Kafka's default," if mechanism == "GSSAPI" else ""
         raise ConfigurationError(
-            f"sasl.mechanism={mechanism}{default} is not served; set it to one of: "
-            f"{', '.join(MECHANISMS)}"
+            f"sasl.mechanism={mechanism} is not served; set it to one of: {', '.join(MECHANISMS)}"
         )
     entry = None
     if config.sasl_jaas_config is not None:
@@ -85,6 +87,8 @@ def sasl_credentials(config: ClientConfig, clock: Clock, source: random.Random) 
             )
     if mechanism == "OAUTHBEARER":
         return SaslCredentials(mechanism, token_source=_tokens(config, entry, clock, source))
+    if mechanism == "GSSAPI":
+        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, entry, clock))
     if entry is not None and (config.sasl_username is not None or config.sasl_password is not None):
         raise ConfigurationError(
             "sasl.jaas.config excludes sasl.username and sasl.password: give one or the other"
@@ -143,3 +147,40 @@ def _tokens(
         tls_context(config) if url.lower().startswith("https:") else None,
     )
     return CachedTokens(endpoint, clock, source, rules)
+
+
+def _kerberos_login(config: ClientConfig, entry: JaasEntry | None, clock: Clock) -> KerberosLogin:
+    """With a keytab, or a ticket cache: that of kinit where nothing is said."""
+    has_password = config.sasl_username is not None or config.sasl_password is not None
+    options = {} if entry is None else dict(entry.options)
+    if has_password or not (config.sasl_kerberos_service_name or options.get("serviceName")):
+        default = "" if "sasl_mechanism" in config.given else ", Kafka's default,"
+        problem = (
+            "takes no sasl.username and sasl.password"
+            if has_password
+            else "needs sasl.kerberos.service.name: kafka, as a rule"
+        )
+        raise ConfigurationError(
+            f"sasl.mechanism=GSSAPI{default} {problem}; for users with passwords set it to the "
+            "mechanism of the listener, SCRAM-SHA-512 or PLAIN as a rule"
+        )
+    principal, keytab = config.sasl_kerberos_principal, config.sasl_kerberos_keytab
+    if principal is not None or keytab is not None:
+        if entry is not None:
+            raise ConfigurationError(
+                "sasl.jaas.config excludes sasl.kerberos.principal and sasl.kerberos.keytab: give "
+                "one or the other"
+            )
+        if keytab is not None and principal is None:
+            raise ConfigurationError("sasl.kerberos.keytab needs sasl.kerberos.principal")
+        options = {"principal": principal or ""}
+        if keytab is not None:
+            options |= {"useKeyTab": "true", "keyTab": keytab}
+    from moldau.runtime.authentication.kerberos import RenewalRules, login_of
+
+    rules = RenewalRules(
+        config.sasl_kerberos_ticket_renew_window_factor,
+        config.sasl_kerberos_ticket_renew_jitter,
+        float(config.sasl_kerberos_min_time_before_relogin),
+    )
+    return login_of(options, config.sasl_kerberos_service_name, clock, rules)

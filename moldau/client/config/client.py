@@ -52,6 +52,12 @@ class ClientSettings(TypedDict, total=False):
     sasl_jaas_config: str | None
     sasl_username: str | None
     sasl_password: str | None
+    sasl_kerberos_keytab: str | None
+    sasl_kerberos_min_time_before_relogin: int
+    sasl_kerberos_principal: str | None
+    sasl_kerberos_service_name: str | None
+    sasl_kerberos_ticket_renew_jitter: float
+    sasl_kerberos_ticket_renew_window_factor: float
     sasl_login_connect_timeout_ms: int | None
     sasl_login_read_timeout_ms: int | None
     sasl_login_refresh_buffer_seconds: int
@@ -88,8 +94,9 @@ class ClientConfig(Settings):
 
     Connections are secured as in KIP-651 for PEM, KIP-768 and KIP-1139 for OAUTHBEARER. Two keys
     are ours: `ssl.context`, a ready `ssl.SSLContext` in place of all other `ssl.*`, and
-    `sasl.oauthbearer.token.provider`. `sasl.username` and `sasl.password` replace Java's
-    `sasl.jaas.config`, which is understood too. The type of a keystore is read off the file where
+    `sasl.oauthbearer.token.provider`. As with librdkafka, `sasl.username` and `sasl.password`, and
+    `sasl.kerberos.principal` and `sasl.kerberos.keytab`, replace Java's `sasl.jaas.config`, which
+    is understood too. The type of a keystore is read off the file where
     it is not set.
 
     Args:
@@ -121,6 +128,12 @@ class ClientConfig(Settings):
     sasl_jaas_config: str | None = keys.secret()
     sasl_username: str | None = keys.text(None)
     sasl_password: str | None = keys.secret()
+    sasl_kerberos_keytab: str | None = keys.text(None)
+    sasl_kerberos_min_time_before_relogin: int = keys.long_milliseconds(60_000)
+    sasl_kerberos_principal: str | None = keys.text(None)
+    sasl_kerberos_service_name: str | None = keys.text(None)
+    sasl_kerberos_ticket_renew_jitter: float = keys.real(0.05, 0.0, 1.0)
+    sasl_kerberos_ticket_renew_window_factor: float = keys.real(0.8, 0.0, 1.0)
     sasl_login_connect_timeout_ms: int | None = keys.milliseconds(None)
     sasl_login_read_timeout_ms: int | None = keys.milliseconds(None)
     sasl_login_refresh_buffer_seconds: int = keys.integer(300, 0, 3600)

@@ -1,11 +1,12 @@
 """The client side of SASL: the handshake on a connection and the mechanisms' messages.
 
 Owns the order of requests (KIP-152), the reading of refusals, and what each mechanism says and
-checks: PLAIN, SCRAM (RFC 5802 and RFC 7677, as Kafka's brokers speak it) and OAUTHBEARER; their
-settings are read in client/cluster/credentials.py. Listeners' side is server/authentication. Must
-not do I/O but through `send` and the token source. Invariants: `authenticate` returns only when the
-broker has accepted the client, and with SCRAM the broker has proved that it knows the password too;
-an exchange object is used for one authentication only.
+checks: PLAIN, SCRAM (RFC 5802 and RFC 7677, as Kafka's brokers speak it) and OAUTHBEARER; GSSAPI is
+in `kerberos`. Their settings are read in client/cluster/credentials.py. Listeners' side is
+server/authentication. Must not do I/O but through `send`, the token source and Kerberos' library,
+which works beside the loop. Invariants: `authenticate` returns only when the broker has accepted
+the client, and with SCRAM and GSSAPI the broker has proved its own identity too; an exchange object
+is used for one authentication only.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import re
 import secrets
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeRequest
@@ -27,6 +28,11 @@ from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateReque
 from moldau.protocol.schema import Request, Response
 from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
 from moldau.runtime.authentication.tokens import OAuthBearerToken, TokenSource
+
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.kerberos import KerberosLogin
+
+T = TypeVar("T")
 
 
 class Send(Protocol):
@@ -37,7 +43,7 @@ class Send(Protocol):
 
 
 MOST_STEPS: Final = 10
-"""No mechanism here needs more than two."""
+"""No mechanism here needs more than four."""
 
 HASH_BY_MECHANISM: Final[Mapping[str, str]] = {
     "SCRAM-SHA-256": "sha256",
@@ -52,7 +58,7 @@ MOST_ITERATIONS: Final = 1_000_000
 
 _GS2_HEADER: Final = "n,,"
 
-MECHANISMS: Final = ("PLAIN", *HASH_BY_MECHANISM, "OAUTHBEARER")
+MECHANISMS: Final = ("PLAIN", *HASH_BY_MECHANISM, "OAUTHBEARER", "GSSAPI")
 
 _SEPARATOR: Final = "\x01"
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
@@ -61,14 +67,20 @@ _TOKEN: Final = re.compile(r"[-._~+/A-Za-z0-9]+=*")
 
 
 class Exchange(Protocol):
-    """One authentication, step by step."""
+    """One authentication, step by step.
+
+    Attributes:
+        is_slow: whether `first` and `answer` may take long, and so belong beside the event loop.
+    """
+
+    is_slow: ClassVar[bool]
 
     @property
     def is_complete(self) -> bool:
         """Whether the mechanism accepts that the broker ends the exchange now."""
 
     def first(self) -> bytes:
-        """The client's first message."""
+        """The client's first message. Raises: AuthenticationError."""
 
     def answer(self, challenge: bytes) -> bytes | None:
         """The answer to the broker's message; None for none.
@@ -90,6 +102,7 @@ class PlainExchange:
         self._message = f"\0{username}\0{password}".encode()
 
     is_complete = True
+    is_slow: ClassVar[bool] = False
 
     def first(self) -> bytes:
         return self._message
@@ -108,6 +121,8 @@ class ScramClient:
         nonce: printable and without commas; new for every exchange.
         extensions: sent along in the first message, such as tokenauth=true (KIP-48).
     """
+
+    is_slow: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -205,6 +220,8 @@ def _attributes(message: str) -> dict[str, str]:
 class OAuthBearerExchange:
     """OAUTHBEARER (RFC 7628, KIP-255) with SASL extensions (KIP-342)."""
 
+    is_slow: ClassVar[bool] = False
+
     def __init__(self, token: OAuthBearerToken) -> None:
         if not _TOKEN.fullmatch(token.value):
             raise SecuritySettingError("OAUTHBEARER: the token has characters that tokens lack")
@@ -249,6 +266,7 @@ class SaslCredentials:
         username, password: for PLAIN and SCRAM.
         token_source: for OAUTHBEARER.
         scram_extensions: as `ScramClient` takes them.
+        kerberos: for GSSAPI.
     """
 
     mechanism: str
@@ -256,14 +274,15 @@ class SaslCredentials:
     password: str = field(default="", repr=False)
     token_source: TokenSource | None = None
     scram_extensions: Mapping[str, str] = field(default_factory=dict)
+    kerberos: KerberosLogin | None = None
 
     async def prepare(self) -> None:
         """Have a token before the peer waits for it. Raises: AuthenticationError: there is none."""
         if self.token_source is not None:
             await self.token_source()
 
-    async def exchange(self) -> Exchange:
-        """An exchange for one authentication.
+    async def exchange(self, host: str) -> Exchange:
+        """An exchange for one authentication to a broker at `host`.
 
         Raises:
             AuthenticationError: the token source gave no token.
@@ -271,6 +290,10 @@ class SaslCredentials:
         """
         if self.mechanism == "PLAIN":
             return PlainExchange(self.username, self.password)
+        if self.kerberos is not None:
+            from moldau.runtime.authentication.kerberos import GssapiExchange
+
+            return GssapiExchange(self.kerberos, host)
         if self.mechanism == "OAUTHBEARER":
             assert self.token_source is not None
             return OAuthBearerExchange(await self.token_source())
@@ -309,10 +332,10 @@ async def authenticate(send: Send, credentials: SaslCredentials, peer: str) -> i
     if code is not ErrorCode.NONE:
         raise AuthenticationError(f"{where}: {code.name}: {code.message}")
     try:
-        exchange = await credentials.exchange()
+        exchange = await credentials.exchange(peer.rpartition(":")[0])
     except SecuritySettingError as error:
         raise AuthenticationError(f"{peer}: {error}") from error
-    message: bytes | None = exchange.first()
+    message: bytes | None = await _step(exchange, peer, exchange.first)
     for _ in range(MOST_STEPS):
         if message is None:
             break
@@ -320,12 +343,25 @@ async def authenticate(send: Send, credentials: SaslCredentials, peer: str) -> i
         code = ErrorCode.of(response.error_code)
         if code is not ErrorCode.NONE:
             raise AuthenticationError(f"{where}: {response.error_message or code.message}")
-        try:
-            message = exchange.answer(bytes(response.auth_bytes))
-        except AuthenticationError as error:
-            raise AuthenticationError(f"{peer}: {error}") from None
+        message = await _step(exchange, peer, exchange.answer, bytes(response.auth_bytes))
     else:
         raise AuthenticationError(f"{where}: the broker never comes to an end")
     if not exchange.is_complete:
         raise AuthenticationError(f"{where}: the broker ended it too early")
     return int(response.session_lifetime_ms)
+
+
+async def _step(exchange: Exchange, peer: str, step: Callable[..., T], *args: bytes) -> T:
+    """Take a step of an exchange. Raises: AuthenticationError."""
+    try:
+        if not exchange.is_slow:
+            return step(*args)
+        from moldau.runtime.authentication.kerberos import aside
+
+        return await aside()(step, *args)
+    except AuthenticationError as error:
+        raise AuthenticationError(f"{peer}: {error}") from None
+    except TimeoutError:
+        raise AuthenticationError(
+            f"{peer}: Kerberos does not come to an end: is a KDC reachable from here?"
+        ) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, decode_request_header
@@ -20,10 +20,18 @@ from moldau.protocol.messages.p36_sasl_authenticate import (
     SaslAuthenticateResponse,
 )
 from moldau.protocol.schema import Message
-from moldau.server.authentication.core.mechanism import Postponed
-from moldau.server.authentication.core.session import Outcome, SaslSession, State
+from moldau.runtime.slices import Work
+from moldau.server.authentication.core.mechanism import Mechanism, Postponed, SaslRefused
+from moldau.server.authentication.core.session import (
+    Outcome,
+    SaslSession,
+    State,
+    StepResult,
+    result_of,
+)
 
 if TYPE_CHECKING:
+    from moldau.runtime.authentication.aside import Aside
     from moldau.server.connection_group import ConnectionGroup
     from moldau.server.request import Request
     from moldau.server.server_connection import ServerConnection
@@ -36,15 +44,23 @@ RAW_TOKEN_HEADER: Final = RequestHeader(
 _SIZE: Final = struct.Struct(">i")
 
 
+class _SlowStep(NamedTuple):
+    """A token, and the mechanism whose step with it belongs beside the loop."""
+
+    exchange: Mechanism
+    token: bytes
+
+
 class SaslGate:
     """Every request of a connection on a SASL listener passes here.
 
     Args:
         max_receive_bytes: `sasl.server.max.receive.size`.
         refusal_delay_ms: `connection.failed.authentication.delay.ms`.
+        aside: where slow mechanisms take their steps; None without any.
     """
 
-    __slots__ = ("_group", "_max_receive_bytes", "_refusal_delay_ms", "_session")
+    __slots__ = ("_aside", "_group", "_max_receive_bytes", "_refusal_delay_ms", "_session")
 
     def __init__(
         self,
@@ -54,7 +70,9 @@ class SaslGate:
         *,
         max_receive_bytes: int,
         refusal_delay_ms: float,
+        aside: Aside | None = None,
     ) -> None:
+        self._aside = aside
         self._session = session
         self._group = group
         self._max_receive_bytes = max_receive_bytes
@@ -71,8 +89,9 @@ class SaslGate:
             return RAW_TOKEN_HEADER, 0
         return decode_request_header(frame)
 
-    def takes(self, request: Request) -> bool:
-        """Whether the request is answered or refused here; otherwise it is for its handler.
+    def takes(self, request: Request) -> bool | Work:
+        """Whether the request is answered or refused here, by what is returned where that takes
+        long; otherwise it is for its handler.
 
         Raises:
             RemoteProtocolError: its body is malformed.
@@ -83,24 +102,46 @@ class SaslGate:
         except Postponed as postponed:
             self._postpone(request, postponed)
             return True
+        if isinstance(outcome, _SlowStep):
+            return self._take_step(request, outcome, is_raw=is_raw)
         if outcome is None:
             return False
+        self._conclude(request, outcome, is_raw=is_raw)
+        return True
+
+    async def _take_step(self, request: Request, step: _SlowStep, *, is_raw: bool) -> None:
+        """Take a slow mechanism's step beside the loop."""
+        assert self._aside is not None, "a listener with a slow mechanism has its threads"
+        result: StepResult
+        try:
+            result = await self._aside(result_of, step.exchange, step.token)
+        except TimeoutError:
+            reason = "the mechanism has not come to an end in time"
+            result = SaslRefused(reason, is_passing=True)
+        if request.is_connection_lost:
+            request.discard()
+            return
+        now_ms = self._group.clock.monotonic_ms()
+        self._conclude(request, self._session.stepped(result, now_ms), is_raw=is_raw)
+
+    def _conclude(self, request: Request, outcome: Outcome, *, is_raw: bool) -> None:
         if outcome.failure is not None:
             self._refuse(request, outcome.failure, None if is_raw else outcome.response)
-            return True
+            return
         self._answer(request, outcome.response, is_raw=is_raw)
+        if self._session.waits_for_raw_token:
+            _connection_of(request).limit_frames(self._max_receive_bytes, min_bytes=0)
         if self._session.state is State.ACTIVE:
             connection = _connection_of(request)
             connection.principal = f"User:{self._session.user}"
             connection.token_authenticated = self._session.is_token
             connection.limit_frames(self._group.limits.request_max_bytes)
-        return True
 
-    def _outcome(self, request: Request) -> Outcome | None:
+    def _outcome(self, request: Request) -> Outcome | _SlowStep | None:
         session, now_ms = self._session, self._group.clock.monotonic_ms()
         version = request.api_version
         if session.waits_for_raw_token:
-            return session.token(bytes(request.body), now_ms)
+            return self._token(bytes(request.body), now_ms)
         if request.api_key == ApiKey.SASL_HANDSHAKE:
             handshake, _ = SaslHandshakeRequest.decode(request.body, version)
             return session.handshake(handshake.mechanism, version, now_ms)
@@ -108,7 +149,7 @@ class SaslGate:
             if session.waits_for_token and request.size_bytes > self._max_receive_bytes:
                 return Outcome(failure=f"a token of more than {self._max_receive_bytes} bytes")
             authentication, _ = SaslAuthenticateRequest.decode(request.body, version)
-            return session.token(bytes(authentication.auth_bytes), now_ms)
+            return self._token(bytes(authentication.auth_bytes), now_ms)
         if request.api_key == ApiKey.API_VERSIONS:
             return session.versions(now_ms)
         return session.request(api_name(request.api_key), now_ms)
@@ -127,6 +168,12 @@ class SaslGate:
         request.connection.proceed()
         is_taken = self.takes(request)  # or postponed again, if the keys have been dropped by now
         assert is_taken, "the session still waits for this token"
+
+    def _token(self, token: bytes, now_ms: float) -> Outcome | _SlowStep | None:
+        exchange = self._session.slow_exchange
+        if exchange is not None:
+            return _SlowStep(exchange, token)
+        return self._session.token(token, now_ms)
 
     def _answer(self, request: Request, response: Message | None, *, is_raw: bool) -> None:
         assert response is not None, "what is not refused has an answer"

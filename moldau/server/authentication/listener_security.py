@@ -19,6 +19,7 @@ from moldau.config.listeners import Endpoint, SecurityProtocol
 from moldau.config.table import LISTENER_PREFIX
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.aside import Aside
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
 from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
@@ -42,11 +43,15 @@ if TYPE_CHECKING:
 
 USER_PREFIX: Final = "user_"
 NONCE_BYTES: Final = 24
+SLOW_STEP_MS: Final = 30_000.0
+"""How long a step of GSSAPI may take: the library reads the keytab and writes its replay cache."""
+
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
     "OAUTHBEARER": "OAuthBearerLoginModule",
+    "GSSAPI": "Krb5LoginModule",
 }
 
 FindToken: TypeAlias = Callable[[str, str], KnownKeys | None]
@@ -62,12 +67,14 @@ class SaslSettings:
 
     Attributes:
         token_keys: the keys of OAUTHBEARER's signed tokens; None without any.
+        aside: where GSSAPI takes its steps; None without it.
     """
 
     mechanisms: Mapping[str, MechanismSettings]
     max_receive_bytes: int
     refusal_delay_ms: float
     token_keys: KeySource | None = None
+    aside: Aside | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,7 @@ class ListenerSecurity:
                 group,
                 max_receive_bytes=self.sasl.max_receive_bytes,
                 refusal_delay_ms=self.sasl.refusal_delay_ms,
+                aside=self.sasl.aside,
             )
             return None
         tls = connection.transport.get_extra_info("ssl_object")
@@ -168,6 +176,7 @@ def _sasl_settings(
 ) -> SaslSettings:
     mechanisms: dict[str, MechanismSettings] = {}
     token_keys: KeySource | None = None
+    aside: Aside | None = None
     for mechanism in config.listener_value(listener_name, "sasl.enabled.mechanisms"):
         begin: Callable[[], Mechanism]
         entry = jaas_entry(config, listener_name, mechanism)
@@ -178,6 +187,11 @@ def _sasl_settings(
             check = token_check(config, listener_name, options, clock)
             token_keys = check.keys
             begin = partial(OAuthBearer, check)
+        elif mechanism == "GSSAPI":
+            from moldau.server.authentication.kerberos_tickets import kerberos_beginner
+
+            begin = kerberos_beginner(config, listener_name, entry)
+            aside = Aside(f"moldau-kerberos-{listener_name}", SLOW_STEP_MS)
         else:
             begin = _beginner(config, listener_name, mechanism, entry, keys_of)
         mechanisms[mechanism] = MechanismSettings(
@@ -189,6 +203,7 @@ def _sasl_settings(
         config.listener_value(listener_name, "sasl.server.max.receive.size"),
         float(config.get_int("connection.failed.authentication.delay.ms")),
         token_keys,
+        aside,
     )
 
 

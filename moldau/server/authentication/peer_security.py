@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
@@ -29,6 +29,9 @@ from moldau.server.authentication.tls_settings import (
     NO_VALUES,
     peer_tls_settings,
 )
+
+if TYPE_CHECKING:
+    from moldau.runtime.authentication.kerberos import KerberosLogin
 
 
 def peer_security(
@@ -100,6 +103,8 @@ def _credentials(config: NodeConfig, name: str, mechanism: str, clock: Clock) ->
         from moldau.server.authentication.peer_tokens import peer_tokens
 
         return SaslCredentials(mechanism, token_source=peer_tokens(config, name, options, clock))
+    if mechanism == "GSSAPI":
+        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, name, options, clock))
     username, password = options.get("username", ""), options.get("password", "")
     if not (username and password):
         raise ConfigError(
@@ -113,3 +118,22 @@ def _credentials(config: NodeConfig, name: str, mechanism: str, clock: Clock) ->
         except SecuritySettingError as error:
             raise ConfigError(jaas_key(name, mechanism), None, str(error)) from None
     return SaslCredentials(mechanism, username, password)
+
+
+def _kerberos_login(
+    config: NodeConfig, name: str, options: Mapping[str, str], clock: Clock
+) -> KerberosLogin:
+    from moldau.runtime.authentication.kerberos import RenewalRules, login_of
+
+    def value(key: str) -> Any:
+        return config.listener_value(name, key, "GSSAPI")
+
+    rules = RenewalRules(
+        value("sasl.kerberos.ticket.renew.window.factor"),
+        value("sasl.kerberos.ticket.renew.jitter"),
+        float(value("sasl.kerberos.min.time.before.relogin")),
+    )
+    try:
+        return login_of(options, value("sasl.kerberos.service.name"), clock, rules)
+    except SecuritySettingError as error:
+        raise ConfigError(jaas_key(name, "GSSAPI"), None, str(error)) from None

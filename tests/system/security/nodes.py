@@ -34,12 +34,18 @@ def keystore(authority: trustme.CA, path: Path, *names: str, **options: Any) -> 
 class SecuredNode:
     """One combined node with a listener of each protocol, PLAINTEXT for nodes. Use as a context.
 
+    Args:
+        host: where its listeners are, and what it is advertised as.
+
     Attributes:
         trust: what a client of ours needs to trust the node.
     """
 
-    def __init__(self, home: Path, changed: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, changed: Mapping[str, str] | None = None, host: str = HOST
+    ) -> None:
         self.home = home
+        self._host = host
         self.authority = trustme.CA()
         self.keystore = keystore(self.authority, home / "broker.pem")
         self.trust_path = home / "ca.pem"
@@ -61,7 +67,7 @@ class SecuredNode:
         )
 
     def address(self, listener_name: str) -> str:
-        return f"{HOST}:{self._ports[listener_name]}"
+        return f"{self._host}:{self._ports[listener_name]}"
 
     def port(self, listener_name: str) -> int:
         return self._ports[listener_name]

@@ -58,6 +58,21 @@ def passwords(
     }
 
 
+def kerberos_between(jaas: str) -> dict[str, str]:
+    """Nodes log in to one another by Kerberos, all with the same login module."""
+    return {
+        "listener.security.protocol.map": (
+            "CLIENT:SASL_SSL,INTERNAL:SASL_SSL,CONTROLLER:SASL_PLAINTEXT"
+        ),
+        "sasl.mechanism.inter.broker.protocol": "GSSAPI",
+        "sasl.mechanism.controller.protocol": "GSSAPI",
+        "listener.name.internal.sasl.enabled.mechanisms": "GSSAPI",
+        "listener.name.controller.sasl.enabled.mechanisms": "GSSAPI",
+        "listener.name.internal.gssapi.sasl.jaas.config": jaas,
+        "listener.name.controller.gssapi.sasl.jaas.config": jaas,
+    }
+
+
 def _login(mechanism: str, password: str) -> str:
     own = f'username="node" password="{password}"'
     if mechanism == "PLAIN":
@@ -70,7 +85,7 @@ class SecuredCluster:
     nodes.
 
     Args:
-        between: CERTIFICATES, or what `passwords` returns.
+        between: CERTIFICATES, or what `passwords` or `kerberos_between` returns.
         controllers, brokers: ids; those in both are both in one process.
         foreign: nodes that are not ours to start: they get their directory and configuration only.
     """

@@ -35,6 +35,7 @@ from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
 from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from moldau.testing import wait_until
+from tests.kit.kerberos import running_realm
 from tests.system.security.nodes import HOST, keystore
 from tests.system.security.secured_cluster import (
     BROKER_IDS,
@@ -43,6 +44,7 @@ from tests.system.security.secured_cluster import (
     NODE_PASSWORD,
     USERS,
     SecuredCluster,
+    kerberos_between,
     passwords,
 )
 
@@ -283,6 +285,32 @@ def test_passwords_without_tls(tmp_path: Path) -> None:
     between = passwords("PLAIN", "SCRAM-SHA-512", "SASL_PLAINTEXT")
     with SecuredCluster(tmp_path, between, **FEW) as cluster:
         use(cluster)
+
+
+def test_by_kerberos(tmp_path: Path) -> None:
+    """A session is shorter than the test, and the KDC is away while tickets are good."""
+    (tmp_path / "realm").mkdir()
+    with running_realm(tmp_path / "realm") as realm:
+        principal, keytab = f"kafka/{HOST}", tmp_path / "nodes.keytab"
+        realm.add(principal, keytab)
+        changed = {
+            "sasl.kerberos.service.name": "kafka",
+            "sasl.kerberos.principal.to.local.rules": "RULE:[2:$1](kafka)s/kafka/node/",
+            "connections.max.reauth.ms": "2000",
+        }
+        between = kerberos_between(realm.jaas(principal, keytab))
+        (tmp_path / "cluster").mkdir()
+        with SecuredCluster(tmp_path / "cluster", between, changed=changed, **COMBINED) as cluster:
+            use(cluster)
+            realm.stop()
+            cluster.nodes[BROKER_IDS[0]].kill()
+            use_two_replicas(cluster)
+            realm.start()
+            cluster.nodes[BROKER_IDS[0]].start()
+            cluster.nodes[BROKER_IDS[0]].wait_ready()
+            use(cluster)
+            for node_id in cluster.nodes:
+                assert "it has not authenticated again" not in cluster.log(node_id)
 
 
 def test_a_broker_with_a_wrong_password_is_told_so(tmp_path: Path) -> None:

@@ -472,7 +472,6 @@ def test_users_of_all_listeners_are_users_of_none():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sasl.enabled.mechanisms": None}, "GSSAPI, Kafka's default, is not served; name some of"),
         ({"sasl.enabled.mechanisms": ""}, "listener OUTSIDE needs some of PLAIN, SCRAM-SHA-256"),
         (
             {"listener.name.other.sasl.enabled.mechanisms": "PLAIN,GS2-KRB5"},
@@ -480,7 +479,7 @@ def test_users_of_all_listeners_are_users_of_none():
         ),
         (
             {"inter.broker.listener.name": "OUTSIDE"},
-            "sasl.mechanism.inter.broker.protocol=GSSAPI: Kafka's default, which is not served",
+            "sasl.mechanism.inter.broker.protocol=GSSAPI: must be one of sasl.enabled.mechanisms",
         ),
         (
             {
@@ -489,7 +488,10 @@ def test_users_of_all_listeners_are_users_of_none():
             },
             "must be one of sasl.enabled.mechanisms of listener OUTSIDE",
         ),
-        (CONTROLLER_BY_SASL, "sasl.mechanism.controller.protocol=GSSAPI: Kafka's default, which"),
+        (
+            {**CONTROLLER_BY_SASL, "sasl.mechanism.controller.protocol": "OAUTHBEARER"},
+            "OAUTHBEARER: is not served between nodes",
+        ),
         (
             {**CONTROLLER_BY_SASL, "sasl.mechanism.controller.protocol": "SCRAM-SHA-512"},
             "must be one of sasl.enabled.mechanisms of listener CONTROLLER",

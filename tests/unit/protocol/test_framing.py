@@ -228,3 +228,17 @@ def test_a_reader_that_is_asked_for_a_buffer_in_vain_holds_none(length: int) -> 
             assert frame == body
             reader.release(frame)
     assert memory.reserved_bytes == 0
+
+
+def test_an_empty_frame_where_it_has_a_meaning() -> None:
+    memory = ReceiveMemory(poison=True)
+    reader = FrameReader(memory)
+    reader.min_frame_bytes = 0
+    empty, full = feed(reader, framed(b"", b"x"), [CHUNK_BYTES])
+    assert (bytes(empty), bytes(full)) == (b"", b"x")
+    reader.release(empty)
+    reader.release(full)
+    reader.min_frame_bytes = 1
+    with pytest.raises(RemoteProtocolError, match="not positive"):
+        feed(reader, framed(b""), [CHUNK_BYTES])
+    assert memory.reserved_bytes == 0

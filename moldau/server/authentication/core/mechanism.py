@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 WRONG_PASSWORD: Final = "the user name or the password is wrong"
 OTHER_AUTHORIZATION_ID: Final = "a client may only act as the user that it authenticates as"
@@ -21,12 +21,15 @@ class SaslRefused(Exception):
 
     Attributes:
         told: what the client reads; None for a sentence that leaves open what is wrong.
+        is_passing: whether the client may succeed when it comes again as it is: its connection ends
+            without an answer, which clients take for a fault of the network.
     """
 
-    def __init__(self, reason: str, told: str | None = None) -> None:
+    def __init__(self, reason: str, told: str | None = None, *, is_passing: bool = False) -> None:
         """`reason` is for the log: it may name the user, and never holds a secret."""
         super().__init__(reason)
         self.told = told
+        self.is_passing = is_passing
 
 
 Wait: TypeAlias = Callable[[Callable[[], object], Callable[[], bool]], bool]
@@ -61,7 +64,13 @@ class Accepted(NamedTuple):
 
 
 class Mechanism(Protocol):
-    """One authentication on the server's side, step by step."""
+    """One authentication on the server's side, step by step.
+
+    Attributes:
+        is_slow: whether a step may take long, and so belongs beside the event loop.
+    """
+
+    is_slow: ClassVar[bool]
 
     def step(self, token: bytes) -> bytes | Accepted:
         """What to send next, or who the client is.
@@ -80,6 +89,8 @@ class Plain:
     """
 
     __slots__ = ("_users",)
+
+    is_slow: ClassVar[bool] = False
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users

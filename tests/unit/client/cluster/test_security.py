@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import trustme
 
 from moldau.client import ClientConfig, ConfigurationError
 from moldau.client.cluster.security import Security, security_of
+from moldau.runtime.authentication.kerberos import KerberosLogin
 from tests.kit.manual_clock import ManualClock
 
 JAAS = 'org.apache.kafka.common.security.{} required username="u" password="p"{};'
@@ -67,7 +69,11 @@ def test_tls_with_and_without_sasl():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({}, "GSSAPI, Kafka's default, is not served; set it to one of: PLAIN"),
+        ({}, r"GSSAPI, Kafka's default, needs sasl\.kerberos\.service\.name.*SCRAM-SHA-512"),
+        (
+            {"sasl.username": "u", "sasl.password": "p"},
+            r"GSSAPI, Kafka's default, takes no sasl\.username.*SCRAM-SHA-512",
+        ),
         ({"sasl.mechanism": "DIGEST-MD5"}, "not served"),
         ({"sasl.mechanism": "PLAIN"}, r"needs sasl\.username and sasl\.password"),
         ({"sasl.mechanism": "PLAIN", "sasl.username": "u"}, r"needs sasl\.username"),
@@ -119,3 +125,70 @@ def test_stores_and_names_are_looked_at_when_the_client_is_made():
         made(**{"security.protocol": "SSL", "ssl.truststore.location": "/absent"})
     with pytest.raises(ConfigurationError, match="https, or nothing"):
         made(**{"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "x"})
+
+
+KRB5 = "com.sun.security.auth.module.Krb5LoginModule required"
+KERBEROS = {
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "GSSAPI",
+    "sasl.kerberos.service.name": "kafka",
+}
+
+
+def kerberos_login(**settings: Any) -> KerberosLogin:
+    pytest.importorskip("gssapi")
+    credentials = made(**{**KERBEROS, **settings}).credentials
+    assert credentials is not None
+    assert credentials.kerberos is not None
+    return credentials.kerberos
+
+
+def test_kerberos_by_a_keytab_either_way():
+    keys = {"sasl.kerberos.principal": "alice", "sasl.kerberos.keytab": "/k"}
+    jaas = f'{KRB5} useKeyTab=true storeKey=true keyTab="/k" principal="alice";'
+    for settings in (keys, {"sasl.jaas.config": jaas}):
+        login = kerberos_login(**settings)
+        assert (login.principal, login.keytab, login.uses_keytab) == ("alice", "/k", True)
+        assert (login.service_name, login.rules.min_pause_ms) == ("kafka", 60_000.0)
+
+
+def test_kerberos_by_a_ticket_cache():
+    login = kerberos_login()
+    assert (login.principal, login.ticket_cache, login.uses_keytab) == (None, None, False)
+    jaas = f'{KRB5} useTicketCache=true ticketCache="/c" principal="alice" serviceName="other";'
+    login = kerberos_login(
+        **{"sasl.jaas.config": jaas, "sasl.kerberos.service.name": "other"},
+    )
+    assert (login.principal, login.ticket_cache, login.service_name) == ("alice", "/c", "other")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"sasl.jaas.config": f'{KRB5} serviceName="other";'}, "contradict each other"),
+        ({"sasl.jaas.config": f"{KRB5} useKeyTab=true;"}, "useKeyTab=true of .* needs principal"),
+        ({"sasl.jaas.config": f"{KRB5} keyTab=x;"}, "needs useKeyTab=true"),
+        (
+            {"sasl.jaas.config": f"{KRB5} useKeyTab=true useTicketCache=true principal=a;"},
+            "exclude each other",
+        ),
+        ({"sasl.jaas.config": JAAS.format("plain.PlainLoginModule", "")}, "needs Krb5LoginModule"),
+        ({"sasl.kerberos.keytab": "/k"}, r"keytab needs sasl\.kerberos\.principal"),
+        (
+            {"sasl.kerberos.principal": "a", "sasl.jaas.config": f"{KRB5} useTicketCache=true;"},
+            "one or the other",
+        ),
+        ({"sasl.password": "p"}, r"GSSAPI takes no sasl\.username"),
+    ],
+)
+def test_kerberos_settings_that_do_not_fit(settings: dict[str, str], reason: str):
+    pytest.importorskip("gssapi")
+    with pytest.raises(ConfigurationError, match=reason):
+        made(**{**KERBEROS, **settings})
+
+
+def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    monkeypatch.setitem(sys.modules, "gssapi.raw", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'moldau\[gssapi\]'"):
+        made(**KERBEROS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -31,11 +31,15 @@ SESSION_MS = 10_000.0
 class Scripted:
     """A mechanism whose tokens say what it does."""
 
+    is_slow: ClassVar[bool] = False
+
     def step(self, token: bytes) -> bytes | Accepted:
         if token == b"more":
             return b"challenge"
         if token.startswith(b"I am "):
             return Accepted(token[5:].decode(), b"welcome")
+        if token == b"again":
+            raise SaslRefused("the token came again", is_passing=True)
         raise SaslRefused("the token is wrong")
 
 
@@ -154,6 +158,16 @@ def told(outcome: Outcome | None) -> Any:
     assert outcome is not None
     assert outcome.failure is not None
     return outcome.response
+
+
+def test_a_passing_refusal_has_no_answer() -> None:
+    made = session()
+    made.handshake("A", 1, 0)
+    refused = made.token(b"again", 0)
+    assert told(refused) is None
+    assert refused is not None
+    assert "came again" in (refused.failure or "")
+    assert made.state is State.FAILED
 
 
 def test_refusals_say_nothing_of_what_is_wrong() -> None:
