@@ -368,6 +368,31 @@ class AioKafka:
             await consumer.stop()
 
 
+@contextlib.contextmanager
+def _closed_by_us(settings: dict[str, Any]) -> Iterator[None]:
+    """kafka-python leaves what belongs to a client that it could not make, with sockets of refused
+    connections, to the garbage collector.
+    """
+    from kafka.net.compat import KafkaNetClient
+
+    made: list[Any] = []
+
+    def make(**config: Any) -> Any:
+        made.append(KafkaNetClient(**config))
+        return made[-1]
+
+    settings["kafka_client"] = make
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield
+        finally:
+            for client in made:
+                client.close()
+            made.clear()
+            gc.collect()
+
+
 def _kafka_python_tokens(token: str) -> Any:
     """Gives kafka-python one token."""
     from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
@@ -414,11 +439,8 @@ class KafkaPython:
             else:
                 self._write({**settings, "max_block_ms": REFUSED_WITHIN_MS}, topic, [b"x"])
 
-        with _heard("kafka") as log, warnings.catch_warnings():
-            # It leaves the sockets of refused connections to the garbage collector.
-            warnings.simplefilter("ignore", ResourceWarning)
+        with _heard("kafka") as log, _closed_by_us(settings):
             said = _said(attempt, kafka.errors.KafkaError, OSError, ValueError)
-            gc.collect()
         return "; ".join([said, *log])
 
     def _write(self, settings: dict[str, Any], topic: str, values: Sequence[bytes]) -> None:
