@@ -3,8 +3,8 @@
 Owns: docs/reference/commands.md (from the command line), and in docs/compatibility.md the text
 between the markers: the APIs (Apache Kafka's from the golden list, the served ones
 from the tables of both kinds of listeners and the handlers' docstrings), the differences of admin
-answers (from the differential test's list), the configuration keys (from `moldau.config`) and the
-clients'.
+answers (from the differential test's list), which client comes which way to a secured listener
+(from those tests' list), the configuration keys (from `moldau.config`) and the clients'.
 Must not: touch anything outside the markers.
 Invariant: the result depends on the source alone; tests/tidy checks that the file is current.
 """
@@ -28,6 +28,7 @@ import admin_differences  # noqa: E402 - beside this file, wherever it is run fr
 import client_keys  # noqa: E402
 import command_reference  # noqa: E402
 import node_keys  # noqa: E402
+import security_matrix  # noqa: E402
 
 COMPATIBILITY = ROOT / "docs" / "compatibility.md"
 APIS = ROOT / "tests" / "protocol" / "golden" / "apis.json"
@@ -90,6 +91,9 @@ def current_text(text: str) -> str:
     text = replace_between(text, API_BEGIN, API_END, render_apis())
     text = replace_between(
         text, admin_differences.BEGIN, admin_differences.END, admin_differences.render()
+    )
+    text = replace_between(
+        text, security_matrix.BEGIN, security_matrix.END, security_matrix.render()
     )
     text = replace_between(text, client_keys.BEGIN, client_keys.END, client_keys.render())
     return replace_between(text, node_keys.BEGIN, node_keys.END, node_keys.render())

@@ -28,6 +28,7 @@ from moldau.client.errors import (
     KafkaError,
     ProducerFenced,
     RequestTimeout,
+    TlsFailed,
     TransactionAbortable,
     TransactionAborted,
     error_for,
@@ -504,6 +505,8 @@ class TransactionDriver:
                 "transaction.timeout.ms; close this producer",
                 code=problem.code,
             )
+        elif isinstance(self.cause, TlsFailed) and problem.code is TlsFailed.code:
+            error = TlsFailed(f"producer: {problem.message}")
         else:
             error = error_for(problem.code, problem.message, "producer", final=True)
         error.__cause__ = self.cause

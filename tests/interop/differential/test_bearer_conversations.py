@@ -19,8 +19,6 @@ from tests.interop.java.server import KafkaServer, free_port
 from tests.interop.java.tools import JavaTools, missing
 from tests.kit.identity_provider import (
     AUDIENCE,
-    CLIENT_ID,
-    CLIENT_SECRET,
     ISSUER,
     IdentityProvider,
     Signer,
@@ -71,7 +69,6 @@ class Nodes(NamedTuple):
 
     signed: Both
     unsecured: Both
-    java: JavaTools
     provider: IdentityProvider
 
 
@@ -109,7 +106,6 @@ def _running(java: JavaTools, home: Path, provider: IdentityProvider) -> Iterato
         yield Nodes(
             Both(ours.address(SIGNED), addresses[SIGNED]),
             Both(ours.address(UNSECURED), addresses[UNSECURED]),
-            java,
             provider,
         )
 
@@ -264,33 +260,21 @@ async def test_unsecured_tokens(nodes: Nodes, name: str) -> None:
     await _compare(nodes.unsecured, refused(UNSECURED_TOKENS[name]()))
 
 
-@pytest.mark.timeout(120)
-def test_java_clients(nodes: Nodes, tmp_path: Path) -> None:
-    """Java's client gets its token by client credentials, or makes up an unsecured one."""
-    scopes = 'unsecuredLoginStringClaim_sub="erin" unsecuredLoginListClaim_scope=",a,b"'
-    ways = {
-        nodes.signed: {
-            "sasl.jaas.config": f"{MODULE};",
-            "sasl.login.callback.handler.class": f"{PACKAGE}.OAuthBearerLoginCallbackHandler",
-            "sasl.oauthbearer.token.endpoint.url": nodes.provider.token_url,
-            "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
-            "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
-        },
-        nodes.unsecured: {"sasl.jaas.config": f"{MODULE} {scopes};"},
-    }
-    settings = tmp_path / "client.properties"
-    for both, keys in ways.items():
-        more = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", **keys}
-        settings.write_text("".join(f"{key}={value}\n" for key, value in more.items()))
-        nodes.java.check("kafka-topics", "--bootstrap-server", both.ours, "--command-config",
-                         settings, "--list")  # fmt: skip
-
-
 async def test_another_scheme_is_answered(nodes: Nodes) -> None:
     """Apache Kafka 4.3 fails at its own error's text, and closes the connection."""
     basic = _says(message(RSA.token()).replace(b"Bearer", b"Basic"))
     assert (await heard(nodes.signed.ours, basic))[1]["error"] == 58
     assert (await heard(nodes.signed.kafka, basic))[1] == "closed"
+
+
+async def test_a_request_in_place_of_the_confirmation(nodes: Nodes) -> None:
+    """As aiokafka does. Apache Kafka answers it before it closes, without a broker, and aiokafka
+    asks again for forty seconds.
+    """
+    request = _says(message("x"))
+    assert (await heard(nodes.signed.ours, request))[2:] == ["closed"]
+    answered = {"": "MetadataResponse", "error": 0}
+    assert (await heard(nodes.signed.kafka, request))[2:] == [answered]
 
 
 async def test_what_only_ours_refuses(nodes: Nodes) -> None:

@@ -69,7 +69,6 @@ class Addresses(NamedTuple):
 class Pair(NamedTuple):
     ours: Addresses
     kafka: Addresses
-    java: JavaTools
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +107,6 @@ def _running(java: JavaTools, home: Path) -> Iterator[Pair]:
         found = Pair(
             Addresses(ours.address("PLAINTEXT"), ours.address("SASL_PLAINTEXT")),
             Addresses(kafka.bootstrap_server, address),
-            java,
         )
         for node in found[:2]:
             with Admin(node.plaintext) as admin:
@@ -396,39 +394,3 @@ async def test_logging_in_with_a_token(pair: Pair, conversation: Any) -> None:
                 answer.clear()
     assert ours == kafka
     assert ours
-
-
-def test_kafka_s_own_tool(pair: Pair, tmp_path: Path) -> None:
-    settings = tmp_path / "alice.properties"
-    settings.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-        f'sasl.jaas.config={PLAIN_MODULE} required username="alice" password="a-secret";\n'
-    )
-    access = ("--bootstrap-server", pair.ours.sasl, "--command-config", settings)
-
-    def tool(*arguments: object) -> str:
-        done = pair.java.check("kafka-delegation-tokens", *access, *arguments)
-        return done.output + done.errors
-
-    made = tool("--create", "--max-life-time-period", -1, "--renewer-principal", "User:bob")
-    found = re.search(r"^(\S+)\s+(\S+==)\s+User:alice\s", made, re.MULTILINE)
-    assert found is not None, made
-    token_id, secret = found.groups()
-    assert token_id in tool("--describe", "--owner-principal", "User:alice")
-    assert "Completed renew operation" in tool(
-        "--renew", "--renew-time-period", -1, "--hmac", secret
-    )
-    settings_of_token = tmp_path / "token.properties"
-    settings_of_token.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-        f'sasl.jaas.config={SCRAM_MODULE} required username="{token_id}" password="{secret}" '
-        'tokenauth="true";\n'
-    )
-    pair.java.check(
-        "kafka-topics", "--bootstrap-server", pair.ours.sasl, "--command-config",
-        settings_of_token, "--list",
-    )  # fmt: skip
-    assert "Completed expire operation" in tool(
-        "--expire", "--expiry-time-period", -1, "--hmac", secret
-    )
-    assert token_id not in tool("--describe")

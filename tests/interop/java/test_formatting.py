@@ -111,3 +111,15 @@ def test_both_format_alike_and_accept_the_others_directories(
         assert "isvalid: true" in decoded.output
         if node_id != 1:  # a lone voter has a random directory id
             assert metadata_of(paths[0]) == metadata_of(paths[1])
+
+
+def test_apache_kafka_reads_the_first_users(java: JavaTools, tmp_path: Path) -> None:
+    config = config_of(tmp_path, 1, "broker,controller")
+    user = "SCRAM-SHA-512=[name=admin,password=adm1n]"
+    moldau("storage", "format", "-c", config, "--standalone", "--add-scram", user)
+    found = java.check(
+        "kafka-dump-log", "--cluster-metadata-decoder", "--files",
+        tmp_path / "data" / "bootstrap.checkpoint",
+    )  # fmt: skip
+    assert '"type":"USER_SCRAM_CREDENTIAL_RECORD"' in found.output
+    assert '"name":"admin","mechanism":2' in found.output

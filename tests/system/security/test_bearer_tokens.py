@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-import aiokafka
-import confluent_kafka
 import pytest
 from aiohttp import web
-from aiokafka.abc import AbstractTokenProvider
 
-from moldau.client import AuthenticationFailed, NewTopic, OAuthBearerToken
-from moldau.client.sync import Admin, Consumer, Producer
+from moldau.client import AuthenticationFailed, OAuthBearerToken
+from moldau.client.sync import Admin
 from moldau.testing import wait_until
 from moldau.testing.waiting import wait_until_async
-from tests.interop.kafka_python import kafka
 from tests.kit.identity_provider import (
     AUDIENCE,
     CLIENT_ID,
@@ -56,170 +50,6 @@ def node(
     }
     with SecuredNode(tmp_path_factory.mktemp("tokens"), changed) as running:
         yield running
-
-
-@pytest.fixture
-def topic(node: SecuredNode) -> str:
-    name = f"t-{uuid.uuid4().hex}"
-    with Admin(node.address("PLAINTEXT")) as admin:
-        admin.create_topics([NewTopic(name)])
-    return name
-
-
-def with_ours(node: SecuredNode, provider: IdentityProvider, topic: str) -> bytes | None:
-    """A function gives the tokens."""
-    settings = {
-        **OAUTH,
-        "sasl_oauthbearer_token_provider": lambda: provider.signer.token(),
-    }
-    return _with_ours(node.address("SASL_PLAINTEXT"), topic, settings)
-
-
-def with_our_client_credentials(
-    node: SecuredNode, provider: IdentityProvider, topic: str
-) -> bytes | None:
-    """The token endpoint gives the tokens (KIP-768), over TLS to the node."""
-    settings = {
-        **OAUTH,
-        "security_protocol": "SASL_SSL",
-        **node.trust,
-        "sasl_oauthbearer_token_endpoint_url": provider.token_url,
-        "sasl_oauthbearer_client_credentials_client_id": CLIENT_ID,
-        "sasl_oauthbearer_client_credentials_client_secret": CLIENT_SECRET,
-    }
-    return _with_ours(node.address("SASL_SSL"), topic, settings)
-
-
-def _with_ours(bootstrap: str, topic: str, settings: dict[str, Any]) -> bytes | None:
-    with Producer(bootstrap, **settings) as producer:
-        producer.send(topic, VALUE)
-    with Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest", **settings) as consumer:
-        consumer.subscribe([topic])
-        return consumer.getone().value
-
-
-def with_librdkafka(node: SecuredNode, provider: IdentityProvider, topic: str) -> bytes | None:
-    """A function gives the tokens, with an extension."""
-
-    def give(_: str) -> tuple[str, float, str, dict[str, str]]:
-        return provider.signer.token(), time.time() + 600, "erin", {"traceId": "1"}
-
-    return _with_librdkafka(node, topic, {"oauth_cb": give})
-
-
-def with_librdkafka_s_client_credentials(
-    node: SecuredNode, provider: IdentityProvider, topic: str
-) -> bytes | None:
-    settings = {
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": CLIENT_ID,
-        "sasl.oauthbearer.client.secret": CLIENT_SECRET,
-        "sasl.oauthbearer.token.endpoint.url": provider.token_url,
-    }
-    return _with_librdkafka(node, topic, settings)
-
-
-def _with_librdkafka(node: SecuredNode, topic: str, more: dict[str, Any]) -> bytes | None:
-    settings = {
-        "bootstrap.servers": node.address("SASL_PLAINTEXT"),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        **more,
-    }
-    producer = confluent_kafka.Producer(settings)
-    producer.produce(topic, VALUE)
-    assert producer.flush(30) == 0
-    consumer = confluent_kafka.Consumer(
-        {**settings, "group.id": topic, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-
-    def read() -> bytes | None:
-        message = consumer.poll(0.1)
-        return message.value() if message is not None and message.error() is None else None
-
-    try:
-        return wait_until(read, what="the record")
-    finally:
-        consumer.close()
-
-
-def with_aiokafka(node: SecuredNode, provider: IdentityProvider, topic: str) -> bytes | None:
-    class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-        async def token(self) -> str:
-            return provider.signer.token()
-
-    settings = {
-        **OAUTH,
-        "bootstrap_servers": node.address("SASL_PLAINTEXT"),
-        "sasl_oauth_token_provider": Tokens(),
-    }
-
-    async def travel() -> bytes | None:
-        producer = aiokafka.AIOKafkaProducer(**settings)
-        await producer.start()
-        try:
-            await producer.send_and_wait(topic, VALUE)
-        finally:
-            await producer.stop()
-        consumer = aiokafka.AIOKafkaConsumer(
-            topic, group_id=topic, auto_offset_reset="earliest", **settings
-        )
-        await consumer.start()
-        try:
-            async with asyncio.timeout(60):
-                found: bytes | None = (await consumer.getone()).value
-                return found
-        finally:
-            await consumer.stop()
-
-    return asyncio.run(travel())
-
-
-def with_kafka_python(node: SecuredNode, provider: IdentityProvider, topic: str) -> bytes | None:
-    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
-
-    class Tokens(KafkaPythonTokens):  # type: ignore[misc]
-        def token(self) -> str:
-            return provider.signer.token()
-
-    settings = {
-        **OAUTH,
-        "bootstrap_servers": node.address("SASL_PLAINTEXT"),
-        "sasl_oauth_token_provider": Tokens(),
-    }
-    producer = kafka.KafkaProducer(**settings)
-    producer.send(topic, VALUE).get(30)
-    producer.close()
-    consumer = kafka.KafkaConsumer(
-        topic,
-        group_id=topic,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=60_000,
-        **settings,
-    )
-    try:
-        found: bytes | None = next(consumer).value
-        return found
-    finally:
-        consumer.close()
-
-
-CLIENTS: dict[str, Callable[[SecuredNode, IdentityProvider, str], bytes | None]] = {
-    "moldau": with_ours,
-    "moldau, client credentials": with_our_client_credentials,
-    "confluent-kafka": with_librdkafka,
-    "confluent-kafka, client credentials": with_librdkafka_s_client_credentials,
-    "aiokafka": with_aiokafka,
-    "kafka-python": with_kafka_python,
-}
-
-
-@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
-def test_a_record_travels(
-    node: SecuredNode, provider: IdentityProvider, topic: str, client: Callable[..., bytes | None]
-) -> None:
-    assert client(node, provider, topic) == VALUE
 
 
 def _admin(node: SecuredNode, token: str) -> Admin:

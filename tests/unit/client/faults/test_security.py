@@ -339,9 +339,13 @@ async def test_the_wrong_security_protocol_is_one_error_that_names_the_setting(
 
 async def test_a_certificate_that_nobody_vouches_for(certificates: Certificates):
     async with FakeCluster(1, security=Security("SSL", certificates)) as cluster:
-        settings = {"security_protocol": "SSL", "default_api_timeout_ms": 3_000}
+        settings: dict[str, Any] = {"security_protocol": "SSL", "default_api_timeout_ms": 3_000}
         with pytest.raises(TlsFailed, match=r"ssl\.truststore"):
             await ends(_admin(cluster.bootstrap_servers, settings), "the refusal")
+        for is_idempotent in (True, False):
+            settings = {"security_protocol": "SSL", "enable_idempotence": is_idempotent}
+            with pytest.raises(TlsFailed, match=r"ssl\.truststore"):
+                await ends(_send(cluster.bootstrap_servers, settings), "the refusal")
 
 
 async def test_a_certificate_of_another_host(tmp_path: Path):
