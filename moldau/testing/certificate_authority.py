@@ -116,7 +116,8 @@ class CertificateAuthority:
         trusted = trusted_in(directory)
         new = directory / NEXT_FILE
         if new.exists() and (found := _certificate_in(new)) in trusted:
-            return cls._loaded(directory, NEXT_KEY_FILE, found)
+            is_kept = (directory / NEXT_KEY_FILE).exists()  # else it has taken its place
+            return cls._loaded(directory, NEXT_KEY_FILE if is_kept else AUTHORITY_KEY_FILE, found)
         return cls._loaded(directory, AUTHORITY_KEY_FILE, trusted[0])
 
     @classmethod
@@ -263,10 +264,11 @@ class AuthorityRotation:
         """
         assert not self.unsigned(), "all are signed by the new one"
         new, key = self._directory / NEXT_FILE, self._directory / NEXT_KEY_FILE
-        replace_file(self._directory / AUTHORITY_KEY_FILE, key.read_bytes(), OWNER_ONLY)
-        self._trust(_certificate_in(new))
-        new.unlink()
-        key.unlink()
+        if key.exists():
+            replace_file(self._directory / AUTHORITY_KEY_FILE, key.read_bytes(), OWNER_ONLY)
+            self._trust(_certificate_in(new))
+            key.unlink()
+        new.unlink()  # last: without it, the next step would be the first of another rotation
 
     def _trust(self, *certificates: x509.Certificate) -> None:
         text = b"".join(map(_pem_of, dict.fromkeys(certificates)))
