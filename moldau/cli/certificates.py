@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau.cli.output import fail, print_rows
-from moldau.testing.secure_files import CLIENTS, KEY_STORE, NODES, SecureFiles, hosts_of
+from moldau.testing.secure_files import (
+    CLIENTS,
+    KEY_STORE,
+    NODES,
+    SecureFiles,
+    authority_name,
+    hosts_of,
+)
 
 if TYPE_CHECKING:
     from moldau.testing.certificate_authority import CertificateAuthority, CertificateSummary
@@ -27,7 +34,7 @@ Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Where --secure has made the cluster.")
 ]
 Days = Annotated[int | None, typer.Option(min=1, max=3650, help="How long it is valid (365).")]
-COLUMNS: Final = ["name", "subject", "hosts", "expires", "days_left"]
+COLUMNS: Final = ["name", "subject", "signed_by", "hosts", "expires", "days_left"]
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 RESERVED: Final = ("admin", "ca", "node")
 MADE: Final = "certificates"
@@ -37,7 +44,7 @@ HOMES: Final = ("node-*", "broker-*", "controller-*")
 
 @app.callback()
 def certificates() -> None:
-    """Show and renew a cluster's certificates, and make new ones."""
+    """Show and renew a cluster's certificates, make new ones, replace who signs."""
 
 
 @app.command("show")
@@ -48,11 +55,11 @@ def show(
     """List the certificates of a cluster, with the days that are left."""
     files = SecureFiles(directory)
     with _complaints():
-        from moldau.testing.certificate_authority import summary_of
+        from moldau.testing.certificate_authority import summaries_of, summary_of
 
         _authority(files)  # says it when this is no such cluster
-        paths = [files.trust, *_node_stores(directory), files.admin_certificate]
-        found = [summary_of(path) for path in (*paths, *_made(directory)) if path.exists()]
+        # While the authority is replaced, there are two.
+        found = [*summaries_of(files.trust), *map(summary_of, _stores(files))]
     print_rows(COLUMNS, [_row(directory, each) for each in found], as_json=as_json)
 
 
@@ -71,14 +78,45 @@ def renew(
     files = SecureFiles(directory)
     with _complaints():
         authority = _authority(files)
-        stores = [*_node_stores(directory), files.admin_certificate, *_made(directory)]
-        by_name = {_name_of(directory, path): path for path in stores if path.exists()}
+        by_name = {_name_of(directory, path): path for path in _stores(files)}
         for name in names or ():
             if name not in by_name:
                 fail(f"no certificate {name} in {directory}: {', '.join(by_name)}", status=2)
         for name in names or by_name:
             renewed = authority.renew(by_name[name], **_valid(days))
             typer.echo(f"{name}: {renewed.subject}, until {renewed.expires_at:%Y-%m-%d}")
+
+
+@app.command("rotate-authority")
+def rotate_authority(directory: Directory, days: Days = None) -> None:
+    """Replace the certificate authority, one step each time.
+
+    Run it three times: the new authority is trusted beside the old one; it signs
+    every certificate; the old one is forgotten. Nodes that run follow at once. A
+    step that was interrupted goes on when the command is run again.
+    """
+    files = SecureFiles(directory)
+    with _complaints():
+        from moldau.testing.certificate_authority import AuthorityRotation, summaries_of
+
+        _authority(files)
+        rotation = AuthorityRotation(files.authority, _stores(files))
+        if not rotation.is_trusted:
+            rotation.trust_both(authority_name())
+            for each in summaries_of(files.trust):
+                typer.echo(f"trusted: {each.signed_by}, until {each.expires_at:%Y-%m-%d}")
+            typer.echo(f"next: give {files.trust} to clients that have a copy of it, run it again")
+        elif unsigned := rotation.unsigned():
+            authority = _authority(files)
+            for path in unsigned:
+                done = authority.renew(path, **_valid(days))
+                name = _name_of(directory, path)
+                typer.echo(f"{name}: signed by {done.signed_by}, until {done.expires_at:%Y-%m-%d}")
+            typer.echo("next: give clients that show a certificate the new one, run it again")
+        else:
+            rotation.forget_the_old()
+            [left] = summaries_of(files.trust)
+            typer.echo(f"trusted: {left.signed_by} alone, until {left.expires_at:%Y-%m-%d}")
 
 
 @app.command("create")
@@ -145,6 +183,13 @@ def _valid(days: int | None) -> dict[str, int]:
     return {} if days is None else {"days": days}
 
 
+def _stores(files: SecureFiles) -> list[Path]:
+    """The key stores in a cluster's directory."""
+    directory = files.directory
+    stores = [*_node_stores(directory), files.admin_certificate, *_made(directory)]
+    return [path for path in stores if path.exists()]
+
+
 def _node_stores(directory: Path) -> list[Path]:
     homes = [directory, *(path for pattern in HOMES for path in sorted(directory.glob(pattern)))]
     return [home / KEY_STORE for home in homes if (home / KEY_STORE).exists()]
@@ -165,6 +210,7 @@ def _row(directory: Path, summary: CertificateSummary) -> dict[str, object]:
     return {
         "name": _name_of(directory, summary.path),
         "subject": summary.subject,
+        "signed_by": summary.signed_by,
         "hosts": ", ".join(summary.hosts),
         "expires": f"{summary.expires_at:%Y-%m-%d}",
         "days_left": left.days,

@@ -268,6 +268,9 @@ _QUORUM = (
         "The span of a sample for controller_mutation_rate."),
     ConfigKey("controller.socket.timeout.ms", INT, 30_000, None, MEDIUM, STATIC,
         "How long a broker waits on a connection to the controller."),
+    ConfigKey("early.start.listeners", LIST, None, list_of(), HIGH, STATIC,
+        "Listeners that open before the ACLs are loaded, the controller's by default. Listeners of "
+        "a broker open when it is ready, named here or not."),
     ConfigKey("initial.broker.registration.timeout.ms", INT, 60_000, None, MEDIUM, STATIC,
         "How long a starting broker tries to register."),
     ConfigKey("metadata.log.dir", STRING, None, None, HIGH, STATIC,

@@ -260,6 +260,18 @@ class NodeConfig(Mapping[str, Any]):
         return tuple(e for e in self.listeners if e.listener_name in self.controller_listener_names)
 
     @property
+    def late_controller_listeners(self) -> frozenset[str]:
+        """The controller's listeners that open after the ACLs are loaded: with an authorizer, those
+        that `early.start.listeners` leaves out.
+        """
+        early = self._values["early.start.listeners"]
+        if early is None or not self.has_authorizer:
+            return frozenset()
+        named = {name.upper() for name in early}
+        names = (each.listener_name for each in self.controller_listeners)
+        return frozenset(name for name in names if name not in named)
+
+    @property
     def advertised_controller_listeners(self) -> tuple[Endpoint, ...]:
         """What this node's controller advertises, in the order of `controller.listener.names`.
 
@@ -650,13 +662,21 @@ def _check_inter_broker_listener(config: NodeConfig) -> None:
 
 
 def _check_early_start_listeners(config: NodeConfig) -> None:
+    key = "early.start.listeners"
     names = [endpoint.listener_name for endpoint in config.listeners]
-    for name in config["early.start.listeners"] or ():
+    for name in config[key] or ():
         if name.upper() not in (*names, *config.controller_listener_names):
             raise ConfigError(
-                "early.start.listeners",
-                name,
-                "is neither one of listeners nor of controller.listener.names",
+                key, name, "is neither one of listeners nor of controller.listener.names"
+            )
+    late = config.late_controller_listeners
+    for endpoint in config.controller_listeners:
+        if endpoint.listener_name in late and not endpoint.port:
+            raise ConfigError(
+                key,
+                config.text(key),
+                f"leaves out {endpoint.listener_name}, which then needs a port other than 0 in "
+                "listeners: it opens after the controller has registered",
             )
 
 

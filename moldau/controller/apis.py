@@ -96,6 +96,7 @@ CLUSTER_OPERATION: Final = {
     ApiKey.CONTROLLER_REGISTRATION: Operation.CLUSTER_ACTION,
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: Operation.CLUSTER_ACTION,
     ApiKey.DESCRIBE_QUORUM: Operation.DESCRIBE,
+    ApiKey.DESCRIBE_CLUSTER: Operation.ALTER,  # more than at a broker, as in Apache Kafka
     ApiKey.DESCRIBE_ACLS: Operation.DESCRIBE,
     ApiKey.CREATE_ACLS: Operation.ALTER,
     ApiKey.DELETE_ACLS: Operation.ALTER,

@@ -135,11 +135,16 @@ class ClusterDescriptions:
                     f"this node answers for {self._config.node_id}, not for {shown!r}"
                 )
                 return result
+        elif resource_type == ConfigResourceType.GROUP:
+            if not name:
+                result.error_code = ErrorCode.INVALID_REQUEST
+                result.error_message = "a group's name is empty"
+                return result
         else:
             result.error_code = ErrorCode.INVALID_REQUEST
             result.error_message = (
-                f"resource type {resource_type} is not served by controllers; 2 (topic) and "
-                "4 (broker) are"
+                f"resource type {resource_type} is not served by controllers; 2 (topic), "
+                "4 (broker) and 32 (group) are"
             )
             return result
         entries.fill(result, *description(self._config, image.configs, resource_type, name, keys))

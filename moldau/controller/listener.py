@@ -60,6 +60,10 @@ class ControllerListener:
         """Bind every listener. Raises OSError (nothing stays bound then)."""
         await self._server.start(listeners)
 
+    async def add(self, listener: ListenerSpec) -> None:
+        """Bind one more. Raises OSError."""
+        await self._server.add_listener(listener)
+
     def open(self, apis: ControllerApis) -> None:
         """Serve what came early, and everything from now on."""
         self._router = RequestRouter(

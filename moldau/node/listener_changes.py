@@ -1,7 +1,7 @@
-"""Key and trust stores of a broker's listeners that change while it runs (KIP-226, KIP-978).
+"""Key and trust stores of a node's listeners that change while it runs (KIP-226, KIP-978).
 
 Owns which settings each listener with TLS has now. Must not accept connections. Invariants: what
-the broker is asked for is tried before it is stored; stored settings that cannot be used are
+a broker is asked for is tried before it is stored; stored settings that cannot be used are
 logged, and the listener keeps what it has; connections that exist stay as they are.
 """
 
@@ -34,7 +34,7 @@ logger = logging.getLogger("moldau.node")
 
 
 class ListenerChanges:
-    """A metadata publisher."""
+    """Those of a broker, as a metadata publisher, or those of a controller, by `take`."""
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
@@ -108,6 +108,26 @@ class ListenerChanges:
         dynamic = dynamic_listener_values(wanted)
         for endpoint, contexts in self._contexts.items():
             check_change(self._config, endpoint, contexts, dynamic)
+
+    async def take(self, dynamic: Mapping[str, Any]) -> None:
+        """Try other settings and have them, or log why the listeners keep theirs: for a node that
+        learns of them when they are stored, as Apache Kafka's controllers do.
+
+        Args:
+            dynamic: typed values by `listener.name.LISTENER.KEY`.
+        """
+        if not self._contexts:
+            return
+        from moldau.server.authentication.tls_changes import check_change
+        from moldau.server.authentication.tls_settings import tls_settings_of
+
+        for endpoint, contexts in self._contexts.items():
+            try:
+                await asyncio.to_thread(check_change, self._config, endpoint, contexts, dynamic)
+            except ConfigError as error:
+                logger.error("dynamic configuration has no effect: %s", error)
+            else:
+                await contexts.change(tls_settings_of(self._config, endpoint, dynamic))
 
     def _start(self, work: Coroutine[object, None, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

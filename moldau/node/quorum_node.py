@@ -15,8 +15,9 @@ import secrets
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from moldau.broker.lifecycle.controller_channel import OwnController
 from moldau.config import ConfigError, Endpoint, NodeConfig
@@ -31,8 +32,9 @@ from moldau.controller.registration import ControllerRegistrationManager
 from moldau.metadata.features import feature_records, initial_feature_levels
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
+from moldau.node.controller_listeners import ControllerListeners
 from moldau.node.early_users import EarlyUsers, has_scram
-from moldau.node.listeners import controller_connector, listener_specs
+from moldau.node.listeners import controller_connector
 from moldau.node.settings import controller_registration, metadata_log_settings
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys
@@ -216,6 +218,7 @@ class QuorumNode:
         self.own_controller: OwnController | None = None
         """For the broker of this process, once started; None without the role controller."""
         self._listener: ControllerListener | None = None
+        self._listeners: ControllerListeners | None = None
         self._registration: ControllerRegistrationManager | None = None
         self.told = ToldProblems()
         """For all of this node's connections to controllers."""
@@ -302,15 +305,21 @@ class QuorumNode:
             offload=self._filesystem.offload,
             watchdog=self._watchdog,
         )
-        endpoints = self._config.controller_listeners
-        await listener.start(listener_specs(endpoints, self._security_of))
         self._listener = listener
-        self._ports = {each.listener_name: listener.port(each.listener_name) for each in endpoints}
+        self._listeners = ControllerListeners(
+            self._config,
+            listener,
+            lambda endpoint: partial(self._listener_security, endpoint),
+            self._on_fatal,
+        )
+        self._ports = await self._listeners.bind()
 
-    def _security_of(self, endpoint: Endpoint) -> ListenerSecurity | None:
+    def _listener_security(
+        self, endpoint: Endpoint, dynamic: Mapping[str, Any]
+    ) -> ListenerSecurity | None:
         from moldau.server.authentication.listener_security import ListenerSecurity
 
-        return ListenerSecurity.of(self._config, endpoint, self._scram_keys)
+        return ListenerSecurity.of(self._config, endpoint, self._scram_keys, dynamic)
 
     def _scram_keys(self, mechanism: str, user: str) -> ScramKeys | None:
         controller = self._controller
@@ -351,7 +360,10 @@ class QuorumNode:
             config.node_id, self._thread, apis.answer, apis.committed_end_offset, self.authorizer
         )
         assert self._listener is not None, "bound"
+        assert self._listeners is not None, "bound"
+        self._listeners.follow(lambda: controller.committed_image, lambda: log.high_watermark)
         controller.start()
+        log.add_listener(self._listeners)  # behind the controller, which replays before
         self._listener.open(apis)
         self._start_registration(controller, log, apis, connector)
         if not log.is_leader:
@@ -488,6 +500,8 @@ class QuorumNode:
         controller, self._controller = self._controller, None
         log, self._log = self._log, None
         listener, self._listener = self._listener, None
+        if self._listeners is not None:
+            await self._listeners.close()
         if registration is not None:
             await registration.close()
         if controller is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
@@ -31,6 +32,9 @@ from moldau.runtime.private_files import OWNER_ONLY, READABLE, replace_file
 
 AUTHORITY_FILE: Final = "ca.pem"
 AUTHORITY_KEY_FILE: Final = "ca-key.pem"
+NEXT_FILE: Final = "next-ca.pem"
+NEXT_KEY_FILE: Final = "next-ca-key.pem"
+"""Those of an authority that is to take the other's place."""
 AUTHORITY_DAYS: Final = 3_650
 DAYS: Final = 365
 """How long the certificate of a node or a client is valid, unless said otherwise."""
@@ -51,11 +55,13 @@ class CertificateSummary:
     Attributes:
         subject: as in `CN=broker-1,OU=nodes`.
         hosts: names and addresses that it is valid for.
+        signed_by: the authority's common name; its own for an authority's certificate.
         expires_at: in UTC.
     """
 
     path: Path
     subject: str
+    signed_by: str
     hosts: tuple[str, ...]
     expires_at: datetime.datetime
 
@@ -73,6 +79,13 @@ class CertificateAuthority:
     @classmethod
     def create(cls, directory: Path, name: str) -> Self:
         """Make a new authority with that common name. Raises: CertificateError, OSError."""
+        made = cls._made(directory, name)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made._keep(AUTHORITY_KEY_FILE, AUTHORITY_FILE)
+        return made
+
+    @classmethod
+    def _made(cls, directory: Path, name: str) -> Self:
         key = ec.generate_private_key(_CURVE)
         subject = _name(name, None)
         now = _now()
@@ -88,16 +101,28 @@ class CertificateAuthority:
             )
             .sign(key, SHA256())
         )
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(directory / AUTHORITY_KEY_FILE, _pem_of_key(key), OWNER_ONLY)
-        replace_file(directory / AUTHORITY_FILE, _pem_of(certificate), READABLE)
         return cls(directory, key, certificate)
+
+    def _keep(self, key_file: str, certificate_file: str) -> None:
+        """The key first: what signs is never without it."""
+        replace_file(self.directory / key_file, _pem_of_key(self._key), OWNER_ONLY)
+        replace_file(self.directory / certificate_file, _pem_of(self._certificate), READABLE)
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Read the authority that `create` made. Raises: CertificateError."""
-        path = directory / AUTHORITY_KEY_FILE
-        certificate = _certificate_in(directory / AUTHORITY_FILE)
+        """Read the authority that `create` made; while another takes its place, the new one, as
+        soon as it is trusted. Raises: CertificateError.
+        """
+        trusted = trusted_in(directory)
+        new = directory / NEXT_FILE
+        if new.exists() and (found := _certificate_in(new)) in trusted:
+            is_kept = (directory / NEXT_KEY_FILE).exists()  # else it has taken its place
+            return cls._loaded(directory, NEXT_KEY_FILE if is_kept else AUTHORITY_KEY_FILE, found)
+        return cls._loaded(directory, AUTHORITY_KEY_FILE, trusted[0])
+
+    @classmethod
+    def _loaded(cls, directory: Path, key_file: str, certificate: x509.Certificate) -> Self:
+        path = directory / key_file
         try:
             key = load_pem_private_key(path.read_bytes(), None)
         except OSError as error:
@@ -141,10 +166,12 @@ class CertificateAuthority:
             OSError: the file cannot be written.
         """
         before = _certificate_in(path)
-        if before.issuer != self._certificate.subject:
+        known = {each.subject for each in trusted_in(self.directory)}
+        if before.issuer not in known:
+            names = " or ".join(sorted(each.rfc4514_string() for each in known))
             raise CertificateError(
-                f"{path}: signed by {before.issuer.rfc4514_string()}, not by "
-                f"{self._certificate.subject.rfc4514_string()} in {self.directory}"
+                f"{path}: signed by {before.issuer.rfc4514_string()}, not by {names} in "
+                f"{self.directory}"
             )
         return self._write(path, before.subject, _hosts_in(before), days)
 
@@ -187,15 +214,91 @@ def summary_of(path: Path) -> CertificateSummary:
     return _summary(path, _certificate_in(path))
 
 
+def summaries_of(path: Path) -> list[CertificateSummary]:
+    """As `summary_of`, of all certificates in the file."""
+    return [_summary(path, each) for each in _certificates_in(path)]
+
+
+def trusted_in(directory: Path) -> list[x509.Certificate]:
+    """The authorities that nodes and clients trust, the oldest first. Raises: CertificateError."""
+    return _certificates_in(directory / AUTHORITY_FILE)
+
+
+class AuthorityRotation:
+    """A new authority in the place of the old one, in steps: trusted beside it → everything is
+    signed by it → the old one is forgotten. Each step leaves every connection working, can be
+    repeated, and what is done is seen from the files alone: a step that was interrupted goes on.
+
+    Args:
+        directory: the authority's.
+        stores: the key stores that it has signed.
+    """
+
+    def __init__(self, directory: Path, stores: Iterable[Path]) -> None:
+        self._directory = directory
+        self._stores = tuple(stores)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether there is a new authority, and nodes and clients are told to trust it."""
+        new = self._directory / NEXT_FILE
+        return new.exists() and _certificate_in(new) in trusted_in(self._directory)
+
+    def unsigned(self) -> list[Path]:
+        """The key stores whose certificate the new authority has yet to sign."""
+        new = _certificate_in(self._directory / NEXT_FILE)
+        return [each for each in self._stores if not _is_signed(_certificate_in(each), new)]
+
+    def trust_both(self, name: str) -> None:
+        """Make the new authority, with that common name, and have it trusted beside the old one.
+        Raises: CertificateError, OSError.
+        """
+        new = self._directory / NEXT_FILE
+        if not new.exists():
+            CertificateAuthority._made(self._directory, name)._keep(NEXT_KEY_FILE, NEXT_FILE)
+        self._trust(*trusted_in(self._directory), _certificate_in(new))
+
+    def forget_the_old(self) -> None:
+        """Have the new authority alone, when it has signed everything. Raises: CertificateError,
+        OSError.
+        """
+        assert not self.unsigned(), "all are signed by the new one"
+        new, key = self._directory / NEXT_FILE, self._directory / NEXT_KEY_FILE
+        if key.exists():
+            replace_file(self._directory / AUTHORITY_KEY_FILE, key.read_bytes(), OWNER_ONLY)
+            self._trust(_certificate_in(new))
+            key.unlink()
+        new.unlink()  # last: without it, the next step would be the first of another rotation
+
+    def _trust(self, *certificates: x509.Certificate) -> None:
+        text = b"".join(map(_pem_of, dict.fromkeys(certificates)))
+        replace_file(self._directory / AUTHORITY_FILE, text, READABLE)
+
+
+def _is_signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
 def _summary(path: Path, certificate: x509.Certificate) -> CertificateSummary:
     hosts = tuple(str(each.value) for each in _hosts_in(certificate))
     subject = certificate.subject.rfc4514_string()
-    return CertificateSummary(path, subject, hosts, certificate.not_valid_after_utc)
+    names = certificate.issuer.get_attributes_for_oid(NameOID.COMMON_NAME)
+    signed_by = str(names[0].value) if names else certificate.issuer.rfc4514_string()
+    return CertificateSummary(path, subject, signed_by, hosts, certificate.not_valid_after_utc)
 
 
 def _certificate_in(path: Path) -> x509.Certificate:
+    return _certificates_in(path)[0]
+
+
+def _certificates_in(path: Path) -> list[x509.Certificate]:
+    """One at least."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificates(path.read_bytes())
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror or error}") from None
     except ValueError:

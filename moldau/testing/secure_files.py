@@ -48,7 +48,7 @@ class SecureFiles:
 
     @property
     def trust(self) -> Path:
-        """The authority's certificate."""
+        """The authority's certificate; those of two while one takes the other's place."""
         return self.authority / "ca.pem"
 
     @property
@@ -111,8 +111,7 @@ class SecureFiles:
                 authority = CertificateAuthority.load(self.authority)
             else:
                 self.directory.mkdir(parents=True, exist_ok=True)
-                name = f"Moldau {secrets.token_hex(4)}"
-                authority = CertificateAuthority.create(self.authority, name)
+                authority = CertificateAuthority.create(self.authority, authority_name())
             for name, home in homes.items():
                 if not (home / KEY_STORE).exists():
                     home.mkdir(parents=True, exist_ok=True)
@@ -180,6 +179,11 @@ def secure_properties(home: Path, files: SecureFiles) -> dict[str, str]:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{NODES};User:{ADMIN}",
     }
+
+
+def authority_name() -> str:
+    """The common name of a new authority: no two have the same."""
+    return f"Moldau {secrets.token_hex(4)}"
 
 
 def hosts_of(host: str) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Self
 
 from aiohttp import web
 from joserfc import jws
@@ -95,6 +95,69 @@ def symmetric(secret: bytes = b"k" * 32, key_id: str = "shared") -> tuple[dict[s
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+async def _slow(request: web.Request) -> web.StreamResponse:
+    """One byte at a time, for ever."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b" ")
+        await asyncio.sleep(0)
+
+
+async def _silent(request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("nothing ends the wait but the end of the connection")
+
+
+async def _megabytes(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(64):
+        await response.write(b" " * 1024 * 1024)
+    return response
+
+
+async def _bomb(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"x", headers={"Content-Encoding": "gzip"})
+
+
+async def _elsewhere(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound("/keys?again")
+
+
+async def _broken(request: web.Request) -> web.StreamResponse:
+    key = Signer("of a broken server", "EC").public()
+    return web.json_response({"keys": [key]}, status=500)
+
+
+async def _garbage(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=b"\xff\x00<html>")
+
+
+async def _cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(b'{"keys": [')
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+BAD_ANSWERS: Final[Mapping[str, Answer]] = {
+    "slow": _slow,
+    "silent": _silent,
+    "megabytes": _megabytes,
+    "bomb": _bomb,
+    "elsewhere": _elsewhere,
+    "broken": _broken,
+    "garbage": _garbage,
+    "cut": _cut,
+}
+"""What a server of keys may answer that is no key set; `slow` and `silent` last until the
+provider's `answer` changes.
+"""
+
+
 class IdentityProvider:
     """The server, on a thread of its own. Use as a context.
 
@@ -110,7 +173,8 @@ class IdentityProvider:
         self._context = context
         self.signer = signer or Signer("first")
         self.keys: list[object] = [self.signer.public()]
-        self.answer: Answer | None = None
+        self._answer: Answer | None = None
+        self._answering: set[asyncio.Task[web.StreamResponse]] = set()
         self.asked = 0
         self.given = 0
         self.token_life_s = 600.0
@@ -129,6 +193,21 @@ class IdentityProvider:
     @property
     def token_url(self) -> str:
         return f"http://127.0.0.1:{self._port}/token"
+
+    @property
+    def answer(self) -> Answer | None:
+        return self._answer
+
+    @answer.setter
+    def answer(self, answer: Answer | None) -> None:
+        """Those that the last one keeps waiting are cut off."""
+        self._answer = answer
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._cut_off)
+
+    def _cut_off(self) -> None:
+        for task in self._answering:
+            task.cancel()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -163,7 +242,12 @@ class IdentityProvider:
     async def _answer_keys(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
         if self.answer is not None:
-            return await self.answer(request)
+            task = asyncio.ensure_future(self.answer(request))
+            self._answering.add(task)
+            try:
+                return await task
+            finally:
+                self._answering.discard(task)
         return web.json_response({"keys": self.keys})
 
     async def _answer_token(self, request: web.Request) -> web.StreamResponse:

@@ -330,7 +330,10 @@ class ClusterCalls(AdminCalls):
                 ],
                 validate_only=validate_only,
             )
-            response = await self._ask_node_or_any(node_id, request)
+            if self._client.config.asks_controllers:
+                response = await self._client.ask_controller(request)  # also for another node
+            else:
+                response = await self._ask_node_or_any(node_id, request)
             for result in response.responses:
                 what = f"configuration of {result.resource_name or 'all brokers'}"
                 raise_for(result.error_code, result.error_message, what)

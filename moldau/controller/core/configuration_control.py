@@ -156,8 +156,10 @@ def _check_broker_name(state: ControllerState, name: str) -> None:
         return  # the default of all brokers
     if not (name.isascii() and name.isdigit() and len(name) <= 10):
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{name[:40]!r} is not a broker id")
-    if state.broker(int(name)) is None:
-        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {int(name)} is not registered")
+    node_id = int(name)
+    is_controller = node_id in state.voter_ids or node_id in state.image.cluster.controllers
+    if state.broker(node_id) is None and not is_controller:
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {node_id} is not registered")
 
 
 def _text(key: str, value: str | None) -> str:

@@ -168,6 +168,10 @@ class SecuredCluster:
                 node.ask_to_stop()
             for node in ours:
                 node.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Give the ports back, where the nodes were started one by one."""
         self._holder.close()
 
     def config_path(self, node_id: int) -> Path:

@@ -7,7 +7,10 @@ import ssl
 import stat
 import sys
 import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
@@ -17,9 +20,11 @@ from moldau.cli.main import app
 from moldau.client import KafkaError, NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.testing import Cluster, NodeFailed, wait_until
+from moldau.testing import certificate_authority as module
 from moldau.testing.certificate_authority import (
     CertificateAuthority,
     CertificateError,
+    summaries_of,
     summary_of,
 )
 from moldau.testing.layout import PortHolder
@@ -105,6 +110,74 @@ def test_certificates_are_renewed_under_load(tmp_path: Path) -> None:
         with Consumer(config=cluster.client_properties) as consumer:
             [end] = consumer.end_offsets([TopicPartition("flights", 0)]).values()
         assert end == load.sent
+
+
+def rotate(directory: Path) -> str:
+    """The next step; what it says."""
+    ended = run_cli("certificates", "rotate-authority", directory)
+    assert (ended.status, ended.errors) == (0, "")
+    return ended.output
+
+
+@pytest.mark.system
+@pytest.mark.timeout(240)
+def test_the_authority_is_replaced_under_load(tmp_path: Path) -> None:
+    with Cluster(2, secure=True, directory=tmp_path) as cluster:
+        files, properties = SecureFiles(tmp_path), cluster.client_properties
+        with Admin(config=properties) as admin:
+            admin.create_topics([NewTopic("flights", 2, 2)])
+        load = Load(properties, "flights")
+        load.start()
+        load.wait_sent(20)
+        address = cluster.bootstrap_server.split(",")[0]
+        shown = certificate_shown(address, files.trust)
+        [old] = summaries_of(files.trust)
+        stores = len([*tmp_path.glob("*/certificate.pem"), files.admin_certificate])
+        kept = tmp_path / "kept.pem"
+        kept.write_bytes(files.trust.read_bytes())
+        of_old = {**files.controllers_settings(), "ssl.keystore.location": str(tmp_path / "o.pem")}
+        (tmp_path / "o.pem").write_bytes(files.admin_certificate.read_bytes())
+
+        assert "next: give" in rotate(tmp_path)
+        assert certificate_shown(address, kept) == shown
+        _, new = summaries_of(files.trust)
+        assert can_list(properties)
+        load.wait_sent(20)
+
+        assert rotate(tmp_path).count(f"signed by {new.signed_by}") == stores
+        wait_until(
+            lambda: certificate_shown(address, files.trust) != shown,
+            what="the new certificate",
+        )
+        assert can_list(properties)
+        assert can_describe(files.controllers_settings())
+        assert can_describe(of_old)
+        load.wait_sent(20)
+
+        assert f"trusted: {new.signed_by} alone" in rotate(tmp_path)
+        assert can_list(properties)
+        assert can_describe(files.controllers_settings())
+        assert not can_describe(of_old)
+        assert not can_list({**properties, "ssl.truststore.location": str(kept)})
+        load.wait_sent(20)
+        load.finish()
+        assert load.error is None
+        cluster.stop(cluster.broker_ids[-1])
+        cluster.restart(cluster.broker_ids[-1])
+        assert can_list(properties)
+        listed = run_cli("certificates", "show", tmp_path)
+        assert old.signed_by not in listed.output
+        assert listed.output.count(new.signed_by) == stores + 2  # its own name and signature
+
+
+def can_describe(settings: dict[str, str]) -> bool:
+    """Whether the controllers answer."""
+    try:
+        with Admin(config=settings) as admin:
+            admin.describe_cluster()
+    except KafkaError:
+        return False
+    return True
 
 
 @pytest.mark.system
@@ -209,6 +282,53 @@ def test_what_a_certificate_says(tmp_path: Path) -> None:
     assert (renewed.subject, renewed.hosts) == (made.subject, made.hosts)
     assert (renewed.expires_at - made.expires_at).days == 30
     assert summary_of(tmp_path / "a.pem") == renewed
+
+
+class Interrupted(OSError):
+    """The disk refuses one write, as when a process is killed before it."""
+
+
+def test_a_rotation_goes_on_after_an_interruption_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on disk always works: whoever signed a key store is trusted, and can sign."""
+    writes = {"left": 0}
+
+    def counted(write: Callable[..., Any]) -> Callable[..., Any]:
+        def one(*arguments: Any) -> Any:
+            writes["left"] -= 1
+            if writes["left"] == 0:
+                raise Interrupted(5, "interrupted", "x")
+            return write(*arguments)
+
+        return one
+
+    monkeypatch.setattr(module, "replace_file", counted(module.replace_file))
+    monkeypatch.setattr(Path, "unlink", counted(Path.unlink))
+    for point in count(1):
+        directory = tmp_path / f"{point}"
+        files = SecureFiles(directory)
+        files.make("localhost", {"node-1": directory / "node-1"}, "", "")
+        stores = [directory / "node-1" / "certificate.pem", files.admin_certificate]
+        [first] = summaries_of(files.trust)
+        outputs, interruptions = [], 0
+        writes["left"] = point
+        while not any("alone" in each for each in outputs):
+            ended = CliRunner().invoke(app, ["certificates", "rotate-authority", str(directory)])
+            interruptions += ended.exit_code
+            outputs.append(ended.output)
+            trusted = {each.signed_by for each in summaries_of(files.trust)}
+            assert {summary_of(each).signed_by for each in stores} <= trusted
+            CertificateAuthority.load(files.authority)
+            assert len(outputs) <= 5, outputs
+        writes["left"] = 0
+        [last] = summaries_of(files.trust)
+        assert last.signed_by != first.signed_by
+        assert {summary_of(each).signed_by for each in stores} == {last.signed_by}
+        assert sorted(each.name for each in files.authority.iterdir()) == ["ca-key.pem", "ca.pem"]
+        if not interruptions:
+            break
+    assert point > 9
 
 
 @pytest.mark.parametrize(

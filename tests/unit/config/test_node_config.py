@@ -155,6 +155,16 @@ def test_environment_names_translate_and_foreign_variables_are_left_alone():
         ({"security.inter.broker.protocol": "SSL"}, "must be one of the advertised listeners"),
         ({"security.inter.broker.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINT"),
         ({"early.start.listeners": "OTHER"}, "is neither one of listeners nor of controller.list"),
+        (
+            {
+                "early.start.listeners": "PLAINTEXT",
+                "authorizer.class.name": (
+                    "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+                ),
+                "listeners": "PLAINTEXT://h:1,CONTROLLER://h:0",
+            },
+            "leaves out CONTROLLER, which then needs a port other than 0",
+        ),
         ({"log.dirs": "a,a"}, "log.dirs=a,a: must be a non-empty list of distinct"),
         ({"log.retention.ms": "0"}, "log.retention.ms=0: must be at least 1, or -1"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "above 1 MiB per cleaner thread"),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from moldau.broker.api import BROKER_APIS
 from moldau.protocol.error_responses import error_codes
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
@@ -16,8 +15,8 @@ from moldau.protocol.registry import request_class
 from tests.interop.differential.asking import Closed, Ground, build
 from tests.interop.differential.comparing import compare, normalise
 from tests.interop.differential.differences import DifferenceList
-from tests.interop.differential.permissions.preparing import restore
-from tests.interop.differential.permissions.principals import Principal
+from tests.interop.differential.permissions.preparing import restore, share
+from tests.interop.differential.permissions.principals import OWNER, Principal
 from tests.interop.differential.permissions.question import Question
 from tests.interop.differential.permissions.sides import AT_ONCE, Answer, Asked, Session, Side
 
@@ -72,25 +71,37 @@ class Tally:
 
 
 class Comparison:
-    """Both sides, and the versions that both serve."""
+    """Both sides, and the versions that both serve: their brokers, or their controllers."""
 
-    def __init__(self, sides: tuple[Side, Side], tally: Tally) -> None:
+    def __init__(
+        self, sides: tuple[Side, Side], tally: Tally, *, at_controllers: bool = False
+    ) -> None:
         self._sides = sides
         self._tally = tally
-        theirs = _served(sides[1])
+        self._at_controllers = at_controllers
+        ours, theirs = (_served(side, at_controllers) for side in sides)
+        # Brokers tell of versions of Produce that none of them serves, for old clients' sake.
         self._versions = {
-            int(key): range(
-                max(ours.min_version, theirs[key][0]), min(ours.max_version, theirs[key][1]) + 1
+            key: range(
+                max(ours[key][0], theirs[key][0], request_class(key).MIN_VERSION),
+                min(ours[key][1], theirs[key][1]) + 1,
             )
-            for key, ours in BROKER_APIS.items()
-            if key in theirs
+            for key in ours.keys() & theirs.keys()
         }
 
     def run(self, principals: Iterable[Principal], questions: Iterable[Question]) -> None:
         """Every principal's questions, one principal after the other."""
         asked = list(questions)
+        is_sharing = False
         for number, principal in enumerate(principals):
+            if is_sharing or principal.shared:
+                is_sharing = bool(principal.shared)
+                for side in self._sides:
+                    share(side, principal.shared_entries)
             self._play(principal, list(self._chosen(principal, number, asked)))
+        if is_sharing:
+            for side in self._sides:
+                share(side, [])
 
     def _chosen(
         self, principal: Principal, number: int, questions: Iterable[Question]
@@ -105,7 +116,10 @@ class Comparison:
                 yield question, versions[(number + place) % len(versions)]
 
     def _play(self, principal: Principal, chosen: list[tuple[Question, int]]) -> None:
-        sessions = [Session(side, principal.name) for side in self._sides]
+        sessions = [
+            Session(side, principal.name, at_controller=self._at_controllers)
+            for side in self._sides
+        ]
         try:
             lasting = [each for each in chosen if not each[0].destroys]
             for start in range(0, len(lasting), AT_ONCE):
@@ -148,8 +162,13 @@ def _request(question: Question, ground: Ground) -> Any:
     return build(request_class(question.api_key), **question.fields(ground))
 
 
-def _served(side: Side) -> dict[int, tuple[int, int]]:
-    answer: Any = side.ask(
-        ApiVersionsRequest(client_software_name="tests", client_software_version="1"), 3
-    )
-    return {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+def _served(side: Side, at_controllers: bool) -> dict[int, tuple[int, int]]:
+    session = Session(side, OWNER, at_controller=at_controllers)
+    request = ApiVersionsRequest(client_software_name="tests", client_software_version="1")
+    try:
+        session.send([(request, 3)])
+        [answer] = session.receive([(request, 3)])
+    finally:
+        session.close()
+    served: Any = answer
+    return {each.api_key: (each.min_version, each.max_version) for each in served.api_keys}

@@ -7,6 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from moldau.protocol.access_control import (
+    Operation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+)
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest
 from moldau.protocol.messages.p10_find_coordinator import FindCoordinatorRequest
@@ -14,6 +20,7 @@ from moldau.protocol.messages.p16_list_groups import ListGroupsRequest
 from moldau.protocol.messages.p19_create_topics import CreateTopicsRequest
 from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.p30_create_acls import CreateAclsRequest
+from moldau.protocol.messages.p31_delete_acls import DeleteAclsRequest
 from moldau.protocol.messages.p38_create_delegation_token import CreateDelegationTokenRequest
 from moldau.protocol.messages.p41_describe_delegation_token import DescribeDelegationTokenRequest
 from moldau.protocol.messages.p68_consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -23,6 +30,7 @@ from tests.interop.differential.asking import build
 from tests.interop.differential.permissions.principals import (
     DOOMED,
     DOOMED_GROUP,
+    EVERY_USER,
     GROUP,
     HERE,
     MODERN,
@@ -42,6 +50,7 @@ PREFIX_CHARACTERS: Final = 8
 """So much of the token's id is the prefix in a rule."""
 
 CREATE_TOPICS, COMMIT, FIND, INIT, CREATE_ACLS, TOKENS, HEARTBEAT, LIST = 7, 9, 3, 4, 3, 3, 1, 5
+DELETE_ACLS = 3
 
 
 def prepare(side: Side, principals: Iterable[Principal]) -> None:
@@ -71,6 +80,26 @@ def prepare(side: Side, principals: Iterable[Principal]) -> None:
         made: Any = side.ask(build(CreateAclsRequest, creations=some), CREATE_ACLS)
         wrong = [(e, r) for e, r in zip(some, made.results, strict=True) if r.error_code]
         assert not wrong, (side.name, wrong[:3])
+    side.settle()
+
+
+def share(side: Side, entries: list[dict[str, Any]]) -> None:
+    """Have these rules for every user, and no others."""
+    wanted = {
+        "resource_type_filter": ResourceType.ANY,
+        "resource_name_filter": None,
+        "pattern_type_filter": PatternType.ANY,
+        "principal_filter": EVERY_USER,
+        "host_filter": None,
+        "operation": Operation.ANY,
+        "permission_type": PermissionType.ANY,
+    }
+    gone: Any = side.ask(build(DeleteAclsRequest, filters=[wanted]), DELETE_ACLS)
+    assert not any(each.error_code for each in gone.filter_results), (side.name, gone)
+    if entries:
+        placed = [_placed(side, entry) for entry in entries]
+        made: Any = side.ask(build(CreateAclsRequest, creations=placed), CREATE_ACLS)
+        assert not any(each.error_code for each in made.results), (side.name, made)
     side.settle()
 
 

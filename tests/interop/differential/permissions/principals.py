@@ -1,13 +1,13 @@
 """Whom both clusters are asked by: one principal for each way of having a right, and its rules.
 
 Owns the names of resources, because a rule's pattern must match them. Invariant: no rule of one
-principal touches another, so all rules can be there at once.
+principal touches another, so all rules can be there at once, but for those for every user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from moldau.protocol.access_control import (
@@ -69,8 +69,23 @@ IMPLIED: Final = {
     Operation.ALTER_CONFIGS: Operation.DESCRIBE_CONFIGS,
 }
 
+HOST, OTHER_HOST = "127.0.0.1", "10.9.8.7"
+"""Where all of them come from, and where none does."""
+
+EVERY_USER: Final = "User:*"
+NARROW: Final = (
+    (ResourceType.TOPIC, Operation.READ),
+    (ResourceType.TOPIC, Operation.CREATE),
+    (ResourceType.GROUP, Operation.READ),
+    (ResourceType.CLUSTER, Operation.ALTER),
+    (ResourceType.TRANSACTIONAL_ID, Operation.WRITE),
+)
+"""What rules by host, and those for every user, are about."""
+
 Rule = dict[str, Any]
-"""The fields of an access control entry, without its principal and host."""
+"""The fields of an access control entry; without a principal it is for its owner, without a host
+for all.
+"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,7 @@ class Principal:
         name: of the user.
         word: the way of having a right, for people.
         rules: its access control entries.
+        shared: entries for every user, which are there only while it asks.
         kind: the kind of resource that its own right is about; None when it has none or all.
         is_asked_all: whether every question in every version comes from it, else one version of
             those that touch its kind.
@@ -91,11 +107,18 @@ class Principal:
     rules: tuple[Rule, ...] = ()
     kind: ResourceType | None = None
     is_asked_all: bool = False
+    shared: tuple[Rule, ...] = ()
 
     @property
     def entries(self) -> list[dict[str, Any]]:
         """As CreateAcls takes them."""
-        return [{**rule, "principal": f"User:{self.name}", "host": "*"} for rule in self.rules]
+        own = {"principal": f"User:{self.name}", "host": WILDCARD}
+        return [{**own, **rule} for rule in self.rules]
+
+    @property
+    def shared_entries(self) -> list[dict[str, Any]]:
+        """As CreateAcls takes them."""
+        return [{"principal": EVERY_USER, "host": WILDCARD, **rule} for rule in self.shared]
 
 
 def rules(
@@ -120,9 +143,68 @@ def rules(
 
 
 def principals() -> list[Principal]:
-    """All of them."""
-    ways = [("no rights", (), None, True), ("all rights", _everything(), None, True), *_ways()]
+    """All with rules of their own."""
+    ways = [
+        ("no rights", (), None, True),
+        ("all rights", _everything(), None, True),
+        *_ways(),
+        *_ways_by_host(),
+    ]
     return [Principal(f"u{number}", *way) for number, way in enumerate(ways)]
+
+
+def sharing_principals() -> list[Principal]:
+    """Those about whom rules for every user decide: the rules are there for one at a time."""
+    found = []
+    for kind, operation in NARROW:
+        allowed = rules(kind, operation, LITERAL)
+        denied = rules(kind, operation, LITERAL, PermissionType.DENY)
+        what = f"{operation.name} {kind.name}"
+        for word, own, shared in (
+            ("allowed to every user", (), allowed),
+            ("allowed to every user, denied to this", denied, allowed),
+            ("allowed, denied to every user", allowed, denied),
+            ("allowed to every user from here", (), _from(HOST, allowed)),
+            ("allowed to every user from elsewhere", (), _from(OTHER_HOST, allowed)),
+            ("allowed, denied to every user from elsewhere", allowed, _from(OTHER_HOST, denied)),
+        ):
+            name = f"s{len(found)}"
+            found.append(Principal(name, f"{what} {word}", own, kind, shared=shared))
+    return found
+
+
+def controllers_principals(everybody: list[Principal]) -> list[Principal]:
+    """Those of them that ask at a controller's listener: the rights by name on what controllers
+    decide about, in one version each, and those by host.
+    """
+    kinds = (ResourceType.CLUSTER, ResourceType.TOPIC)
+    ways = (LITERAL, "denied and never allowed", f"from {HOST}", f"from {OTHER_HOST}")
+    return [
+        *(each for each in everybody if each.kind is None),
+        *(
+            replace(each, is_asked_all=False)
+            for each in everybody
+            if each.kind in kinds and each.word.endswith(ways)
+        ),
+    ]
+
+
+def _from(host: str, given: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return tuple({**rule, "host": host} for rule in given)
+
+
+def _ways_by_host() -> Iterator[tuple[str, tuple[Rule, ...], ResourceType | None, bool]]:
+    for kind, operation in NARROW:
+        allowed = rules(kind, operation, LITERAL)
+        denied = rules(kind, operation, LITERAL, PermissionType.DENY)
+        for word, given in (
+            (f"allowed from {HOST}", _from(HOST, allowed)),
+            (f"allowed from {OTHER_HOST}", _from(OTHER_HOST, allowed)),
+            (f"allowed, denied from {HOST}", allowed + _from(HOST, denied)),
+            (f"allowed, denied from {OTHER_HOST}", allowed + _from(OTHER_HOST, denied)),
+            (f"denied, allowed from {HOST}", denied + _from(HOST, allowed)),
+        ):
+            yield f"{operation.name} {kind.name} {word}", given, kind, False
 
 
 def _patterns(kind: ResourceType) -> tuple[str, ...]:

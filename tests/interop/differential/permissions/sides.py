@@ -5,7 +5,6 @@ Owns the processes and what each cluster has of its own. Must not judge the answ
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,9 @@ from tests.system.security.nodes import AUTHORIZER, PLAIN_MODULE, SecuredNode
 
 PASSWORD: Final = "a-secret"
 LISTENER: Final = "SASL_PLAINTEXT"
+CONTROLLERS: Final = "RIGHTS"
+"""The controller's listener where users log in, beside the one of brokers."""
+
 AT_ONCE: Final = 100
 """So many requests are sent to both before the first answer is read."""
 
@@ -41,18 +43,21 @@ class Side(Node):
     """One node: super users come by `bootstrap`, all others log in at `sasl`.
 
     Attributes:
+        controllers: where they log in to its controller.
         hmac: the secret of its delegation token.
     """
 
     sasl: str = ""
+    controllers: str = ""
     hmac: bytes = b""
 
 
 class Session:
     """A user's connection to one node, made again when the node has closed it."""
 
-    def __init__(self, side: Side, user: str) -> None:
+    def __init__(self, side: Side, user: str, *, at_controller: bool = False) -> None:
         self._side = side
+        self._address = side.controllers if at_controller else side.sasl
         self._user = user
         self._socket: socket.socket | None = None
         self._sent = 0
@@ -81,7 +86,7 @@ class Session:
             self._socket = None
 
     def _log_in(self) -> None:
-        host, _, port = self._side.sasl.rpartition(":")
+        host, _, port = self._address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), ANSWER_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sent = self._answered = 0
@@ -132,10 +137,14 @@ def both_sides(java: JavaTools, home: Path, users: Sequence[str]) -> Iterator[tu
         users: who may log in, all by the same password.
     """
     named = " ".join(f'user_{user}="{PASSWORD}"' for user in users)
+    login = f"{PLAIN_MODULE} required {named};"
     keys = {
         **CONFIG,
         "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {named};",
+        **{
+            f"listener.name.{name.lower()}.plain.sasl.jaas.config": login
+            for name in (LISTENER, CONTROLLERS)
+        },
         "authorizer.class.name": AUTHORIZER,
         "super.users": "User:ANONYMOUS;User:owner",
         "delegation.token.secret.key": "the-key",
@@ -147,12 +156,24 @@ def both_sides(java: JavaTools, home: Path, users: Sequence[str]) -> Iterator[tu
     (home / "ours").mkdir()
     ours = SecuredNode(home / "ours", keys)
     kafka = KafkaServer(java, home / "kafka", config=keys)
-    address = f"127.0.0.1:{free_port()}"
-    _add_listener(home / "kafka" / "server.properties", address)
+    address, controllers = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    ours_controllers = f"127.0.0.1:{free_port()}"
+    of_kafka = home / "kafka" / "server.properties"
+    with of_kafka.open("a") as appended:
+        appended.write("listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n")
+    _add_listener(of_kafka, LISTENER, address)
+    _add_listener(of_kafka, CONTROLLERS, controllers)
+    _add_listener(ours.config_path, CONTROLLERS, ours_controllers)
     with ours, kafka:
         sides = (
-            _side("Moldau", home / "ours", ours.address("PLAINTEXT"), ours.address(LISTENER)),
-            _side("Apache Kafka", home / "kafka", kafka.bootstrap_server, address),
+            _side(
+                "Moldau",
+                home / "ours",
+                ours.address("PLAINTEXT"),
+                ours.address(LISTENER),
+                ours_controllers,
+            ),
+            _side("Apache Kafka", home / "kafka", kafka.bootstrap_server, address, controllers),
         )
         try:
             yield sides
@@ -161,18 +182,22 @@ def both_sides(java: JavaTools, home: Path, users: Sequence[str]) -> Iterator[tu
                 side.close()
 
 
-def _add_listener(properties: Path, address: str) -> None:
-    text = re.sub(
-        "^(listeners=.*)$",
-        rf"\1,{LISTENER}://{address}",
-        properties.read_text(),
-        flags=re.MULTILINE,
-    )
-    names = f"CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,{LISTENER}:{LISTENER}"
-    properties.write_text(f"{text}listener.security.protocol.map={names}\n")
+def _add_listener(properties: Path, name: str, address: str) -> None:
+    """One where users log in, of the controller if it has that name."""
+    more = {
+        "listeners": f"{name}://{address}",
+        "listener.security.protocol.map": f"{name}:{LISTENER}",
+    }
+    if name == CONTROLLERS:
+        more["controller.listener.names"] = name
+    lines = []
+    for line in properties.read_text().splitlines():
+        key = line.partition("=")[0]
+        lines.append(f"{line},{more[key]}\n" if key in more else f"{line}\n")
+    properties.write_text("".join(lines))
 
 
-def _side(name: str, home: Path, bootstrap: str, sasl: str) -> Side:
+def _side(name: str, home: Path, bootstrap: str, sasl: str, controllers: str) -> Side:
     """With the words for what is this node's own, longest first."""
     properties: Mapping[str, str] = read_properties_file(str(home / "server.properties"))
     listeners = dict(each.split("://") for each in properties["listeners"].split(","))
@@ -182,6 +207,7 @@ def _side(name: str, home: Path, bootstrap: str, sasl: str) -> Side:
         meta["cluster.id"]: "CLUSTER",
         meta["directory.id"]: "DIRECTORY",
         ":" + listeners["CONTROLLER"].rpartition(":")[2]: ":CONTROLLER_PORT",
+        ":" + controllers.rpartition(":")[2]: ":RIGHTS_PORT",
     }
     longest_first = dict(sorted(aliases.items(), key=lambda item: -len(item[0])))
-    return Side(name, bootstrap, longest_first, sasl=sasl)
+    return Side(name, bootstrap, longest_first, sasl=sasl, controllers=controllers)
