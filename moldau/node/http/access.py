@@ -195,7 +195,7 @@ class HttpAccess:
         if self._security.tokens is not None:
             await self._security.tokens.keys.close()
         if self._keys_tried is not None:
-            self._keys_tried.cancel()
+            await asyncio.wait((self._keys_tried,))
         self._log.close()
         self._passwords.close()
 

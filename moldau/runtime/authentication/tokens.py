@@ -290,10 +290,10 @@ def _opened(request: Request, timeout_s: float, context: ssl.SSLContext | None) 
     """
     from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
 
-    class NoRedirection(HTTPRedirectHandler):
+    class _NoRedirection(HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
             return None
 
-    return build_opener(NoRedirection, HTTPSHandler(context=context)).open(
+    return build_opener(_NoRedirection, HTTPSHandler(context=context)).open(
         request, timeout=timeout_s
     )
