@@ -430,8 +430,8 @@ _SASL = (
         "The shortest time in ms between two logins with a keytab, while the last ticket is good."),
     ConfigKey("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), list_of(), MEDIUM,
         BROKER,
-        "How a Kerberos principal becomes a user name: the first rule that applies, each DEFAULT or "
-        "RULE:… in Apache Kafka's form."),
+        "How a Kerberos principal becomes a user name: the first rule that applies, each DEFAULT "
+        "or RULE:… in Apache Kafka's form."),
     ConfigKey("sasl.kerberos.service.name", STRING, None, None, MEDIUM, BROKER,
         "The first part of the brokers' Kerberos principals, kafka as a rule."),
     ConfigKey("sasl.kerberos.ticket.renew.jitter", DOUBLE, 0.05, None, MEDIUM, BROKER,

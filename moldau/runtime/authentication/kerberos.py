@@ -10,6 +10,7 @@ ticket that is used up is not used.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import threading
@@ -191,6 +192,10 @@ class _Login:
     renew_at_ms: float
 
 
+_numbers: Final = itertools.count()
+"""Of the caches in this process."""
+
+
 class KeytabTickets:
     """The tickets that this process gets with one key, renewed when most of their life is over.
 
@@ -204,7 +209,7 @@ class KeytabTickets:
         self._lock = threading.Lock()
         self._login: _Login | None = None
         self._generation = 0
-        self._cache = f"MEMORY:moldau-{id(self)}"
+        self._cache = f"MEMORY:moldau-{os.getpid()}-{next(_numbers)}"
 
     def current(self, clock: Clock, rules: RenewalRules) -> Any:
         """Credentials that are good. Raises: KerberosError."""

@@ -14,6 +14,7 @@ from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
 from moldau.config.listeners import SecurityProtocol
 from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.jaas import JaasEntry
 from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import check_handshake, client_context
@@ -95,9 +96,9 @@ def _contexts(config: NodeConfig, name: str, dynamic: Mapping[str, Any]) -> Stor
 
 def _credentials(config: NodeConfig, name: str, mechanism: str) -> SaslCredentials:
     entry = jaas_entry(config, name, mechanism)
-    options = {} if entry is None else entry.options
     if mechanism == "GSSAPI":
-        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, name, options))
+        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, name, entry))
+    options = {} if entry is None else entry.options
     username, password = options.get("username", ""), options.get("password", "")
     if not (username and password):
         raise ConfigError(
@@ -113,9 +114,13 @@ def _credentials(config: NodeConfig, name: str, mechanism: str) -> SaslCredentia
     return SaslCredentials(mechanism, username, password)
 
 
-def _kerberos_login(config: NodeConfig, name: str, options: Mapping[str, str]) -> KerberosLogin:
-    from moldau.runtime.authentication.kerberos import RenewalRules, login_of
+def _kerberos_login(config: NodeConfig, name: str, entry: JaasEntry | None) -> KerberosLogin:
+    from moldau.runtime.authentication.kerberos import EXAMPLE, RenewalRules, login_of
     from moldau.runtime.clock import SystemClock
+
+    key = jaas_key(name, "GSSAPI")
+    if entry is None:
+        raise ConfigError(key, None, f"is needed, for this node to log in to the others: {EXAMPLE}")
 
     def value(key: str) -> Any:
         return config.listener_value(name, key, "GSSAPI")
@@ -126,6 +131,6 @@ def _kerberos_login(config: NodeConfig, name: str, options: Mapping[str, str]) -
         float(value("sasl.kerberos.min.time.before.relogin")),
     )
     try:
-        return login_of(options, value("sasl.kerberos.service.name"), SystemClock(), rules)
+        return login_of(entry.options, value("sasl.kerberos.service.name"), SystemClock(), rules)
     except SecuritySettingError as error:
-        raise ConfigError(jaas_key(name, "GSSAPI"), None, str(error)) from None
+        raise ConfigError(key, None, str(error)) from None
