@@ -37,7 +37,7 @@ from moldau.runtime.clock import SystemClock
 from moldau.runtime.connection import Connection, ConnectionLost
 from moldau.runtime.network import AsyncioNetwork
 from moldau.testing.waiting import wait_until_async
-from tests.kit.kerberos import HOST, MODULE, REALM
+from tests.kit.kerberos import HOST, MODULE, REALM, SERVICE
 from tests.kit.manual_clock import ManualClock
 from tests.system.processes import run_cli
 from tests.system.security.kerberized import SESSION_MS, Kerberized, kerberized
@@ -300,6 +300,21 @@ async def test_many_at_once(secured: Kerberized):
             return len((await admin.describe_cluster()).brokers)
 
     assert await asyncio.gather(*(log_in() for _ in range(20))) == [1] * 20
+
+
+async def test_a_new_key_of_the_node_is_in_use_at_once(secured: Kerberized, tmp_path: Path):
+    """And tickets for the old key stay good while it stands in the keytab."""
+    old = tmp_path / "old"
+    secured.realm.kinit("alice", old)
+    with_old = secured.client(**cache_settings(old))
+    async with Admin(**with_old) as admin:
+        await admin.describe_cluster()
+    secured.realm.change(f"ktadd -k {secured.realm.keytab} {SERVICE}")
+    new = tmp_path / "new"
+    secured.realm.kinit("alice", new)
+    for settings in (secured.client(**cache_settings(new)), with_old):
+        async with Admin(**settings) as admin:
+            assert (await admin.describe_cluster()).brokers
 
 
 def test_tickets_of_a_keytab_are_renewed_in_time(secured: Kerberized, tmp_path: Path):
