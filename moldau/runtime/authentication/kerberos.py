@@ -382,7 +382,6 @@ class GssapiExchange:
         return self._has_chosen
 
     def first(self) -> bytes:
-        """Raises: AuthenticationError."""
         try:
             raw = _library()
             self._credentials = self._login.credentials()
@@ -393,7 +392,7 @@ class GssapiExchange:
         except KerberosError as error:
             if error.is_expired:
                 self._login.forget()
-            raise AuthenticationError(f"{MECHANISM}: {self._target}: {error}") from None
+            raise self._failure(str(error), error) from None
 
     def answer(self, challenge: bytes) -> bytes | None:
         try:
@@ -403,9 +402,11 @@ class GssapiExchange:
                 return None
             return self._choice(challenge)
         except KerberosError as error:
-            raise AuthenticationError(
-                f"{MECHANISM}: {self._target}: the broker's answer is refused: {error}"
-            ) from None
+            raise self._failure(f"the broker's answer is refused: {error}", error) from None
+
+    def _failure(self, text: str, error: KerberosError) -> Exception:
+        kind = ConnectionError if error.is_passing else AuthenticationError
+        return kind(f"{MECHANISM}: {self._target}: {text}")
 
     def _initiated(self, token: bytes | None) -> bytes:
         raw = _library()

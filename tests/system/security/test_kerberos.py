@@ -301,6 +301,15 @@ async def test_many_at_once(secured: Kerberized):
     assert await asyncio.gather(*(log_in() for _ in range(20))) == [1] * 20
 
 
+def test_a_ticket_that_is_not_valid_yet_is_no_refusal(secured: Kerberized, tmp_path: Path):
+    """As Apache Kafka's client: the clocks may come together."""
+    cache = tmp_path / "cache"
+    secured.realm.kinit("alice", cache, "-s", "1h")
+    postdated = KerberosLogin("kafka", SystemClock(), ticket_cache=str(cache))
+    with pytest.raises(ConnectionError, match="not yet valid"):
+        GssapiExchange(postdated, HOST).first()
+
+
 async def test_a_new_key_of_the_node_is_in_use_at_once(secured: Kerberized, tmp_path: Path):
     """And tickets for the old key stay good while it stands in the keytab."""
     old = tmp_path / "old"
