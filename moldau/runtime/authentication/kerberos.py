@@ -10,6 +10,7 @@ ticket that is used up is not used.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import threading
@@ -43,6 +44,7 @@ _FIRST_CODE: Final = -1_765_328_384
 _CLIENT_UNKNOWN: Final = 6
 _SERVER_UNKNOWN: Final = 7
 _CLIENT_NOT_YET_VALID: Final = 21
+_TICKET_EXPIRED: Final = 32
 _TICKET_NOT_YET_VALID: Final = 33
 _REPLAY: Final = 34
 _PASSING: Final = frozenset({_CLIENT_NOT_YET_VALID, _TICKET_NOT_YET_VALID, _REPLAY})
@@ -59,7 +61,7 @@ _ADVICE: Final[Mapping[int, str]] = {
     ),
     24: _KEYTAB_IS_OLD,
     31: _KEYTAB_IS_OLD,
-    32: _NEW_TICKET,
+    _TICKET_EXPIRED: _NEW_TICKET,
     37: _CLOCKS,
     141: _NEW_TICKET,
     154: "krb5.conf names no KDC of this realm",
@@ -74,11 +76,13 @@ class KerberosError(Exception):
 
     Attributes:
         is_passing: whether another attempt may succeed though nothing has been changed.
+        is_expired: whether a ticket is used up.
     """
 
-    def __init__(self, text: str, *, is_passing: bool = False) -> None:
+    def __init__(self, text: str, *, is_passing: bool = False, is_expired: bool = False) -> None:
         super().__init__(text)
         self.is_passing = is_passing
+        self.is_expired = is_expired
 
 
 def check_package() -> None:
@@ -105,10 +109,10 @@ def _call(function: Callable[..., T], *args: Any, **options: Any) -> T:
         return function(*args, **options)
     except raw.GSSError as error:
         # At once, and in this thread: the library keeps the texts of its errors for each thread.
-        raise _kerberos_error(error) from None
+        raise _kerberos_error(raw, error) from None
 
 
-def _kerberos_error(error: Any) -> KerberosError:
+def _kerberos_error(raw: Any, error: Any) -> KerberosError:
     minor = int(error.min_code)
     number = (minor - 2**32 if minor >= 2**31 else minor) - _FIRST_CODE
     texts: list[str] = []
@@ -119,7 +123,8 @@ def _kerberos_error(error: Any) -> KerberosError:
     advice = _ADVICE.get(number)
     if advice is not None:
         text = f"{text} ({advice})"
-    return KerberosError(text, is_passing=number in _PASSING)
+    is_expired = number == _TICKET_EXPIRED or isinstance(error, raw.ExpiredCredentialsError)
+    return KerberosError(text, is_passing=number in _PASSING, is_expired=is_expired)
 
 
 def default_realm() -> str:
@@ -191,6 +196,10 @@ class _Login:
     renew_at_ms: float
 
 
+_numbers: Final = itertools.count()
+"""Of the caches in this process."""
+
+
 class KeytabTickets:
     """The tickets that this process gets with one key, renewed when most of their life is over.
 
@@ -204,7 +213,7 @@ class KeytabTickets:
         self._lock = threading.Lock()
         self._login: _Login | None = None
         self._generation = 0
-        self._cache = f"MEMORY:moldau-{id(self)}"
+        self._cache = f"MEMORY:moldau-{os.getpid()}-{next(_numbers)}"
 
     def current(self, clock: Clock, rules: RenewalRules) -> Any:
         """Credentials that are good. Raises: KerberosError."""
@@ -220,6 +229,13 @@ class KeytabTickets:
                     raise
                 login.renew_at_ms = now_ms + rules.min_pause_ms
             return login.credentials
+
+    def forget(self) -> None:
+        """Log in again at the next call: what the last login gave has ended too early, as where
+        this machine's clock has been set.
+        """
+        with self._lock:
+            self._login = None
 
     def _log_in(self, now_ms: float, rules: RenewalRules) -> _Login:
         raw = _library()
@@ -251,6 +267,16 @@ _tickets: Final[dict[tuple[str | None, str], KeytabTickets]] = {}
 _tickets_lock: Final = threading.Lock()
 
 
+def _tickets_of(keytab: str | None, principal: str) -> KeytabTickets:
+    """Those that all clients of this process with that key share."""
+    place = (keytab, principal)
+    with _tickets_lock:
+        tickets = _tickets.get(place)
+        if tickets is None:
+            tickets = _tickets[place] = KeytabTickets(keytab, principal)
+        return tickets
+
+
 @dataclass(frozen=True, slots=True)
 class KerberosLogin:
     """With what this process logs in to brokers.
@@ -277,12 +303,7 @@ class KerberosLogin:
         """What a security context begins with. Raises: KerberosError."""
         if self.uses_keytab:
             assert self.principal is not None, "checked with the settings"
-            place = (self.keytab, self.principal)
-            with _tickets_lock:
-                tickets = _tickets.get(place)
-                if tickets is None:
-                    tickets = _tickets[place] = KeytabTickets(*place)
-            return tickets.current(self.clock, self.rules)
+            return _tickets_of(self.keytab, self.principal).current(self.clock, self.rules)
         raw = _library()
         name = None
         if self.principal is not None:
@@ -295,6 +316,11 @@ class KerberosLogin:
         if got.lifetime is not None and got.lifetime <= 0:
             raise KerberosError(f"the ticket in the cache has expired ({_NEW_TICKET})")
         return got.creds
+
+    def forget(self) -> None:
+        """A ticket was used up when it came to use."""
+        if self.uses_keytab and self.principal is not None:
+            _tickets_of(self.keytab, self.principal).forget()
 
 
 def login_of(
@@ -356,7 +382,6 @@ class GssapiExchange:
         return self._has_chosen
 
     def first(self) -> bytes:
-        """Raises: AuthenticationError."""
         try:
             raw = _library()
             self._credentials = self._login.credentials()
@@ -365,7 +390,9 @@ class GssapiExchange:
             )
             return self._initiated(None)
         except KerberosError as error:
-            raise AuthenticationError(f"{MECHANISM}: {self._target}: {error}") from None
+            if error.is_expired:
+                self._login.forget()
+            raise self._failure(str(error), error) from None
 
     def answer(self, challenge: bytes) -> bytes | None:
         try:
@@ -375,9 +402,11 @@ class GssapiExchange:
                 return None
             return self._choice(challenge)
         except KerberosError as error:
-            raise AuthenticationError(
-                f"{MECHANISM}: {self._target}: the broker's answer is refused: {error}"
-            ) from None
+            raise self._failure(f"the broker's answer is refused: {error}", error) from None
+
+    def _failure(self, text: str, error: KerberosError) -> Exception:
+        kind = ConnectionError if error.is_passing else AuthenticationError
+        return kind(f"{MECHANISM}: {self._target}: {text}")
 
     def _initiated(self, token: bytes | None) -> bytes:
         raw = _library()

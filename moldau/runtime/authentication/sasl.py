@@ -80,13 +80,14 @@ class Exchange(Protocol):
         """Whether the mechanism accepts that the broker ends the exchange now."""
 
     def first(self) -> bytes:
-        """The client's first message. Raises: AuthenticationError."""
+        """The client's first message. Raises as `answer`."""
 
     def answer(self, challenge: bytes) -> bytes | None:
         """The answer to the broker's message; None for none.
 
         Raises:
             AuthenticationError: the broker refuses, broke the rules, or did not prove itself.
+            ConnectionError: another attempt may succeed as things are.
         """
 
 
@@ -314,6 +315,7 @@ async def authenticate(send: Send, credentials: SaslCredentials, peer: str) -> i
 
     Raises:
         AuthenticationError: refused, or the broker is not who it should be.
+        ConnectionError: no connection now; another attempt may succeed.
     """
     mechanism = credentials.mechanism
     where = f"{peer}: {mechanism}"
@@ -352,7 +354,7 @@ async def authenticate(send: Send, credentials: SaslCredentials, peer: str) -> i
 
 
 async def _step(exchange: Exchange, peer: str, step: Callable[..., T], *args: bytes) -> T:
-    """Take a step of an exchange. Raises: AuthenticationError."""
+    """Take a step of an exchange. Raises: AuthenticationError, ConnectionError."""
     try:
         if not exchange.is_slow:
             return step(*args)

@@ -188,7 +188,7 @@ def _sasl_settings(
             token_keys = check.keys
             begin = partial(OAuthBearer, check)
         elif mechanism == "GSSAPI":
-            from moldau.server.authentication.kerberos_tickets import kerberos_beginner
+            from moldau.server.authentication.kerberos_listener import kerberos_beginner
 
             begin = kerberos_beginner(config, listener_name, entry)
             aside = Aside(f"moldau-kerberos-{listener_name}", SLOW_STEP_MS)

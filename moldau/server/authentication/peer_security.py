@@ -14,6 +14,7 @@ from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
 from moldau.config.listeners import SecurityProtocol
 from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.jaas import JaasEntry
 from moldau.runtime.authentication.sasl import PlainExchange, SaslCredentials
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import check_handshake, client_context
@@ -104,7 +105,7 @@ def _credentials(config: NodeConfig, name: str, mechanism: str, clock: Clock) ->
 
         return SaslCredentials(mechanism, token_source=peer_tokens(config, name, options, clock))
     if mechanism == "GSSAPI":
-        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, name, options, clock))
+        return SaslCredentials(mechanism, kerberos=_kerberos_login(config, name, entry, clock))
     username, password = options.get("username", ""), options.get("password", "")
     if not (username and password):
         raise ConfigError(
@@ -121,9 +122,13 @@ def _credentials(config: NodeConfig, name: str, mechanism: str, clock: Clock) ->
 
 
 def _kerberos_login(
-    config: NodeConfig, name: str, options: Mapping[str, str], clock: Clock
+    config: NodeConfig, name: str, entry: JaasEntry | None, clock: Clock
 ) -> KerberosLogin:
-    from moldau.runtime.authentication.kerberos import RenewalRules, login_of
+    from moldau.runtime.authentication.kerberos import EXAMPLE, RenewalRules, login_of
+
+    key = jaas_key(name, "GSSAPI")
+    if entry is None:
+        raise ConfigError(key, None, f"is needed, for this node to log in to the others: {EXAMPLE}")
 
     def value(key: str) -> Any:
         return config.listener_value(name, key, "GSSAPI")
@@ -134,6 +139,6 @@ def _kerberos_login(
         float(value("sasl.kerberos.min.time.before.relogin")),
     )
     try:
-        return login_of(options, value("sasl.kerberos.service.name"), clock, rules)
+        return login_of(entry.options, value("sasl.kerberos.service.name"), clock, rules)
     except SecuritySettingError as error:
-        raise ConfigError(jaas_key(name, "GSSAPI"), None, str(error)) from None
+        raise ConfigError(key, None, str(error)) from None
