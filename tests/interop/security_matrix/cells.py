@@ -38,9 +38,12 @@ def rows(kind: str, *, is_kafka: bool) -> dict[str, Row]:
     found = {}
     for name, table in _load()[kind].items():
         gaps = {way: gap for gap in table.get("gap", ()) for way in gap["ways"]}
-        others = table.get("kafka", {}) if is_kafka else {}
+        refusals = table["refusals"]
+        others = table.get("kafka", {})
+        assert others.keys() <= refusals.keys() | gaps.keys(), f"{name}: kafka replaces nothing"
+        others = others if is_kafka else {}
         found[name] = Row(
-            {**table["refusals"], **others},
+            {reason: others.get(reason, text) for reason, text in refusals.items()},
             {way: gap["reason"] for way, gap in gaps.items()},
             {way: others.get(way, gap["says"]) for way, gap in gaps.items()},
         )
