@@ -519,5 +519,5 @@ def test_a_broker_knows_how_to_speak_to_controllers():
     assert config.listener_value("CONTROLLER", "ssl.truststore.location") == "ca.pem"
     assert config.listener_value("CONTROLLER", "ssl.endpoint.identification.algorithm") == ""
     assert config["ssl.endpoint.identification.algorithm"] == "https"
-    with pytest.raises(ConfigError, match="GSSAPI: .* is not served between nodes; listener CON"):
+    with pytest.raises(ConfigError, match=r"GSSAPI: .* is not served between nodes; listener CON"):
         node_with({**broker, "sasl.mechanism.controller.protocol": "GSSAPI"})
