@@ -17,6 +17,7 @@ from tests.system.security.test_http import Site
 
 ALICE, KEY_PASSWORD, TOKEN_KEY = "alice-sesame", "key-sesame", "token-sesame"
 CLIENT_SECRET = "client-sesame"
+HIDDEN_KEYS = ("delegation.token.secret.key", "ssl.key.password", "moldau.http.ssl.keystore.key")
 PACKAGE = "org.apache.kafka.common.config.provider."
 
 
@@ -88,11 +89,7 @@ def test_secrets_of_providers_are_used_and_never_shown(
             assert admin.create_delegation_token().owner == "User:alice"
             resource = ConfigResource(ConfigResourceType.BROKER, "1")
             described = admin.describe_configs([resource], include_synonyms=True)[resource]
-        for key in (
-            "delegation.token.secret.key",
-            "ssl.key.password",
-            "moldau.http.ssl.keystore.key",
-        ):
+        for key in HIDDEN_KEYS:
             assert (described[key].value, described[key].sensitive) == (None, True)
         shown.append(repr(described))
         with Admin(node.address("SSL"), security_protocol="SSL", **node.trust) as admin:
