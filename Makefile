@@ -11,7 +11,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all helm slow fmt lint type sim fuzz-listeners soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test test-all helm slow fmt lint type mypy public-types style sim fuzz-listeners soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ test: setup lint ## For people, about ten minutes on two cores: lint, types, imp
 
 test-all: setup helm lint ## What continuous integration runs: `make test`, and simulations, soaks, all clients and Spark for half an hour
 	MOLDAU_SIM_SECONDS=30 MOLDAU_CLUSTER_SIM_SECONDS=25 MOLDAU_REPLICATION_SIM_SECONDS=30 MOLDAU_TRANSACTION_SIM_SECONDS=30 \
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
 
 helm: setup ## Build helm from its Go module into .cache, where Go is and helm is not: tests of the chart use it
 	@$(PYTHON) .ci/bootstrap.py helm
@@ -37,15 +37,22 @@ fmt: setup ## Format the code, fix what can be fixed mechanically, write the blo
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-lint: setup type ## Style, types and import contracts
+lint: setup ## Style, types and import contracts, on two cores
+	@$(MAKE) --no-print-directory -j 2 -O mypy public-types style
+
+type: mypy public-types ## Static types, strictly; and the client's public types are complete for pyright
+
+mypy: setup ## Static types, strictly
+	$(BIN)/mypy
+	$(BIN)/mypy --strict tests/unit/client/typed_application.py
+
+public-types: setup ## The client's public types are complete for pyright
+	$(BIN)/python .ci/public_types.py
+
+style: setup ## Style and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
-
-type: setup ## Static types, strictly; and the client's public types are complete for pyright
-	$(BIN)/mypy
-	$(BIN)/mypy --strict tests/unit/client/typed_application.py
-	$(BIN)/python .ci/public_types.py
 
 sim: setup ## The quorum under simulated faults: SEED=n with its trace, SEEDS=a-b, or MINUTES=m (WORKERS=2); SIM=cluster: whole nodes, SIM=replication: with data, SIM=transactions: with coordinators
 	@$(BIN)/python -m tests.simulation.$(if $(SIM),$(SIM).)run $(SIM_ARGS)

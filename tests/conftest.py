@@ -6,6 +6,7 @@ and loggers as they are by default. Random tests are not judged by how long they
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -29,6 +30,9 @@ os.environ["MOLDAU_CONFIG_HOME"] = os.devnull
 for name in ("MOLDAU_PROFILE", "MOLDAU_BOOTSTRAP_SERVER", "MOLDAU_SCHEMA_REGISTRY"):
     os.environ.pop(name, None)
 
+# Java machines of Spark live for seconds: compiling to the utmost would take most of their time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
     "system/replication/test_soak.py",
@@ -49,6 +53,9 @@ LONGEST_FIRST = (
     "interop",
 )
 """Begun last, one of these would leave the other workers idle until it ends."""
+
+ONE_WORKER = ("tests/spark", "tests/tidy")
+"""Folders whose files share what is costly to make."""
 
 DEAF_S = 120.0
 """Longer than that behind its time limit no test is still being ended."""
@@ -115,6 +122,22 @@ QUICK = (
 MARKS = {"interop": "interop", "interop/java": "java", "spark": "spark", "system": "system"}
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """What collecting makes stays to the end: sixteen thousand tests in each worker. The garbage
+    collector must not look at it over and over, nor count it: a full collection waits until a
+    quarter as much is new, and what tests leave, files of simulated disks too, lies until then.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        gc.collect()  # counts what is there anew
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Every test below a folder of the table carries the folder's mark; a worker of several begins
     with the longest files.
@@ -171,15 +194,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """File by file; but all files with Spark to one worker. Each other would start a Java machine
     of its own, and Spark gives its Python processes ten seconds to begin, however busy it is here.
+    All tidy tests to one as well: each other would parse every file of the repository once more.
     """
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSpark(LoadFileScheduling):
+    class FilesAndFolders(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
-            return "tests/spark" if scope.startswith("tests/spark/") else scope
+            return next((each for each in ONE_WORKER if scope.startswith(each + "/")), scope)
 
-    return OneSpark(config, log) if config.getvalue("dist") == "loadfile" else None
+    return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def _turn(item: pytest.Item) -> int:

@@ -7,7 +7,6 @@ Must not: decide what is tidy.
 from __future__ import annotations
 
 import ast
-import gc
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -56,13 +55,7 @@ def python_files(*tops: str) -> tuple[Path, ...]:
 @cache
 def tree_of(path: Path) -> ast.Module:
     """A file's syntax tree."""
-    text = path.read_text(encoding="utf-8")
-    # Trees of a thousand files are all kept: a collection of garbage only looks at them in vain.
-    gc.disable()
-    try:
-        return ast.parse(text, filename=str(path))
-    finally:
-        gc.enable()
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def functions_of(tree: ast.AST) -> Iterator[tuple[str, Function]]:

@@ -155,6 +155,7 @@ def test_sentences_name_their_component():
     vague = [
         f"{name_of(path)}: {found.group()} in: {text.strip()[:100]}"
         for path in python_files("moldau")
+        if NO_COMPONENT.search(path.read_text(encoding="utf-8"))  # else nothing is taken apart
         for text in (*_docstrings(path), *_comments(path))
         if (found := NO_COMPONENT.search(text))
     ]

@@ -25,8 +25,10 @@ ANSWER_TIMEOUT_S: Final = 30.0
 CLIENT_ID: Final = "differential"
 LENGTH_BYTES: Final = 4
 BROKER_RESOURCE: Final = 4
-BARRIER_KEY: Final = "log.cleaner.backoff.ms"
-"""A cluster-wide key whose value counts the changes: a broker that shows it has seen the rest."""
+BARRIER_KEY: Final = "max.connections.per.ip"
+"""A cluster-wide key whose value counts the changes: a broker that shows it has seen the rest.
+With a key of the cleaner Apache Kafka would start the cleaner's threads again each time.
+"""
 
 FIRST_BARRIER: Final = 20_000
 BARRIER_VERSIONS: Final = (1, 4)  # of IncrementalAlterConfigs and DescribeConfigs

@@ -11,8 +11,9 @@ from pathlib import Path
 from moldau.client import Admin
 from moldau.config import read_properties_file
 from moldau.testing import wait_until
+from tests.interop.java.jvm import jvm_command
 from tests.interop.java.server import START_DEADLINE_S, KafkaServer, free_port
-from tests.interop.java.tools import CLASS_PATH, JAVA, JavaTools
+from tests.interop.java.tools import JavaTools
 
 
 @contextmanager
@@ -33,15 +34,13 @@ def kafka_pair(java: JavaTools, home: Path) -> Iterator[str]:
         f"{quorum}={controller}\nlog.dirs={second / 'data'}\nlog.index.size.max.bytes=65536\n"
     )
     java.check("kafka-storage", "format", "-t", meta["cluster.id"], "-c", config)
-    assert JAVA is not None
     with first, (second / "kafka.log").open("wb") as log:
         process = subprocess.Popen(
-            [JAVA, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", CLASS_PATH, "kafka.Kafka",
-             str(config)],
+            jvm_command("kafka.Kafka", str(config), heap_mib=384),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-        )  # fmt: skip
+        )
         try:
             both = f"{first.bootstrap_server},{address}"
             wait_until(

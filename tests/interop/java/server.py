@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import socket
 import subprocess
@@ -11,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 from moldau.testing import wait_until
-from moldau.testing.layout import PortHolder
-from tests.interop.java.tools import CLASS_PATH, JAVA, JavaTools
+from tests.interop.java.jvm import free_port, jvm_command
+from tests.interop.java.tools import JavaTools
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
@@ -26,12 +25,6 @@ SMALL = {
     "log.index.size.max.bytes": "65536",
 }
 """Configuration of a lone node that needs little memory."""
-
-
-def free_port() -> int:
-    """A port that was free a moment ago, and that the kernel gives to no connection."""
-    with contextlib.closing(PortHolder("127.0.0.1")) as ports:
-        return ports.take()[0]
 
 
 class KafkaServer:
@@ -79,15 +72,15 @@ class KafkaServer:
         return f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> KafkaServer:
-        assert JAVA is not None
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [JAVA, "-Xmx384m", "-XX:TieredStopAtLevel=1", *self._options, "-cp", CLASS_PATH,
-                 "kafka.Kafka", str(self._config_path)],
+                jvm_command(
+                    "kafka.Kafka", str(self._config_path), heap_mib=384, options=self._options
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-            )  # fmt: skip
+            )
         try:
             wait_until(self._listens, what="Apache Kafka listens", deadline_s=START_DEADLINE_S)
         except BaseException:

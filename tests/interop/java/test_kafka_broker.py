@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
+from tests.interop.java.jvm import jvm_command
 from tests.interop.java.server import STOP_DEADLINE_S, free_port
-from tests.interop.java.tools import CLASS_PATH, JAVA, MAIN_CLASSES, JavaTools
+from tests.interop.java.tools import MAIN_CLASSES, JavaTools
 from tests.unit.controller.quorum_cluster import CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID
 
@@ -47,15 +48,13 @@ class KafkaBroker:
             "group.initial.rebalance.delay.ms=0\n"
         )
         java.check("kafka-storage", "format", "-t", CLUSTER_ID, "-c", properties)
-        assert JAVA is not None
         with self._log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [JAVA, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", CLASS_PATH, "kafka.Kafka",
-                 str(properties)],
+                jvm_command("kafka.Kafka", str(properties), heap_mib=384),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-            )  # fmt: skip
+            )
 
     async def check(self, tool: str, *arguments: str, stdin: bytes = b"") -> str:
         outcome = await asyncio.to_thread(

@@ -14,7 +14,8 @@ import pytest
 from moldau.client import KafkaError, NewTopic
 from moldau.client.sync import Admin, Consumer, Producer
 from moldau.testing import wait_until
-from tests.interop.java.tools import CLASS_PATH, JAVA, missing
+from tests.interop.java.jvm import jvm_command
+from tests.interop.java.tools import missing
 from tests.system.security.secured_cluster import CERTIFICATES, SecuredCluster, passwords
 
 pytestmark = [
@@ -34,16 +35,14 @@ WAYS = {"SASL_SSL": passwords("SCRAM-SHA-512", "PLAIN"), "SSL": CERTIFICATES}
 @contextmanager
 def kafka(cluster: SecuredCluster, node_id: int) -> Iterator[None]:
     """Apache Kafka on a node's directory, with the node's own configuration."""
-    assert JAVA is not None
     config = cluster.config_path(node_id)
     with (config.parent / "kafka.log").open("ab") as log:
         process = subprocess.Popen(
-            [JAVA, "-Xshare:auto", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", CLASS_PATH,
-             "kafka.Kafka", str(config)],
+            jvm_command("kafka.Kafka", str(config), heap_mib=256),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-        )  # fmt: skip
+        )
     try:
         yield
         assert process.poll() is None, (config.parent / "kafka.log").read_text()[-3000:]

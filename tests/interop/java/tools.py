@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import struct
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-HERE = Path(__file__).parent
-JARS = HERE.parents[2] / ".cache" / "kafka-4.3.0"
-JAVA = shutil.which("java")
-CLASS_PATH = f"{JARS}/*"
+from tests.interop.java.jvm import JARS, JAVA, jvm_command
+
 LENGTH = struct.Struct(">i")
 
 TOOL_DEADLINE_S = 90.0
@@ -156,18 +152,8 @@ class JavaTools:
         return dump.decode(errors="replace")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        assert JAVA is not None
         return subprocess.Popen(
-            [
-                JAVA,
-                "-Xshare:auto",
-                "-XX:TieredStopAtLevel=1",
-                "-Xmx256m",
-                *self._options,
-                "-cp",
-                CLASS_PATH,
-                str(HERE / "ToolServer.java"),
-            ],
+            jvm_command("ToolServer", heap_mib=256, options=self._options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

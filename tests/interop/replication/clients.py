@@ -8,7 +8,6 @@ and repetition show.
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -26,11 +25,6 @@ PAUSE_S: Final = 0.02
 
 PROGRESS_COUNT: Final = 20
 """So many records of each partition make us believe that a client goes on."""
-
-LEFT_SOCKETS: Final = "ignore:unclosed <socket:ResourceWarning"
-"""kafka-python leaves the sockets of connections that were refused to the garbage collector: tests
-that use it ignore that warning, and the collector runs while they do.
-"""
 
 DEADLINE_S: Final = 180.0
 """Longer than the longest timeout of a default configuration (aiokafka gives a batch 40 s,
@@ -219,15 +213,6 @@ class KafkaPythonWork(Work):
             producer.flush(DEADLINE_S)
         finally:
             producer.close(DEADLINE_S)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, value, traceback)
-        gc.collect()
 
     def _delivered(self, number: int, metadata: Any) -> None:
         self.was_acknowledged(metadata.partition, number, metadata.offset)

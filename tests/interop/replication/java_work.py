@@ -12,10 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from tests.interop.java.tools import CLASS_PATH, HERE, JAVA
+from tests.interop.java.jvm import jvm_command
 from tests.interop.replication.clients import DEADLINE_S, PAUSE_S, Work
 
-CLIENT: Final = HERE / "ReplicationClient.java"
 QUIT_S: Final = 60.0
 
 
@@ -37,19 +36,17 @@ class JavaWork(Work):
     ) -> None:
         super().__init__(bootstrap, topic, partition_count, rack=rack, is_writing=is_writing)
         self._decided = threading.Event()
-        assert JAVA is not None
         pause_ms = int(PAUSE_S * 1000) if is_writing else 0
         arguments = [bootstrap, topic, str(partition_count), str(pause_ms), rack or ""]
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [JAVA, "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xmx128m", "-cp", CLASS_PATH,
-                 str(CLIENT), *arguments],
+                jvm_command("ReplicationClient", *arguments, heap_mib=128),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 bufsize=1,
-            )  # fmt: skip
+            )
 
     def write(self) -> None:
         """The JVM writes; this only tells it when to stop."""

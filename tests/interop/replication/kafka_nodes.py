@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from confluent_kafka.admin import AdminClient
 
 from moldau.testing import wait_until
-from tests.interop.java.tools import CLASS_PATH, JAVA
+from tests.interop.java.jvm import jvm_command
 
 START_DEADLINE_S: Final = 240.0
 STOP_DEADLINE_S: Final = 120.0
@@ -97,16 +97,14 @@ class KafkaNodes:
         self._processes[broker_id].send_signal(signal.SIGCONT)
 
     def _start(self, home: Path) -> None:
-        assert JAVA is not None
         node_id = int(home.name.rpartition("-")[2])
         with (home / "kafka.log").open("ab") as log:
             self._processes[node_id] = subprocess.Popen(
-                [JAVA, "-Xshare:auto", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", CLASS_PATH,
-                 "kafka.Kafka", str(home / "server.properties")],
+                jvm_command("kafka.Kafka", str(home / "server.properties"), heap_mib=256),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-            )  # fmt: skip
+            )
 
     def _broker_count(self) -> int:
         for node_id, process in self._processes.items():

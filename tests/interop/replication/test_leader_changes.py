@@ -11,7 +11,6 @@ import pytest
 
 from tests.interop.java.tools import missing
 from tests.interop.replication.clients import (
-    LEFT_SOCKETS,
     AioKafkaWork,
     ConfluentWork,
     KafkaPythonWork,
@@ -24,7 +23,6 @@ from tests.interop.replication.three_brokers import ThreeBrokers
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.timeout(900),
-    pytest.mark.filterwarnings(LEFT_SOCKETS),
 ]
 
 ASSIGNMENT = [[1, 2, 3], [2, 3, 1]]

@@ -11,7 +11,6 @@ import pytest
 from moldau.testing import wait_until
 from tests.interop.java.tools import missing
 from tests.interop.replication.clients import (
-    LEFT_SOCKETS,
     ConfluentWork,
     KafkaPythonWork,
     Work,
@@ -22,7 +21,6 @@ from tests.interop.replication.three_brokers import DEADLINE_S, ThreeBrokers
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.timeout(600),
-    pytest.mark.filterwarnings(LEFT_SOCKETS),
 ]
 
 LEADER_ID, NEAR_ID, FAR_ID = 1, 2, 3

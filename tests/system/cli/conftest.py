@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,14 +23,12 @@ WRONG_USAGE: Final = 2
 class Cli:
     """Runs `moldau` against one cluster, found through the environment."""
 
-    def __init__(self, bootstrap: str, bytecode: Path) -> None:
+    def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        # The same command runs dozens of times: let it keep its bytecode, wherever we are run.
         self.environ = {
             "MOLDAU_BOOTSTRAP_SERVER": bootstrap,
             "COLUMNS": "40",
-            "PYTHONDONTWRITEBYTECODE": "",
-            "PYTHONPYCACHEPREFIX": str(bytecode),
+            "PYTHONDONTWRITEBYTECODE": "",  # the same command runs dozens of times
         }
 
     def end(self, *arguments: object, environ: Mapping[str, str] | None = None) -> Ended:
@@ -78,9 +75,9 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def cli(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cli:
+def cli(cluster: Cluster) -> Cli:
     """The command, pointed at the node."""
-    return Cli(cluster.bootstrap_server, tmp_path_factory.mktemp("bytecode"))
+    return Cli(cluster.bootstrap_server)
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+def cli() -> Iterator[Cli]:
     config = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS;User:root"}
     with Cluster(config=config) as running:
-        yield Cli(running.bootstrap_server, tmp_path_factory.mktemp("bytecode"))
+        yield Cli(running.bootstrap_server)
 
 
 def test_entries_from_the_first_to_the_last(cli: Cli):

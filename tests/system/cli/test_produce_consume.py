@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,11 @@ from moldau.testing import Cluster
 from tests.system.cli.conftest import WRONG_USAGE, Cli
 
 END_DEADLINE_S: Final = 60
+
+SLOW_NODE: Final = re.compile(r"moldau: no broker can be reached: \S+: no answer in time")
+"""Where the machine is so busy that a connection takes more than 1.5 s, a command warns, and goes
+on: no test here has a node that does not answer.
+"""
 
 
 @pytest.fixture
@@ -63,7 +69,7 @@ class Piped:
                 main()
         output.flush()
         assert ended.value.code in (status, status or None), errors.getvalue()
-        return output.buffer.getvalue(), errors.getvalue().splitlines()  # type: ignore[attr-defined]
+        return output.buffer.getvalue(), without_slow_node(errors.getvalue())  # type: ignore[attr-defined]
 
     def produce(self, *arguments: object, given: bytes) -> None:
         """Produce, silently."""
@@ -79,6 +85,10 @@ class Piped:
 @pytest.fixture
 def piped(cli: Cli) -> Piped:
     return Piped(cli)
+
+
+def without_slow_node(errors: str) -> list[str]:
+    return [line for line in errors.splitlines() if not SLOW_NODE.fullmatch(line)]
 
 
 def lines_of(output: bytes) -> list[dict[str, Any]]:
@@ -337,7 +347,7 @@ def test_a_reader_that_has_enough_is_no_fault(piped: Piped, topic: str, cluster:
     process.stdout.close()
     process.stdout = None
     _, errors = process.communicate(timeout=END_DEADLINE_S)
-    assert (process.returncode, errors) == (0, b"")
+    assert (process.returncode, without_slow_node(errors.decode())) == (0, [])
     with Consumer(cluster.bootstrap_server, group_id=topic) as consumer:
         assert all(committed is None for committed in _committed(consumer, topic))
 

@@ -42,8 +42,8 @@ def trio() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def moldau(trio: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    return Cli(trio.bootstrap_server, tmp_path_factory.mktemp("bytecode"))
+def moldau(trio: Cluster) -> Cli:
+    return Cli(trio.bootstrap_server)
 
 
 @pytest.fixture

@@ -31,11 +31,8 @@ producer.send("t", b"delivered all the same")
 
 @pytest.fixture(scope="module")
 def threaded() -> Iterator[ThreadedCluster]:
-    gc.collect()
-    gc.freeze()  # later collections look at what these tests make
     with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as running:
         yield running
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -149,12 +149,11 @@ def test_rate_limited_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_collector_is_frozen() -> None:
-    before = gc.get_threshold()
+    thresholds, frozen_count = gc.get_threshold(), gc.get_freeze_count()
     try:
         freeze_garbage_collector()
         assert gc.get_threshold() == GC_THRESHOLDS
-        assert gc.get_freeze_count() > 0
+        assert gc.get_freeze_count() > frozen_count
         assert gc.isenabled()
     finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds)

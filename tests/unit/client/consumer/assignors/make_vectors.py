@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.interop.java.tools import CLASS_PATH, JAVA
+from tests.interop.java.jvm import CLASS_PATH, JAVA
 from tests.unit.client.consumer.assignors.cases import ASSIGNORS, Case, assigned, random_history
 
 HERE = Path(__file__).parent
