@@ -233,7 +233,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._shake()
 
     def eof_received(self) -> bool:
-        # Of a half-closed connection TLS knows nothing; what it has not sent waits for nobody.
+        # TLS knows no half-closed connections, and its peer reads no more: nothing waits for it.
         self.abort()
         return False
 
