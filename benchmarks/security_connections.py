@@ -113,19 +113,28 @@ class _Held(NamedTuple):
 
 
 def memory(effort: Effort, report: Report, directory: Path, store: KeyStore) -> None:
-    """Of connections that stay, then of those that come and go; fresh nodes every round."""
+    """Of connections that stay; fresh nodes every round."""
     count = effort.count(CONNECTION_COUNT, least=10)
-    seconds = float(os.environ.get(CHURN_VARIABLE, CHURN_S * min(effort.scale, 1.0)))
     held: dict[str, list[_Held]] = defaultdict(list)
-    churned: dict[str, list[tuple[float, list[int]]]] = defaultdict(list)
     for number in range(effort.rounds):
         home = directory / f"memory-{number}"
         home.mkdir()
         with secured_nodes(effort, home, store) as nodes:
             for node in nodes:
                 held[node.name].append(_hold(node, store, count))
-                churned[node.name].append(_churn(node, store, seconds))
     _tell_held(report, count, held)
+
+
+def churn(effort: Effort, report: Report, directory: Path, store: KeyStore) -> None:
+    """Of connections that come and go; fresh nodes every round."""
+    seconds = float(os.environ.get(CHURN_VARIABLE, CHURN_S * min(effort.scale, 1.0)))
+    churned: dict[str, list[tuple[float, list[int]]]] = defaultdict(list)
+    for number in range(effort.rounds):
+        home = directory / f"churn-{number}"
+        home.mkdir()
+        with secured_nodes(effort, home, store) as nodes:
+            for node in nodes:
+                churned[node.name].append(_churn(node, store, seconds))
     _tell_churned(report, seconds, churned)
 
 
@@ -160,7 +169,14 @@ def _tell_churned(
     report: Report, seconds: float, churned: dict[str, list[tuple[float, list[int]]]]
 ) -> None:
     table = Table(
-        ("node", "connections/s", "MB after an eighth", "MB at the end", "more, MB"),
+        (
+            "node",
+            "connections/s",
+            "MB after an eighth",
+            "MB at the end",
+            "more, MB",
+            "MB after each eighth, medians",
+        ),
         f"Connections that come, ask once and go for {seconds:g} s, resident memory, minimum / "
         "median / maximum:",
     )
@@ -169,7 +185,11 @@ def _tell_churned(
         late = [looks[-1] / 1e6 for _, looks in rounds]
         more = [b - a for a, b in zip(early, late, strict=True)]
         spreads = (Spread.of(values).text(1) for values in (early, late, more))
-        table.add(name, Spread.of([rate for rate, _ in rounds]).text(0), *spreads)
+        course = " ".join(
+            f"{Spread.of(each).median / 1e6:.1f}"
+            for each in zip(*(looks for _, looks in rounds), strict=True)
+        )
+        table.add(name, Spread.of([rate for rate, _ in rounds]).text(0), *spreads, course)
     report.tables.append(table)
 
 

@@ -42,8 +42,9 @@ REUSED_LARGE_BYTES: Final = 8 * 1024 * 1024
 """Buffers of detached large frames, which their reader uses again once no view on them is left."""
 
 SCRATCH_BYTES: Final = 256
-"""A transport that announces so little most likely brings nothing: TLS asks for a buffer before it
-has anything to decrypt. uvloop adds 256 to what it has, asyncio nothing.
+"""A transport that announces so little brings nothing, or next to it: the loops' own TLS, which
+clients use, asks for a buffer before it has anything to decrypt. uvloop adds 256 to what it has,
+asyncio nothing.
 """
 
 POISON_BYTE: Final = 0xDB

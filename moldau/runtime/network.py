@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from moldau.runtime.authentication.alerts import new_alert
+from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
 
 DEFAULT_BACKLOG = 50
 """Default of `socket.listen.backlog.size`."""
@@ -25,9 +25,6 @@ DEFAULT_CONNECT_TIMEOUT_MS = 10_000
 
 OS_DEFAULT_BYTES = -1
 """A socket buffer size that leaves the choice (and its tuning) to the operating system."""
-
-SHUTDOWN_TIMEOUT_S = 2.0
-"""How long a connection that is closed waits for the peer's end of TLS."""
 
 ACCEPT_PAUSE_S = 1.0
 """After a failure to accept; what asyncio does, too."""
@@ -191,7 +188,7 @@ class _TlsAcceptor:
     handshake that fails.)
     """
 
-    __slots__ = ("_accepting", "_factory", "_handshakes", "_loop", "_shaking", "_socket")
+    __slots__ = ("_accepting", "_factory", "_handshakes", "_loop", "_raw", "_shaking", "_socket")
 
     def __init__(
         self,
@@ -204,6 +201,7 @@ class _TlsAcceptor:
         self._factory = protocol_factory
         self._handshakes = handshakes
         self._loop = loop
+        self._raw = memoryview(bytearray(RAW_BYTES))
         self._shaking: set[asyncio.Task[None]] = set()
         self._accepting = loop.create_task(self._accept())
 
@@ -237,46 +235,28 @@ class _TlsAcceptor:
         timeout_s = handshakes.timeout_ms / 1000
         begun_s = self._loop.time()
         problem: OSError | None = None
-        is_late = is_handed_over = False
-        alert = new_alert()
-        duplicate: socket.socket | None = None
+        is_late = is_handed_over = is_shaken = False
+        transport: TlsTransport | None = None
         try:
-            duplicate = accepted.dup()  # the transport closes its own when the handshake fails
             context = await handshakes.context()
+            made = transport = TlsTransport(self._factory, context, self._raw, self._loop)
             is_handed_over = True
-            await self._loop.connect_accepted_socket(
-                self._factory,
-                accepted,
-                ssl=context,
-                ssl_handshake_timeout=timeout_s,
-                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-            )
+            await self._loop.connect_accepted_socket(lambda: made, accepted)
+            async with asyncio.timeout(timeout_s):
+                await made.handshake()
+            is_shaken = True
         except OSError as error:
             problem = error
             is_late = self._loop.time() - begun_s >= timeout_s
-            if duplicate is not None and isinstance(error, ssl.SSLError):
-                await self._tell(duplicate, alert.content)
+            if transport is not None and isinstance(error, ssl.SSLError):
+                await transport.wait_closed()  # its client is told why
         finally:
-            if not is_handed_over or problem is not None:
+            if not is_handed_over:
                 accepted.close()
-            if duplicate is not None:
-                duplicate.close()
+            elif transport is not None and not is_shaken:
+                transport.abort()
             handshakes.end(host, problem, is_late=is_late)
-
-    async def _tell(self, connection: socket.socket, alert: bytes) -> None:
-        """Send the alert that says why, and let the client read it: what it has sent meanwhile is
-        read first, or the system would answer with a reset that takes the alert away.
-        """
-        connection.setblocking(False)
-        try:
-            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
-                if alert:
-                    await self._loop.sock_sendall(connection, alert)
-                connection.shutdown(socket.SHUT_WR)
-                while await self._loop.sock_recv(connection, 65_536):
-                    pass
-        except OSError:
-            return  # it has gone, or is slow to go: it does not matter any more
+            problem = None  # its traceback knows this frame: no cycle is left
 
 
 def _bind(

@@ -275,7 +275,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._finish()
         self._group.forget(self)
-        # No cycle is left: the collector comes seldom, and TLS holds 130 KB per connection.
+        # No cycle is left: the collector comes seldom, and TLS holds much for a connection.
         del self.transport, self._stream
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final
 
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.alerts import AlertingContext
 from moldau.runtime.authentication.store_contexts import StoreContexts
 from moldau.runtime.authentication.tls import (
     Store,
@@ -56,7 +55,8 @@ def listener_context(settings: ListenerTlsSettings) -> ssl.SSLContext:
         SecuritySettingError: there is no key store, a file cannot be read, a password is wrong, or
             a type, version or cipher suite is not served.
     """
-    context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
     if settings.protocol not in PROTOCOLS:
         raise SecuritySettingError(
             f"ssl.protocol: {settings.protocol}; served: {', '.join(PROTOCOLS)}"

@@ -29,6 +29,7 @@ from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
 from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
 from moldau.runtime.clock import SystemClock
+from moldau.runtime.tls_transport import TlsTransport
 from moldau.server.authentication.core.mechanism import WRONG_PASSWORD
 from moldau.server.authentication.listener_security import ListenerSecurity
 from moldau.server.authentication.out_of_place import refuse_handshake, refuse_token
@@ -384,8 +385,6 @@ async def test_connections_that_are_gone_leave_no_cycles(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
 ) -> None:
     """The collector of a node comes seldom, and a TLS connection holds much memory."""
-    if type(asyncio.get_running_loop()).__module__.startswith("asyncio"):
-        pytest.skip("asyncio's own TLS leaves cycles")
     made = await secured(harness, authority, SecurityProtocol.SSL, stores)
     gc.collect()
     gc.disable()
@@ -394,8 +393,13 @@ async def test_connections_that_are_gone_leave_no_cycles(
             client = await made.tls_client()
             assert await client.who_am_i() == "User:ANONYMOUS"
             client.close()
+            stranger = await made.client("OUTSIDE")
+            stranger.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await stranger.reader.read())[:1] in (b"", b"\x15"), "an alert at most"
+            stranger.close()
         await until(lambda: not len(made.server.connections))
-        await until(lambda: not any(type(each) is ServerConnection for each in gc.get_objects()))
+        kinds = (ServerConnection, TlsTransport)
+        await until(lambda: not any(type(each) in kinds for each in gc.get_objects()))
     finally:
         gc.enable()
 

@@ -28,7 +28,20 @@ STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALICE, HOST = "User:alice", "10.0.0.1"
 PRINCIPALS = (ALICE, "User:bob", "User:*")
 HOSTS = (HOST, "10.0.0.2", "*")
-NAMES = ("*", "a", "ab", "abc", "abd", "b", "hardcode", "h", "é")
+NAMES = (
+    "*",
+    "a",
+    "ab",
+    "abc",
+    "abd",
+    "b",
+    "hardcode",
+    "hardcodes",
+    "h",
+    "é",
+    "abcd" * 3,
+    "abcd" * 5,
+)
 OPERATIONS = [each for each in Operation if each not in (Operation.UNKNOWN, Operation.ANY)]
 
 
