@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from moldau.client import Admin, AuthenticationFailed, NewTopic
-from tests.interop.java.server import SMALL, KafkaServer, free_port
-from tests.interop.java.tools import CLASS_PATH, HERE, JAVA, JavaTools
+from tests.interop.java.jvm import free_port, jvm_command
+from tests.interop.java.server import SMALL, KafkaServer
+from tests.interop.java.tools import JavaTools
 from tests.kit.kerberos import HOST, MODULE, SERVICE
 from tests.system.security.kerberized import Kerberized, kerberized
 from tests.unit.server.authentication.local_name_cases import CASES
@@ -92,12 +93,15 @@ def test_java_is_told_that_it_is_refused(
 def test_apache_kafka_makes_the_same_user_names(java: JavaTools, tmp_path: Path) -> None:
     file = tmp_path / "cases.tsv"
     file.write_text("".join(f"{each.rules}\t{each.principal}\n" for each in CASES))
-    assert JAVA is not None
+    source = Path(__file__).parent / "ShortNames.java"
+    utf8 = ["-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
     done = subprocess.run(
-        [JAVA, "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8", "-cp", CLASS_PATH,
-         str(HERE / "ShortNames.java"), str(file)],
-        capture_output=True, text=True, timeout=90, check=True,
-    )  # fmt: skip
+        jvm_command(str(source), str(file), heap_mib=256, options=utf8),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
     told = [None if line.startswith("!") else line[1:] for line in done.stdout.splitlines()]
     assert told == [each.user for each in CASES]
 

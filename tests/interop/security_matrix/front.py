@@ -30,7 +30,8 @@ from moldau.client import (
 )
 from moldau.client.sync import Admin
 from moldau.testing import wait_until
-from tests.interop.java.tools import CLASS_PATH, JAVA, JavaTools
+from tests.interop.java.jvm import jvm_command
+from tests.interop.java.tools import JavaTools
 from tests.interop.security_matrix.access import (
     CLIENT_CREDENTIALS,
     MTLS,
@@ -351,15 +352,14 @@ def _kafka(node: SecuredNode, provider: IdentityProvider, java: JavaTools) -> It
         "kafka-storage", "format", "--standalone", "-t", uuid.uuid4().hex[:22], "-c",
         node.config_path,
     )  # fmt: skip
-    assert JAVA is not None
+    options = java_options(node.home, provider)
     with node.log_path.open("wb") as log:
         process = subprocess.Popen(
-            [JAVA, "-Xmx384m", "-XX:TieredStopAtLevel=1", *java_options(node.home, provider),
-             "-cp", CLASS_PATH, "kafka.Kafka", str(node.config_path)],
+            jvm_command("kafka.Kafka", str(node.config_path), heap_mib=384, options=options),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-        )  # fmt: skip
+        )
     try:
         wait_until(
             lambda: _answers(node, process),
