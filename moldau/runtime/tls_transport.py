@@ -45,6 +45,24 @@ TRANSITIONS: Final = {
 }
 
 
+class _Pieces:
+    """Stands between decrypted bytes and a protocol that has no buffers, such as aiohttp's."""
+
+    __slots__ = ("_buffer", "_protocol")
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+        self._buffer = bytearray()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._buffer = bytearray(sizehint)
+        return memoryview(self._buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        buffer, self._buffer = self._buffer, bytearray()
+        self._protocol.data_received(bytes(memoryview(buffer)[:nbytes]))
+
+
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """The transport of a protocol, and to the socket's transport a protocol.
 
@@ -68,6 +86,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         "_problem",
         "_protocol",
         "_raw",
+        "_receiver",
         "_shaken",
         "_state",
         "_tls",
@@ -97,7 +116,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._incoming, self._outgoing, server_side=is_server, server_hostname=server_hostname
         )
         self._below: asyncio.Transport | None = None
-        self._protocol: asyncio.BufferedProtocol | None = None
+        self._protocol: asyncio.BufferedProtocol | asyncio.Protocol | None = None
+        self._receiver: asyncio.BufferedProtocol | _Pieces | None = None
         self._state = TlsState.SHAKING
         self._shaken: asyncio.Future[asyncio.BaseProtocol] | None = loop.create_future()
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -215,6 +235,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if not self._gone.done():
             self._gone.set_result(None)
         protocol, self._protocol = self._protocol, None
+        self._receiver = None
         problem, self._problem = exc or self._problem, None
         # No cycle is left: the collector comes seldom, and OpenSSL's part is large.
         self._below = self._factory = None
@@ -280,7 +301,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._move(TlsState.OPEN)
         assert self._factory is not None, "not lost"
         made, self._factory = self._factory(), None
-        protocol = self._protocol = cast(asyncio.BufferedProtocol, made)
+        protocol = self._protocol = cast("asyncio.BufferedProtocol | asyncio.Protocol", made)
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            self._receiver = protocol
+        else:
+            self._receiver = _Pieces(protocol)
         protocol.connection_made(self)
         if self._shaken is not None and not self._shaken.done():
             self._shaken.set_result(protocol)
@@ -300,11 +325,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             waiting = incoming.pending or tls.pending()
             if not waiting:
                 break
-            protocol = self._protocol
-            assert protocol is not None, "open"
+            receiver = self._receiver
+            assert receiver is not None, "open"
             is_ended = False
             count = 0
-            buffer = cast(memoryview, protocol.get_buffer(waiting))
+            buffer = cast(memoryview, receiver.get_buffer(waiting))
             size = len(buffer)
             problem: ssl.SSLError | None = None
             try:
@@ -319,7 +344,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             except ssl.SSLError as error:
                 problem = error.with_traceback(None)
             if count:
-                protocol.buffer_updated(count)
+                receiver.buffer_updated(count)
             if problem is not None:
                 self._fail(problem)
             elif is_ended:

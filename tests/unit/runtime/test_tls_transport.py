@@ -24,29 +24,24 @@ ALERT, APPLICATION_DATA = 21, 23
 REQUESTS, REQUEST_BYTES = 300, 4_096
 
 
-class Reader(asyncio.BufferedProtocol):
-    """Keeps what comes, with a buffer of another size every time."""
+class Reader(asyncio.BaseProtocol):
+    """Keeps what comes, and pauses now and then."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
         self.received = bytearray()
         self.is_lost = self.is_writing_paused = False
         self.error: BaseException | None = None
-        self.buffer = bytearray()
         self.share_of_pauses = 0.1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, TlsTransport)
         self.transport = transport
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        self.buffer = bytearray(self.dice.choice((1, 100, 5_000, 16_384, 100_000, 300_000)))
-        return memoryview(self.buffer)
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def take(self, data: bytes | bytearray) -> None:
         assert not self.is_lost
         assert self.transport.is_reading(), "data although reading is paused"
-        self.received += self.buffer[:nbytes]
+        self.received += data
         if self.dice.random() < self.share_of_pauses:
             self.transport.pause_reading()
             asyncio.get_running_loop().call_later(0.001, self.transport.resume_reading)
@@ -64,6 +59,24 @@ class Reader(asyncio.BufferedProtocol):
         self.is_writing_paused = False
 
 
+class WithBuffers(Reader, asyncio.BufferedProtocol):
+    """A buffer of another size every time."""
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self.buffer = bytearray(self.dice.choice((1, 100, 5_000, 16_384, 100_000, 300_000)))
+        return memoryview(self.buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.take(self.buffer[:nbytes])
+
+
+class WithoutBuffers(Reader, asyncio.Protocol):
+    """As aiohttp's, which is given its data."""
+
+    def data_received(self, data: bytes) -> None:
+        self.take(data)
+
+
 class Side:
     """A listening socket that speaks TLS, and raw clients of it."""
 
@@ -73,6 +86,7 @@ class Side:
         self.authority.issue_cert("127.0.0.1").configure_cert(self.context)
         self.transports: list[TlsTransport] = []
         self.protocols: list[Reader] = []
+        self.protocol_class: type[Reader] = WithBuffers
         self.dice = random.Random(seed)
 
     async def start(self) -> None:
@@ -80,7 +94,7 @@ class Side:
         raw = memoryview(bytearray(RAW_BYTES))
 
         def protocol() -> Reader:
-            self.protocols.append(Reader(self.dice))
+            self.protocols.append(self.protocol_class(self.dice))
             return self.protocols[-1]
 
         def transport() -> TlsTransport:
@@ -164,9 +178,13 @@ class Raw:
         self.socket.close()
 
 
+@pytest.mark.parametrize("protocol_class", [WithBuffers, WithoutBuffers])
 @pytest.mark.parametrize("seed", range(3))
-async def test_all_comes_through_whatever_the_pieces_and_pauses(side: Side, seed: int) -> None:
+async def test_all_comes_through_whatever_the_pieces_and_pauses(
+    side: Side, seed: int, protocol_class: type[Reader]
+) -> None:
     print(f"seed {seed}")
+    side.protocol_class = protocol_class
     side.dice.seed(seed)
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", side.port, ssl=side.client_context()
