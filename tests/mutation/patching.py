@@ -31,7 +31,8 @@ def import_all(paths: Iterable[str]) -> None:
 
 
 def functions_of(paths: Iterable[Path]) -> list[FunctionType]:
-    """All functions of these files that this process has."""
+    """All functions of these files that this process has. The collector tells of no frozen ones."""
+    gc.unfreeze()
     names = {str(path) for path in paths}
     return [
         each
