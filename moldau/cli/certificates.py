@@ -52,7 +52,7 @@ def show(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the certificates of a cluster, with the days that are left."""
+    """List a cluster's certificates, with the days left."""
     files = SecureFiles(directory)
     with _complaints():
         from moldau.testing.certificate_authority import summaries_of, summary_of
