@@ -53,7 +53,8 @@ def peer_tokens(
     client_id = value(_ID_KEY) or options.get("clientId")
     secret: Password | None = value(_SECRET_KEY)
     timeouts_ms = value("sasl.login.connect.timeout.ms"), value("sasl.login.read.timeout.ms")
-    first_ms, most_ms = value("sasl.login.retry.backoff.ms"), value(_MOST_KEY)
+    first_ms = value("sasl.login.retry.backoff.ms")
+    most_ms = value("sasl.login.retry.backoff.max.ms")
     context = endpoint_context(url, options, jaas_key(listener_name, MECHANISM), place)
     try:
         endpoint = TokenEndpoint(
@@ -75,6 +76,3 @@ def peer_tokens(
     )
     pauses = Backoff(max(first_ms, 1), max(most_ms, 1))
     return CachedTokens(endpoint, clock, random.Random(), rules, pauses)
-
-
-_MOST_KEY: Final = "sasl.login.retry.backoff.max.ms"
