@@ -278,6 +278,11 @@ def test_a_scraper_reads_metrics_as_documented(site: Site, admin: Admin) -> None
     permission = "acls create --allow prometheus --operation Describe --cluster"
     ended = run_cli(*permission.split(), "-b", site.node.address("PLAINTEXT"))
     assert ended.status == 0, ended.errors
+    # A broker learns of both after the controller, which answered; it may refuse tries meanwhile.
+    wait_until(
+        lambda: site.ask("/metrics", ("prometheus", "p-secret")).status == 200,
+        what="the broker knows the user and the permission",
+    )
     done = subprocess.run(command, capture_output=True, timeout=30, check=True)
     assert b"kafka_server_kafkaserver_brokerstate 3.0" in done.stdout
 
