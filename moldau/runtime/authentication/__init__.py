@@ -22,6 +22,10 @@ class AuthenticationError(Exception):
     """The peer refuses our credentials or mechanism, or could not prove its own identity."""
 
 
+class LoginRefused(AuthenticationError):
+    """An identity provider refuses what it is shown, or is none: the same again does not help."""
+
+
 class TlsError(Exception):
     """No TLS connection came about, for a reason that trying again does not change."""
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from moldau.testing import wait_until
-from tests.kit.identity_provider import AUDIENCE, CLIENT_ID, CLIENT_SECRET, IdentityProvider
+from tests.kit.identity_provider import (
+    AUDIENCE,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    JWT_BEARER,
+    IdentityProvider,
+    Signer,
+)
 from tests.system.security.secured_cluster import BROKER_IDS, CONTROLLER_IDS, SecuredCluster
 from tests.system.security.test_between_nodes import use
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+PREFIX = "sasl.oauthbearer."
 TOKEN_LIFE_S = 8.0
 
 
@@ -95,3 +105,76 @@ def test_tokens_are_renewed_and_their_endpoint_may_be_down(
         for node_id in cluster.nodes:
             assert CLIENT_SECRET not in cluster.log(node_id)
             assert "eyJ" not in cluster.log(node_id)
+
+
+def test_assertions_and_the_jwt_bearer_grant(tmp_path: Path, provider: IdentityProvider) -> None:
+    """Brokers ask with assertions in place of a secret, controllers with the JWT bearer grant."""
+    client = Signer("nodes", "EC")
+    provider.clients = [client]
+    key, template = tmp_path / "key", tmp_path / "template.json"
+    key.write_bytes(client.private_pem())
+    template.write_text('{"header": {"kid": "nodes"}, "payload": {"sub": "a node"}}')
+    between = tokens(provider)
+    super_users = {"super.users": between.pop("super.users")}
+    for name in [each for each in between if "credentials" in each or "jaas" in each]:
+        del between[name]
+    between |= {
+        f"{PREFIX}assertion.private.key.file": str(key),
+        f"{PREFIX}assertion.algorithm": "ES256",
+        f"{PREFIX}assertion.claim.aud": "the provider",
+        f"listener.name.internal.{PREFIX}assertion.claim.iss": CLIENT_ID,
+        f"listener.name.controller.{PREFIX}assertion.template.file": str(template),
+        f"listener.name.controller.oauthbearer.{PREFIX}jwt.retriever.class": (
+            "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
+        ),
+        "moldau.sasl.oauthbearer.allowed.files": f"{key},{template}",
+    }
+    with SecuredCluster(
+        tmp_path,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:2],
+        changed=super_users,
+    ) as cluster:
+        use(cluster)
+    forms = [each.form for each in provider.requests]
+    kinds = {each["grant_type"] for each in forms}
+    assert kinds == {"client_credentials", JWT_BEARER}
+    for form in forms:
+        assertion = form.get("assertion") or form["client_assertion"]
+        header, claims = (json.loads(_decoded(each)) for each in assertion.split(".")[:2])
+        assert claims["aud"] == "the provider"
+        if form["grant_type"] == JWT_BEARER:
+            assert (header["kid"], claims["sub"]) == ("nodes", "a node")
+        else:
+            assert claims["iss"] == CLIENT_ID
+    assert provider.refused == 0
+
+
+def _decoded(part: str) -> bytes:
+    return base64.urlsafe_b64decode(part + "==")
+
+
+def test_unsecured_tokens(tmp_path: Path) -> None:
+    """For development alone, with the settings that Apache Kafka's documentation has."""
+    jaas = f'{MODULE} required unsecuredLoginStringClaim_sub="node";'
+    between = {
+        "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SASL_SSL,CONTROLLER:SASL_SSL",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+    }
+    for name in ("internal", "controller"):
+        between[f"listener.name.{name}.sasl.enabled.mechanisms"] = "OAUTHBEARER"
+        between[f"listener.name.{name}.oauthbearer.sasl.jaas.config"] = jaas
+    with SecuredCluster(
+        tmp_path,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:2],
+        changed={"super.users": "User:admin;User:node"},
+    ) as cluster:
+        use(cluster)
+        for node_id in cluster.nodes:
+            log = cluster.log(node_id)
+            assert "logs in to listener CONTROLLER with unsecured tokens" in log
+            assert "listener CONTROLLER accepts unsecured tokens" in log or node_id in BROKER_IDS
