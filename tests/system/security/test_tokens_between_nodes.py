@@ -107,6 +107,32 @@ def test_tokens_are_renewed_and_their_endpoint_may_be_down(
             assert "eyJ" not in cluster.log(node_id)
 
 
+def test_a_stop_does_not_wait_for_an_endpoint_that_hangs(
+    tmp_path: Path, provider: IdentityProvider
+) -> None:
+    between = tokens(provider) | {"sasl.login.read.timeout.ms": str(10 * 60 * 1000)}
+    super_users = {"super.users": between.pop("super.users")}
+    with SecuredCluster(
+        tmp_path,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:1],
+        changed=super_users,
+    ) as cluster:
+        use(cluster)
+        provider.hangs = True
+        before = len(provider.requests)
+        wait_until(lambda: len(provider.requests) >= before + 1, what="a renewal that hangs")
+        broker = cluster.nodes[BROKER_IDS[0]]
+        # A node that is still there after the deadline is killed, and this is its status then.
+        assert broker.stop() == 0
+        before = len(provider.requests)
+        broker.start()
+        wait_until(lambda: len(provider.requests) > before, what="a request at the start")
+        assert broker.stop() == 0
+        assert cluster.nodes[CONTROLLER_IDS[0]].stop() == 0
+
+
 def test_assertions_and_the_jwt_bearer_grant(tmp_path: Path, provider: IdentityProvider) -> None:
     """Brokers ask with assertions in place of a secret, controllers with the JWT bearer grant."""
     client = Signer("nodes", "EC")
