@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote_plus, urlencode
 
 from moldau.config.backoff import Backoff
-from moldau.runtime.authentication import AuthenticationError, LoginRefused
+from moldau.runtime.authentication import (
+    AuthenticationError,
+    LoginRefused,
+    is_lasting_status,
+)
 from moldau.runtime.authentication.aside import Aside
 from moldau.runtime.authentication.assertions import Assertion
 from moldau.runtime.authentication.tokens import OAuthBearerToken, token_of
@@ -35,8 +39,6 @@ TRY_COUNT: Final = 5
 _CHUNK_BYTES: Final = 64 * 1024
 _ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-_PASSING_STATUSES: Final = frozenset({408, 425, 429})
-_LASTING_STATUSES: Final = frozenset({501, 505})
 
 
 class TokenRequest(NamedTuple):
@@ -196,10 +198,7 @@ class TokenEndpoint:
 
 
 def _is_lasting(error: OSError) -> bool:
-    """Whether trying again is of no use: as for Apache Kafka, after most of the statuses 4xx."""
-    status = getattr(error, "code", 0)
-    is_of_client = 300 <= status < 500 and status not in _PASSING_STATUSES
-    return is_of_client or status in _LASTING_STATUSES
+    return is_lasting_status(getattr(error, "code", 0))
 
 
 def _opened(request: Request, timeout_s: float, context: ssl.SSLContext | None) -> Any:

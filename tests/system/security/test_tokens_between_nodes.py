@@ -6,10 +6,11 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from moldau.testing import wait_until
+from moldau.testing import NodeFailed, wait_until
 from tests.kit.identity_provider import (
     AUDIENCE,
     CLIENT_ID,
@@ -18,6 +19,7 @@ from tests.kit.identity_provider import (
     IdentityProvider,
     Signer,
 )
+from tests.system.security.nodes import SecuredNode
 from tests.system.security.secured_cluster import BROKER_IDS, CONTROLLER_IDS, SecuredCluster
 from tests.system.security.test_between_nodes import use
 
@@ -204,3 +206,82 @@ def test_unsecured_tokens(tmp_path: Path) -> None:
             log = cluster.log(node_id)
             assert "logs in to listener CONTROLLER with unsecured tokens" in log
             assert "listener CONTROLLER accepts unsecured tokens" in log or node_id in BROKER_IDS
+
+
+class Start(NamedTuple):
+    """How a node is started that must not come up, or must all the same."""
+
+    changed: dict[str, str]
+    says: str
+
+
+def token_node(home: Path, provider: IdentityProvider, changed: dict[str, str]) -> SecuredNode:
+    """A node that is alone; its listener for nodes asks for tokens, and has its keys and token."""
+    values = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,"
+        "MTLS:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "listener.name.plaintext.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.plaintext.sasl.oauthbearer.jwks.endpoint.url": provider.url,
+        f"{PREFIX}token.endpoint.url": provider.token_url,
+        f"{PREFIX}client.credentials.client.id": CLIENT_ID,
+        f"{PREFIX}client.credentials.client.secret": CLIENT_SECRET,
+        "moldau.sasl.oauthbearer.allowed.urls": f"{provider.url},{provider.token_url}",
+        **changed,
+    }
+    return SecuredNode(home, values)
+
+
+def test_a_node_that_the_provider_refuses_does_not_start(
+    tmp_path: Path, provider: IdentityProvider
+) -> None:
+    elsewhere = f"{provider.token_url}/none"
+    allowed = {"moldau.sasl.oauthbearer.allowed.urls": f"{elsewhere},{provider.url}"}
+    no_keys = {
+        "moldau.sasl.oauthbearer.allowed.urls": f"{elsewhere},{provider.token_url}",
+        "listener.name.plaintext.sasl.oauthbearer.jwks.endpoint.url": elsewhere,
+    }
+    starts = [
+        Start(
+            {f"{PREFIX}client.credentials.client.secret": "wr0ng"},
+            "listener PLAINTEXT: this node gets no token to log in with: token endpoint "
+            f"{provider.token_url}: HTTP Error 401",
+        ),
+        Start({f"{PREFIX}token.endpoint.url": elsewhere, **allowed}, "HTTP Error 404"),
+        Start(no_keys, f"jwks.endpoint.url: {elsewhere}: it answered with status 404"),
+    ]
+    for number, (changed, says) in enumerate(starts):
+        home = tmp_path / str(number)
+        home.mkdir()
+        node = token_node(home, provider, changed)
+        try:
+            with pytest.raises(NodeFailed):
+                node.__enter__()
+            assert node.process.stop() == 1
+            assert says in node.process.complaint()
+            assert "Traceback" not in node.log()
+            assert "wr0ng" not in node.log()
+        finally:
+            node.__exit__()
+
+
+def test_a_node_starts_while_the_provider_is_away(
+    tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """A cluster and its identity provider may start at the same time; one that hangs is as one that
+    is down.
+    """
+    with token_node(tmp_path, provider, {}) as node:
+        assert "starts without" not in node.log()
+    provider.is_down = True
+    with node:
+        [line] = [each for each in node.log().splitlines() if "starts without" in each]
+        assert "WARNING" in line
+        assert "listener PLAINTEXT" in line
+        assert f"token endpoint {provider.token_url}: HTTP Error 503" in line
+    provider.is_down, provider.hangs = False, True
+    with node:
+        lines = [each for each in node.log().splitlines() if "starts without" in each]
+        assert len(lines) == 2
+        assert "no answer within 10" in lines[1]
