@@ -24,8 +24,6 @@ T = TypeVar("T")
 MAX_FILE_BYTES: Final = 1024 * 1024
 """What is read of a file with a token, an assertion, a key or a template."""
 
-ALGORITHMS: Final = ("ES256", "RS256")
-
 FILE_KEY: Final = "sasl.oauthbearer.assertion.file"
 KEY_FILE_KEY: Final = "sasl.oauthbearer.assertion.private.key.file"
 PASSPHRASE_KEY: Final = "sasl.oauthbearer.assertion.private.key.passphrase"
@@ -105,7 +103,7 @@ class AssertionSettings:
     """`sasl.oauthbearer.assertion.*`: what is signed, and with what.
 
     Attributes:
-        algorithm: one of ALGORITHMS.
+        algorithm: ES256 or RS256.
         passphrase: of the private key; None for one that is not encrypted.
         claims: aud, iss and sub, those that are set.
         template_file: a JSON object with `header` and `payload`, which go before `claims`.

@@ -15,7 +15,6 @@ from urllib.parse import unquote, urlsplit
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.aside import Aside
 from moldau.runtime.authentication.assertions import (
-    ALGORITHMS,
     FILE_KEY,
     KEY_FILE_KEY,
     PASSPHRASE_KEY,
@@ -60,7 +59,6 @@ RETRIEVERS: Final = (DEFAULT_RETRIEVER, _CREDENTIALS, _FILE, _JWT_BEARER)
 _SCOPE_KEY: Final = "sasl.oauthbearer.scope"
 _ID_KEY: Final = "sasl.oauthbearer.client.credentials.client.id"
 _SECRET_KEY: Final = "sasl.oauthbearer.client.credentials.client.secret"
-_ALGORITHM_KEY: Final = "sasl.oauthbearer.assertion.algorithm"
 _ISSUER_KEY: Final = "sasl.oauthbearer.assertion.claim.iss"
 _CLAIM_KEYS: Final = {
     "aud": "sasl.oauthbearer.assertion.claim.aud",
@@ -163,12 +161,9 @@ def _assertion(value: Value, clock: Clock) -> Assertion:
     key_file = value(KEY_FILE_KEY)
     if key_file is None:
         raise SecuritySettingError(f"{KEY_FILE_KEY} is needed, to sign assertions; or {FILE_KEY}")
-    algorithm = value(_ALGORITHM_KEY).upper()
-    if algorithm not in ALGORITHMS:
-        raise SecuritySettingError(f"{_ALGORITHM_KEY}: one of {', '.join(ALGORITHMS)}")
     claims = {name: value(key) for name, key in _CLAIM_KEYS.items()}
     settings = AssertionSettings(
-        algorithm,
+        value("sasl.oauthbearer.assertion.algorithm").upper(),
         key_file,
         value(PASSPHRASE_KEY),
         {name: claim for name, claim in claims.items() if claim is not None},
