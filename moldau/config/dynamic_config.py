@@ -56,7 +56,9 @@ NOT_AT_RUN_TIME: Final = frozenset(
     }
     | {name for name in PER_LISTENER_KEYS - CHANGED_PER_LISTENER if BROKER_KEYS[name].dynamic}
 )
-"""Keys that Kafka changes at run time, and that this node reads only when it starts so far."""
+"""Keys that Kafka changes at run time, and that this node reads only when it starts so far. Those
+of SASL change no open listener in Kafka either: they are for listeners that it opens later.
+"""
 
 MAX_WARNINGS: Final = 20
 

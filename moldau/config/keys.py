@@ -464,6 +464,34 @@ _SASL = (
     ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM, BROKER,
         "The SASL mechanism among brokers: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or "
         "GSSAPI."),
+    ConfigKey("sasl.oauthbearer.assertion.algorithm", STRING, "RS256",
+        one_of("ES256", "RS256", any_case=True), MEDIUM, STATIC,
+        "How this node signs the assertions that it asks the token endpoint with."),
+    ConfigKey("sasl.oauthbearer.assertion.claim.aud", STRING, None, None, MEDIUM, STATIC,
+        "The audience in an assertion: the identity provider."),
+    ConfigKey("sasl.oauthbearer.assertion.claim.exp.seconds", INT, 300, within(0, 86_400), LOW,
+        STATIC,
+        "How long an assertion is good."),
+    ConfigKey("sasl.oauthbearer.assertion.claim.iss", STRING, None, None, MEDIUM, STATIC,
+        "The issuer in an assertion; with client credentials it asks for assertions in place of a "
+        "secret."),
+    ConfigKey("sasl.oauthbearer.assertion.claim.jti.include", BOOLEAN, False, None, MEDIUM, STATIC,
+        "Whether each assertion has an id of its own."),
+    ConfigKey("sasl.oauthbearer.assertion.claim.nbf.seconds", INT, 60, within(0, 3_600), LOW,
+        STATIC,
+        "How long before now an assertion begins to be good."),
+    ConfigKey("sasl.oauthbearer.assertion.claim.sub", STRING, None, None, MEDIUM, STATIC,
+        "The subject in an assertion: this node."),
+    ConfigKey("sasl.oauthbearer.assertion.file", STRING, None, None, MEDIUM, STATIC,
+        "A file with an assertion that another program keeps up to date; it goes before the other "
+        "keys of assertions."),
+    ConfigKey("sasl.oauthbearer.assertion.private.key.file", STRING, None, None, MEDIUM, STATIC,
+        "The key in PEM that signs assertions; read again when it has changed."),
+    ConfigKey("sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, None, None, MEDIUM,
+        STATIC,
+        "What unlocks that key."),
+    ConfigKey("sasl.oauthbearer.assertion.template.file", STRING, None, None, MEDIUM, STATIC,
+        "A JSON file with further members of an assertion, in its objects header and payload."),
     ConfigKey("sasl.oauthbearer.client.credentials.client.id", STRING, None, None, MEDIUM, STATIC,
         "With what this node asks the token endpoint; else clientId of sasl.jaas.config."),
     ConfigKey("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, None, MEDIUM,
@@ -484,6 +512,11 @@ _SASL = (
         "The first pause between attempts to fetch the keys."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM, STATIC,
         "Where the identity provider publishes its keys: an https:, http: or file: URL."),
+    ConfigKey("sasl.oauthbearer.jwt.retriever.class", ConfigType.CLASS,
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", None, MEDIUM, STATIC,
+        "Of Kafka's classes, how this node gets tokens: JwtBearerJwtRetriever for the JWT bearer "
+        "grant, ClientCredentialsJwtRetriever, FileJwtRetriever, or DefaultJwtRetriever, which is "
+        "one of the last two by the URL."),
     ConfigKey("sasl.oauthbearer.scope", STRING, None, None, MEDIUM, STATIC,
         "The scope that this node asks the token endpoint for; else scope of sasl.jaas.config."),
     ConfigKey("sasl.oauthbearer.scope.claim.name", STRING, "scope", None, LOW, STATIC,
@@ -616,8 +649,8 @@ _METRICS = (
         "Our own: the least severity that is logged; may be changed while the node runs."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.files", LIST, (), list_of(), LOW, STATIC,
         "Our own: the files that a file: URL of sasl.oauthbearer.jwks.endpoint.url and "
-        "sasl.oauthbearer.token.endpoint.url may name, as Kafka's system property "
-        "org.apache.kafka.sasl.oauthbearer.allowed.files."),
+        "sasl.oauthbearer.token.endpoint.url may name, and sasl.oauthbearer.assertion.*, as "
+        "Kafka's system property org.apache.kafka.sasl.oauthbearer.allowed.files."),
     ConfigKey("moldau.sasl.oauthbearer.allowed.urls", LIST, (), list_of(), LOW, STATIC,
         "Our own: the URLs that sasl.oauthbearer.jwks.endpoint.url and "
         "sasl.oauthbearer.token.endpoint.url may have, as Kafka's system property "

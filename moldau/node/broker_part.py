@@ -33,7 +33,7 @@ from moldau.metadata.features import advertised_features, range_entries
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.token_secrets import TokenSecrets
 from moldau.node.listener_changes import ListenerChanges
-from moldau.node.listeners import listener_specs, scram_keys
+from moldau.node.listeners import listener_specs, log_in, scram_keys
 from moldau.node.quorum_link import allocate_producer_ids
 from moldau.node.settings import DynamicSettings, server_limits
 from moldau.protocol.messages.p62_broker_registration import (
@@ -237,6 +237,7 @@ class BrokerPart:
             lambda each: changes.security_of(each, image, partial(self._listener_security, each)),
         )
         connector = changes.connector(listeners, self._clock, self._network)
+        await log_in(connector)
         await server.start(listeners)
         return connector
 

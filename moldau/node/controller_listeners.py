@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from moldau.config import Endpoint, NodeConfig, dynamic_listener_values
+from moldau.config import ConfigError, Endpoint, NodeConfig, dynamic_listener_values
 from moldau.metadata.image import ConfigResourceType, MetadataImage
 from moldau.metadata.log import CommittedBatch, LoadedSnapshot
 from moldau.node.listener_changes import ListenerChanges, MakeSecurity
@@ -134,7 +134,7 @@ class ControllerListeners:
                     logger.info("listener %s is open: the ACLs are loaded", spec.name)
                 done = self._values
                 await self._changes.take(dynamic_listener_values(done))
-        except OSError as error:
+        except (ConfigError, OSError) as error:
             self._on_fatal(f"a listener of the controller cannot be opened: {error}")
         finally:
             self._work = None

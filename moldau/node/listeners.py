@@ -5,14 +5,17 @@ only by a node that has a listener which is not PLAINTEXT.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from moldau.config import Endpoint, NodeConfig
+from moldau.config import ConfigError, Endpoint, NodeConfig
 from moldau.config.listeners import SecurityProtocol
 from moldau.metadata.image import MetadataImage
 from moldau.metadata.image.security import ScramKey
 from moldau.protocol.scram import MECHANISM_NUMBERS, ScramKeys
+from moldau.runtime.authentication import AuthenticationError, LoginRefused
 from moldau.runtime.clock import Clock
 from moldau.runtime.connector import Connector, PeerSecurity, ToldProblems
 from moldau.runtime.network import Network
@@ -20,6 +23,11 @@ from moldau.server.server import ListenerSpec
 
 if TYPE_CHECKING:
     from moldau.server.authentication.listener_security import ListenerSecurity
+
+LOGIN_PATIENCE_S: Final = 10.0
+"""How long a start waits for the first token."""
+
+logger = logging.getLogger("moldau.node")
 
 
 def listener_specs(
@@ -52,6 +60,36 @@ def controller_connector(config: NodeConfig, clock: Clock, told: ToldProblems) -
     """
     name, mechanism_key = config.controller_listener_names[0], "sasl.mechanism.controller.protocol"
     return Connector(None, clock, _security(config, name, mechanism_key, clock, {}), told)
+
+
+async def log_in(connector: Connector) -> None:
+    """Get this node's first token for a listener of other nodes, where it logs in with tokens.
+
+    Refused, it does not start, as Apache Kafka. Where the identity provider only cannot be reached,
+    it does, and goes on asking: a cluster and its provider may start at the same time.
+
+    Raises:
+        ConfigError: the identity provider refuses.
+    """
+    security = connector.security
+    if security is None or security.credentials is None:
+        return
+    try:
+        async with asyncio.timeout(LOGIN_PATIENCE_S):
+            await security.credentials.prepare()
+        return
+    except LoginRefused as error:
+        place = f"listener {security.listener_name}"
+        raise ConfigError(place, None, f"this node gets no token to log in with: {error}") from None
+    except AuthenticationError as error:
+        reason = str(error)
+    except TimeoutError:
+        reason = f"no answer within {LOGIN_PATIENCE_S:.0f} s"
+    logger.warning(
+        "this node has no token for listener %s, it starts without one and asks on: %s",
+        security.listener_name,
+        reason,
+    )
 
 
 def inter_broker_connector(

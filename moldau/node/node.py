@@ -29,7 +29,7 @@ from moldau.config import ConfigError, NodeConfig
 from moldau.node.broker_part import BrokerPart, format_address
 from moldau.node.faults import FaultHandler
 from moldau.node.formatting import FormatError, FormatPlan, format_storage, random_cluster_id
-from moldau.node.listeners import controller_connector
+from moldau.node.listeners import controller_connector, log_in
 from moldau.node.quorum_link import LeaderRelay, NoActiveController, follow_metadata
 from moldau.node.quorum_node import QuorumNode
 from moldau.node.settings import http_address, server_limits
@@ -215,6 +215,9 @@ class Node:
             limits=server_limits(self._config),
             registry=self._registry,
         )
+        connector = controller_connector(self._config, self._clock, quorum.told)
+        # Here, as a start of the quorum is not called off before its end.
+        await log_in(connector)
         self._quorum = quorum
         await quorum.start()
         relay = LeaderRelay(asyncio.get_running_loop())
@@ -222,7 +225,7 @@ class Node:
             relay.leader,
             own=quorum.own_controller,
             client_id=f"broker-{self._config.node_id}",
-            connector=controller_connector(self._config, self._clock, quorum.told),
+            connector=connector,
             request_timeout_ms=self._config.get_int("controller.socket.timeout.ms"),
             offload=self._filesystem.offload,
         )

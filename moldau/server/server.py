@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from moldau.config.definition import ConfigError
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import ReceiveMemory
 from moldau.runtime.clock import Clock, SystemClock
@@ -89,19 +90,19 @@ class Server:
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self, listeners: Iterable[ListenerSpec]) -> None:
-        """Bind every listener and accept. Raises OSError (nothing stays bound then)."""
+        """Bind every listener and accept. Raises OSError, ConfigError: nothing stays bound then."""
         self.connections.loop = asyncio.get_running_loop()
         try:
             for spec in listeners:
                 await self.add_listener(spec)
-        except OSError:
+        except (ConfigError, OSError):
             self._close_listeners()
             await self._close_securities()
             raise
         self.connections.start_sweeping()
 
     async def add_listener(self, spec: ListenerSpec) -> None:
-        """Bind one more listener. Raises OSError."""
+        """Bind one more listener. Raises OSError, ConfigError."""
         name = spec.name
         assert name not in self._listeners, f"listener {name} exists"
         connections = self.connections

@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from aiohttp import web
 from joserfc import jws
@@ -21,6 +21,8 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 ISSUER = "https://issuer.example"
 AUDIENCE = "kafka"
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+CLIENT_ASSERTION = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 CLIENT_ID, CLIENT_SECRET = "orders", "s3cret"
 _MADE = {
     "RSA": lambda: RSAKey.generate_key(2048),
@@ -58,6 +60,14 @@ class Signer:
         self._key = _MADE[kind]()
         self.algorithm = algorithm or {"RSA": "RS256", "EC": "ES256", "OKP": "Ed25519"}[kind]
 
+    @property
+    def key(self) -> RSAKey | ECKey | OKPKey:
+        return self._key
+
+    def private_pem(self) -> bytes:
+        """PKCS8, as Apache Kafka takes it."""
+        return self._key.as_pem(private=True)
+
     def public(self, **more: object) -> dict[str, Any]:
         """The key as a key set has it."""
         named = {} if self.key_id is None else {"kid": self.key_id}
@@ -90,6 +100,13 @@ def symmetric(secret: bytes = b"k" * 32, key_id: str = "shared") -> tuple[dict[s
     message = f"{encoded({'alg': 'HS256', 'kid': key_id})}.{encoded(claims_of())}"
     signature = hmac.digest(secret, message.encode(), "sha256")
     return {"kty": "oct", "k": encoded(secret), "kid": key_id}, f"{message}.{encoded(signature)}"
+
+
+class TokenRequest(NamedTuple):
+    """What a token endpoint was asked."""
+
+    headers: dict[str, str]
+    form: dict[str, str]
 
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -166,7 +183,11 @@ class IdentityProvider:
         answer: answers requests for the key set; None for `keys`.
         asked: how many requests for the key set have come.
         token_life_s: of the tokens that the token endpoint gives.
-        is_down: whether the token endpoint answers 503 instead; `refused` counts these answers.
+        requests: what the token endpoint was asked.
+        clients: whose assertions it takes for those of CLIENT_ID.
+        is_down: whether the token endpoint answers 503 instead; `refused` counts these answers, and
+            refusals.
+        hangs: whether it answers nothing.
     """
 
     def __init__(self, signer: Signer | None = None, context: ssl.SSLContext | None = None) -> None:
@@ -178,7 +199,10 @@ class IdentityProvider:
         self.asked = 0
         self.given = 0
         self.token_life_s = 600.0
+        self.requests: list[TokenRequest] = []
+        self.clients: list[Signer] = []
         self.is_down = False
+        self.hangs = False
         self.refused = 0
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -239,6 +263,26 @@ class IdentityProvider:
         await self._stopping.wait()
         await runner.cleanup()
 
+    def _error(self, authorization: str | None, form: Mapping[str, str]) -> str | None:
+        """Why there is no token for a request; None when there is one."""
+        if form.get("grant_type") == JWT_BEARER:
+            return None if self._is_known(form.get("assertion", "")) else "invalid_grant"
+        if form.get("grant_type") != "client_credentials":
+            return "unsupported_grant_type"
+        if form.get("client_assertion_type") == CLIENT_ASSERTION:
+            return None if self._is_known(form.get("client_assertion", "")) else "invalid_client"
+        wanted = "Basic " + base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
+        return None if authorization == wanted else "invalid_client"
+
+    def _is_known(self, assertion: str) -> bool:
+        """Whether one of the clients has signed it."""
+        message, _, signature = assertion.rpartition(".")
+        raw = base64.urlsafe_b64decode(signature + "==")
+        return any(
+            jws.JWSRegistry.algorithms[each.algorithm].verify(message.encode(), raw, each.key)
+            for each in self.clients
+        )
+
     async def _answer_keys(self, request: web.Request) -> web.StreamResponse:
         self.asked += 1
         if self.answer is not None:
@@ -251,16 +295,20 @@ class IdentityProvider:
         return web.json_response({"keys": self.keys})
 
     async def _answer_token(self, request: web.Request) -> web.StreamResponse:
-        """The client credentials grant (RFC 6749, section 4.4)."""
+        """Client credentials (RFC 6749, section 4.4) with a secret or an assertion, and the JWT
+        bearer grant (RFC 7523).
+        """
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        self.requests.append(TokenRequest(dict(request.headers), form))
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.is_down:
             self.refused += 1
             return web.Response(status=503)
-        wanted = "Basic " + base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
-        form = await request.post()
-        if request.headers.get("Authorization") != wanted:
-            return web.json_response({"error": "invalid_client"}, status=401)
-        if form.get("grant_type") != "client_credentials":
-            return web.json_response({"error": "unsupported_grant_type"}, status=400)
+        error = self._error(request.headers.get("Authorization"), form)
+        if error is not None:
+            self.refused += 1
+            return web.json_response({"error": error}, status=401)
         self.given += 1
         token = self.signer.token(claims_of(CLIENT_ID, left_s=self.token_life_s))
         return web.json_response(

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import random
 import ssl
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from moldau.client.config.client import ClientConfig
 from moldau.client.errors import ConfigurationError
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
 from moldau.runtime.authentication.sasl import MECHANISMS, PlainExchange, SaslCredentials
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context
-from moldau.runtime.authentication.tokens import (
-    DEFAULT_HTTP_TIMEOUT_MS,
-    CachedTokens,
-    RefreshRules,
-    TokenEndpoint,
-    from_function,
-)
+from moldau.runtime.authentication.token_sources import URL_KEY, refresh_rules, token_source
+from moldau.runtime.authentication.tokens import CachedTokens, from_function
+from moldau.runtime.authentication.unsecured_tokens import has_unsecured
 from moldau.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -112,14 +108,11 @@ def sasl_credentials(config: ClientConfig, clock: Clock, source: random.Random) 
 def _tokens(
     config: ClientConfig, entry: JaasEntry | None, clock: Clock, source: random.Random
 ) -> CachedTokens:
-    rules = RefreshRules(
-        config.sasl_login_refresh_window_factor,
-        config.sasl_login_refresh_window_jitter,
-        config.sasl_login_refresh_min_period_seconds,
-        config.sasl_login_refresh_buffer_seconds,
-    )
-    provider = config.sasl_oauthbearer_token_provider
-    url = config.sasl_oauthbearer_token_endpoint_url
+    def value(key: str) -> Any:
+        return getattr(config, key.replace(".", "_"))
+
+    rules = refresh_rules(value)
+    provider, url = config.sasl_oauthbearer_token_provider, value(URL_KEY)
     if provider is not None and url is not None:
         raise ConfigurationError(
             "sasl.oauthbearer.token.provider and sasl.oauthbearer.token.endpoint.url exclude each "
@@ -127,26 +120,14 @@ def _tokens(
         )
     if provider is not None:
         return CachedTokens(from_function(provider), clock, source, rules)
-    if url is None:
+    options = {} if entry is None else entry.options
+    if url is None and not has_unsecured(options):
         raise ConfigurationError(
             "sasl.mechanism=OAUTHBEARER needs sasl_oauthbearer_token_provider (a function) or "
             "sasl.oauthbearer.token.endpoint.url"
         )
-    # Java users of older releases have id, secret and scope in the JAAS options (KIP-768).
-    options = {} if entry is None else entry.options
-    timeouts_ms = (config.sasl_login_connect_timeout_ms, config.sasl_login_read_timeout_ms)
-    endpoint = TokenEndpoint(
-        url,
-        config.sasl_oauthbearer_client_credentials_client_id or options.get("clientId"),
-        config.sasl_oauthbearer_client_credentials_client_secret or options.get("clientSecret"),
-        config.sasl_oauthbearer_scope or options.get("scope"),
-        config.sasl_oauthbearer_header_urlencode,
-        max((each for each in timeouts_ms if each), default=DEFAULT_HTTP_TIMEOUT_MS),
-        config.sasl_login_retry_backoff_ms,
-        config.sasl_login_retry_backoff_max_ms,
-        tls_context(config) if url.lower().startswith("https:") else None,
-    )
-    return CachedTokens(endpoint, clock, source, rules)
+    tokens = token_source(value, options, clock, context=lambda: tls_context(config))
+    return CachedTokens(tokens, clock, source, rules)
 
 
 def _kerberos_login(config: ClientConfig, entry: JaasEntry | None, clock: Clock) -> KerberosLogin:

@@ -66,6 +66,18 @@ class ClientSettings(TypedDict, total=False):
     sasl_login_refresh_window_jitter: float
     sasl_login_retry_backoff_ms: int
     sasl_login_retry_backoff_max_ms: int
+    sasl_oauthbearer_assertion_algorithm: str
+    sasl_oauthbearer_assertion_claim_aud: str | None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int
+    sasl_oauthbearer_assertion_claim_iss: str | None
+    sasl_oauthbearer_assertion_claim_jti_include: bool
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int
+    sasl_oauthbearer_assertion_claim_sub: str | None
+    sasl_oauthbearer_assertion_file: str | None
+    sasl_oauthbearer_assertion_private_key_file: str | None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None
+    sasl_oauthbearer_assertion_template_file: str | None
+    sasl_oauthbearer_jwt_retriever_class: str
     sasl_oauthbearer_token_provider: TokenProvider | None
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_client_credentials_client_id: str | None
@@ -92,8 +104,8 @@ class ClientSettings(TypedDict, total=False):
 class ClientConfig(Settings):
     """What every client needs; times in milliseconds unless named otherwise.
 
-    Connections are secured as in KIP-651 for PEM, KIP-768 and KIP-1139 for OAUTHBEARER. Two keys
-    are ours: `ssl.context`, a ready `ssl.SSLContext` in place of all other `ssl.*`, and
+    Connections are secured as in KIP-651 for PEM, KIP-768, KIP-1139 and KIP-1258 for OAUTHBEARER.
+    Two keys are ours: `ssl.context`, a ready `ssl.SSLContext` in place of all other `ssl.*`, and
     `sasl.oauthbearer.token.provider`. As with librdkafka, `sasl.username` and `sasl.password`, and
     `sasl.kerberos.principal` and `sasl.kerberos.keytab`, replace Java's `sasl.jaas.config`, which
     is understood too. The type of a keystore is read off the file where
@@ -142,6 +154,22 @@ class ClientConfig(Settings):
     sasl_login_refresh_window_jitter: float = keys.real(0.05, 0.0, 0.25)
     sasl_login_retry_backoff_ms: int = keys.long_milliseconds(100)
     sasl_login_retry_backoff_max_ms: int = keys.long_milliseconds(10_000)
+    sasl_oauthbearer_assertion_algorithm: str = keys.choice(
+        "RS256", "ES256", "RS256", any_case=True
+    )
+    sasl_oauthbearer_assertion_claim_aud: str | None = keys.text(None)
+    sasl_oauthbearer_assertion_claim_exp_seconds: int = keys.integer(300, 0, 86_400)
+    sasl_oauthbearer_assertion_claim_iss: str | None = keys.text(None)
+    sasl_oauthbearer_assertion_claim_jti_include: bool = keys.boolean(False)
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int = keys.integer(60, 0, 3_600)
+    sasl_oauthbearer_assertion_claim_sub: str | None = keys.text(None)
+    sasl_oauthbearer_assertion_file: str | None = keys.text(None)
+    sasl_oauthbearer_assertion_private_key_file: str | None = keys.text(None)
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None = keys.secret()
+    sasl_oauthbearer_assertion_template_file: str | None = keys.text(None)
+    sasl_oauthbearer_jwt_retriever_class: str = keys.text(
+        "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever"
+    )
     sasl_oauthbearer_token_provider: TokenProvider | None = keys.thing(
         callable, "a function without arguments that gives a token"
     )

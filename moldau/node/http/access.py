@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import contextlib
 import re
 import ssl
 from base64 import b64decode
@@ -23,6 +24,7 @@ from moldau.config.definition import ConfigError
 from moldau.node.http.passwords import Credentials, PasswordChecks, TooManyTries
 from moldau.protocol.access_control import CLUSTER_RESOURCE_NAME, Operation, ResourceType
 from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.loop_thread import call_on
@@ -171,6 +173,12 @@ class Authority(NamedTuple):
     credentials: Callable[[], Credentials]
 
 
+async def _first_keys(keys: KeySource) -> None:
+    # It has been logged, and tokens are refused until there are keys; other ways in stay open.
+    with contextlib.suppress(SecuritySettingError):
+        await keys.start()
+
+
 class HttpAccess:
     """Lets requests in or refuses them; on the HTTP thread's loop."""
 
@@ -188,7 +196,7 @@ class HttpAccess:
     def start(self) -> None:
         """Begin to fetch the keys of tokens; only clients with tokens wait for the first try."""
         if self._security.tokens is not None:
-            self._keys_tried = asyncio.create_task(self._security.tokens.keys.start())
+            self._keys_tried = asyncio.create_task(_first_keys(self._security.tokens.keys))
 
     async def close(self) -> None:
         """Write what is due and end the thread."""

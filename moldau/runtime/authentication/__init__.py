@@ -17,9 +17,24 @@ TLS_ADVICE: Final = (
     "listener.security.protocol.map), or use the port of a plaintext listener"
 )
 
+_PASSING_STATUSES: Final = frozenset({408, 425, 429})
+_LASTING_STATUSES: Final = frozenset({501, 505})
+
 
 class AuthenticationError(Exception):
     """The peer refuses our credentials or mechanism, or could not prove its own identity."""
+
+
+class LoginRefused(AuthenticationError):
+    """An identity provider refuses what it is shown, or is none: the same again does not help."""
+
+
+def is_lasting_status(status: int) -> bool:
+    """Whether an HTTP request that is answered with this status is of no use a second time: as for
+    Apache Kafka after most of 4xx, and after a redirection, which is not followed.
+    """
+    is_of_client = 300 <= status < 500 and status not in _PASSING_STATUSES
+    return is_of_client or status in _LASTING_STATUSES
 
 
 class TlsError(Exception):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from moldau.config.backoff import Backoff
-from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication import SecuritySettingError, is_lasting_status
 from moldau.runtime.clock import Clock
 
 if TYPE_CHECKING:
@@ -177,6 +177,10 @@ def _public_key(entry: Mapping[str, Any]) -> Any:
     return key
 
 
+class _KeysRefused(KeySetError):
+    """The server has no keys to give, and would say the same again."""
+
+
 class KeySource(Protocol):
     """Where the keys of a listener come from."""
 
@@ -187,7 +191,11 @@ class KeySource(Protocol):
         """A token has an unknown key id: there may be newer keys."""
 
     async def start(self) -> None:
-        """Begin to keep the keys up to date. Returns when they were read once, or could not be."""
+        """Begin to keep the keys up to date. Returns when they were read once, or could not be.
+
+        Raises:
+            SecuritySettingError: what should have them refuses to give them; it is asked on.
+        """
 
     async def close(self) -> None:
         """Stop; idempotent."""
@@ -281,6 +289,7 @@ class KeyEndpoint:
         self._missing: OrderedDict[str, float] = OrderedDict()
         self._early_full_at_ms = 0.0
         self._failure: str | None = None
+        self._refusal: str | None = None
 
     def keys(self) -> KeySet:
         return self._keys
@@ -307,6 +316,8 @@ class KeyEndpoint:
             tried = asyncio.create_task(self._tried.wait())
             await asyncio.wait((tried, self._task), return_when=asyncio.FIRST_COMPLETED)
             tried.cancel()
+            if self._refusal is not None:
+                raise SecuritySettingError(f"{self._settings.url}: {self._refusal}")
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -345,8 +356,12 @@ class KeyEndpoint:
         except KeySetError as error:
             # The same failure is logged once, however often it comes.
             if str(error) != self._failure:
-                _LOG.warning("the keys of bearer tokens stay as they were: %s: %s", url, error)
+                state = (
+                    "stay as they were" if self._keys.keys else "are not known, tokens are refused"
+                )
+                _LOG.warning("the keys of bearer tokens %s: %s: %s", state, url, error)
             self._failure = str(error)
+            self._refusal = str(error) if isinstance(error, _KeysRefused) else None
             return False
         known = {key.key_id for key in keys.keys}
         if self._failure is not None or known != {key.key_id for key in self._keys.keys}:
@@ -354,7 +369,7 @@ class KeyEndpoint:
                 "%d keys of bearer tokens from %s, %d more cannot be used",
                 len(keys.keys), url, keys.unusable_count,
             )  # fmt: skip
-        self._failure = None
+        self._failure = self._refusal = None
         self._keys = keys
         for key_id in known:
             self._missing.pop(key_id or "", None)
@@ -373,7 +388,8 @@ class KeyEndpoint:
                 headers={"Accept": "application/json", "Accept-Encoding": "identity"},
             ) as response:
                 if response.status != 200:
-                    raise KeySetError(f"it answered with status {response.status}, not 200")
+                    kind = _KeysRefused if is_lasting_status(response.status) else KeySetError
+                    raise kind(f"it answered with status {response.status}, not 200")
                 if response.headers.get("Content-Encoding", "identity") != "identity":
                     raise KeySetError("it answered with a compressed body")
                 data = bytearray()

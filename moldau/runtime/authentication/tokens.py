@@ -1,9 +1,8 @@
-"""OAUTHBEARER tokens and where they come from: the user's function, a file, or a token endpoint.
+"""OAUTHBEARER tokens, and the cache of one token that all connections of a client or a node share.
 
-Owns the cache of one token, which all connections of a client or a node share, and the client
-credentials grant (KIP-768, KIP-1139). Invariants: a token is not used after it has expired, and no
-other one is requested before `window_factor` of its lifetime is over; one request is under way at a
-time, however many connections wait for it; id and secret go to the endpoint's URL alone.
+Where tokens come from is in `token_sources`, but for the user's own function. Invariants: a token
+is not used after it has expired, and no other one is requested before `window_factor` of its
+lifetime is over; one request is under way at a time, however many connections wait for it.
 """
 
 from __future__ import annotations
@@ -13,26 +12,14 @@ import inspect
 import json
 import logging
 import random
-import ssl
-from base64 import b64encode, urlsafe_b64decode
+from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Final, TypeAlias
 
 from moldau.config.backoff import Backoff
-from moldau.runtime.authentication import AuthenticationError, SecuritySettingError
+from moldau.runtime.authentication import AuthenticationError
 from moldau.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from urllib.request import Request
-
-MAX_ANSWER_BYTES: Final = 1024 * 1024
-"""What is read of a token endpoint's answer, and of a token file."""
-
-DEFAULT_HTTP_TIMEOUT_MS: Final = 10_000
-TRY_COUNT: Final = 5
-"""Tries of one token before the connection's attempt fails."""
 
 RENEWAL_PATIENCE_S: Final = 2.0
 
@@ -197,103 +184,3 @@ def _jwt_end_ms(value: str) -> float | None:
         return float(claims["exp"]) * 1000
     except (ValueError, KeyError, TypeError):
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEndpoint:
-    """A token endpoint, or a file that another program keeps up to date (`file:` URL).
-
-    Attributes:
-        urlencodes_header: whether id and secret are URL-encoded before they are joined.
-        context: for https; None for the system's authorities.
-        try_count: tries before the endpoint's fault is the caller's.
-    """
-
-    url: str
-    client_id: str | None = None
-    client_secret: str | None = field(default=None, repr=False)
-    scope: str | None = None
-    urlencodes_header: bool = False
-    timeout_ms: int = DEFAULT_HTTP_TIMEOUT_MS
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 10_000
-    context: ssl.SSLContext | None = None
-    try_count: int = TRY_COUNT
-
-    def __post_init__(self) -> None:
-        scheme = urlsplit(self.url).scheme.lower()
-        key = "sasl.oauthbearer.token.endpoint.url"
-        if scheme not in ("http", "https", "file"):
-            raise SecuritySettingError(f"{key}={self.url}: an https:, http: or file: URL")
-        if scheme != "file" and (not self.client_id or not self.client_secret):
-            raise SecuritySettingError(
-                f"{key}: sasl.oauthbearer.client.credentials.client.id and .client.secret are "
-                "needed with it"
-            )
-
-    async def __call__(self) -> OAuthBearerToken:
-        """Request a token, in a thread. Faults of the network and of the server are retried."""
-        if urlsplit(self.url).scheme.lower() == "file":
-            return token_of(await asyncio.to_thread(self._read))
-        pauses = Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
-        for left in reversed(range(self.try_count)):
-            try:
-                return await asyncio.to_thread(self._ask)
-            except OSError as error:
-                status = getattr(error, "code", 500)
-                if not left or 300 <= status < 500:
-                    raise AuthenticationError(f"token endpoint {self.url}: {error}") from error
-                await asyncio.sleep(pauses.next_ms() / 1000)
-        raise AssertionError("the last try either returns or raises")
-
-    def _read(self) -> str:
-        from urllib.request import url2pathname
-
-        path = url2pathname(urlsplit(self.url).path)
-        try:
-            with open(path, encoding="ascii") as opened:
-                return opened.read(MAX_ANSWER_BYTES)
-        except (OSError, UnicodeDecodeError) as error:
-            raise AuthenticationError(f"token file {path}: {error}") from error
-
-    def _ask(self) -> OAuthBearerToken:
-        from urllib.request import Request  # brings an HTTP client and MIME along
-
-        client_id, secret = self.client_id or "", self.client_secret or ""
-        if self.urlencodes_header:
-            client_id, secret = quote(client_id, safe=""), quote(secret, safe="")
-        form = {"grant_type": "client_credentials"}
-        if self.scope:
-            form["scope"] = self.scope
-        request = Request(
-            self.url,
-            data=urlencode(form).encode(),
-            headers={
-                "Accept": "application/json",
-                "Authorization": "Basic " + b64encode(f"{client_id}:{secret}".encode()).decode(),
-            },
-        )
-        with _opened(request, self.timeout_ms / 1000, self.context) as response:
-            body = response.read(MAX_ANSWER_BYTES)
-        try:
-            value = json.loads(body)["access_token"]
-        except (ValueError, KeyError, TypeError):
-            value = None
-        if not isinstance(value, str) or not value:
-            raise AuthenticationError(f"token endpoint {self.url}: no access_token in its answer")
-        return token_of(value)
-
-
-def _opened(request: Request, timeout_s: float, context: ssl.SSLContext | None) -> Any:
-    """The answer, from the URL itself: behind a redirection id and secret would reach a server that
-    is not in the settings. Raises: OSError.
-    """
-    from urllib.request import HTTPRedirectHandler, HTTPSHandler, build_opener
-
-    class _NoRedirection(HTTPRedirectHandler):
-        def redirect_request(self, *_: object) -> None:
-            return None
-
-    return build_opener(_NoRedirection, HTTPSHandler(context=context)).open(
-        request, timeout=timeout_s
-    )

@@ -127,9 +127,16 @@ class ListenerSecurity:
         return cls(contexts, mapping, sasl)
 
     async def start(self) -> None:
-        """Begin to keep up to date what is fetched, before the first client comes."""
+        """Begin to keep up to date what is fetched, before the first client comes.
+
+        Raises:
+            ConfigError: what should be fetched is not there.
+        """
         if self.sasl is not None and self.sasl.token_keys is not None:
-            await self.sasl.token_keys.start()
+            try:
+                await self.sasl.token_keys.start()
+            except SecuritySettingError as error:
+                raise ConfigError("sasl.oauthbearer.jwks.endpoint.url", None, str(error)) from None
 
     async def close(self) -> None:
         """End what `start` began; idempotent."""

@@ -1,32 +1,38 @@
-"""The tokens with which a node logs in to other nodes, from its configuration (KIP-768, KIP-1139).
+"""The tokens with which a node logs in to other nodes, from its configuration.
 
-Owns the meaning of the keys. Must not ask for a token. Invariant: settings that cannot work are a
-`ConfigError` when the node starts, which names the listener and shows no secret.
+Owns what may be asked and read, and for whom. Must not ask for a token. Invariant: settings that
+cannot work are a `ConfigError` when the node starts, which names the listener and shows no secret.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from moldau.config import NodeConfig
 from moldau.config.backoff import Backoff
 from moldau.config.definition import ConfigError, Password
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.tokens import (
-    DEFAULT_HTTP_TIMEOUT_MS,
-    CachedTokens,
-    RefreshRules,
-    TokenEndpoint,
+from moldau.runtime.authentication.token_sources import (
+    FILE_KEYS,
+    URL_KEY,
+    refresh_rules,
+    token_source,
 )
+from moldau.runtime.authentication.tokens import CachedTokens
+from moldau.runtime.authentication.unsecured_tokens import PREFIX, has_unsecured
 from moldau.runtime.clock import Clock
-from moldau.server.authentication.bearer_tokens import MECHANISM, check_allowed, endpoint_context
+from moldau.server.authentication.bearer_tokens import (
+    ALLOWED_FILES_KEY,
+    MECHANISM,
+    check_allowed,
+    endpoint_context,
+)
 from moldau.server.authentication.listener_security import jaas_key
 
-URL_KEY: Final = "sasl.oauthbearer.token.endpoint.url"
-_ID_KEY: Final = "sasl.oauthbearer.client.credentials.client.id"
-_SECRET_KEY: Final = "sasl.oauthbearer.client.credentials.client.secret"
+_LOG = logging.getLogger("moldau.server")
 
 
 def peer_tokens(
@@ -42,37 +48,37 @@ def peer_tokens(
     """
 
     def value(key: str) -> Any:
-        return config.listener_value(listener_name, key, MECHANISM)
+        if key == "sasl.oauthbearer.header.urlencode":
+            return False  # a key of Apache Kafka's clients alone
+        found = config.listener_value(listener_name, key, MECHANISM)
+        return found.value if isinstance(found, Password) else found
 
     place = f"listener {listener_name}"
     url: str | None = value(URL_KEY)
-    if url is None:
+    if url is not None:
+        check_allowed(config, URL_KEY, url)
+    elif has_unsecured(options):
+        _LOG.warning("this node logs in to %s with unsecured tokens, as %s… says", place, PREFIX)
+    else:
         reason = f"{place}: this node needs it, for tokens to log in to other nodes with"
         raise ConfigError(URL_KEY, None, reason)
-    check_allowed(config, URL_KEY, url)
-    client_id = value(_ID_KEY) or options.get("clientId")
-    secret: Password | None = value(_SECRET_KEY)
-    timeouts_ms = value("sasl.login.connect.timeout.ms"), value("sasl.login.read.timeout.ms")
-    first_ms = value("sasl.login.retry.backoff.ms")
-    most_ms = value("sasl.login.retry.backoff.max.ms")
-    context = endpoint_context(url, options, jaas_key(listener_name, MECHANISM), place)
+    for key in FILE_KEYS:
+        path: str | None = value(key)
+        if path is not None and path not in config[ALLOWED_FILES_KEY]:
+            raise ConfigError(key, path, f"is not allowed: {ALLOWED_FILES_KEY} must have it")
     try:
-        endpoint = TokenEndpoint(
-            url,
-            client_id,
-            secret.value if secret is not None else options.get("clientSecret"),
-            value("sasl.oauthbearer.scope") or options.get("scope"),
-            timeout_ms=max((each for each in timeouts_ms if each), default=DEFAULT_HTTP_TIMEOUT_MS),
-            context=context,
+        source = token_source(
+            value,
+            options,
+            clock,
+            context=lambda: endpoint_context(
+                url or "", options, jaas_key(listener_name, MECHANISM), place
+            ),
             try_count=1,  # connections are tried again and again
         )
     except SecuritySettingError as error:
-        raise ConfigError(URL_KEY, None, f"{place}: {error}") from None
-    rules = RefreshRules(
-        value("sasl.login.refresh.window.factor"),
-        value("sasl.login.refresh.window.jitter"),
-        value("sasl.login.refresh.min.period.seconds"),
-        value("sasl.login.refresh.buffer.seconds"),
-    )
+        raise ConfigError(place, None, str(error)) from None
+    first_ms = value("sasl.login.retry.backoff.ms")
+    most_ms = value("sasl.login.retry.backoff.max.ms")
     pauses = Backoff(max(first_ms, 1), max(most_ms, 1))
-    return CachedTokens(endpoint, clock, random.Random(), rules, pauses)
+    return CachedTokens(source, clock, random.Random(), refresh_rules(value), pauses)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from moldau.testing import wait_until
-from tests.kit.identity_provider import AUDIENCE, CLIENT_ID, CLIENT_SECRET, IdentityProvider
+from moldau.testing import NodeFailed, wait_until
+from tests.kit.identity_provider import (
+    AUDIENCE,
+    CLIENT_ID,
+    CLIENT_SECRET,
+    JWT_BEARER,
+    IdentityProvider,
+    Signer,
+)
+from tests.system.security.nodes import SecuredNode
 from tests.system.security.secured_cluster import BROKER_IDS, CONTROLLER_IDS, SecuredCluster
 from tests.system.security.test_between_nodes import use
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+PREFIX = "sasl.oauthbearer."
 TOKEN_LIFE_S = 8.0
 
 
@@ -95,3 +107,181 @@ def test_tokens_are_renewed_and_their_endpoint_may_be_down(
         for node_id in cluster.nodes:
             assert CLIENT_SECRET not in cluster.log(node_id)
             assert "eyJ" not in cluster.log(node_id)
+
+
+def test_a_stop_does_not_wait_for_an_endpoint_that_hangs(
+    tmp_path: Path, provider: IdentityProvider
+) -> None:
+    between = tokens(provider) | {"sasl.login.read.timeout.ms": str(10 * 60 * 1000)}
+    super_users = {"super.users": between.pop("super.users")}
+    with SecuredCluster(
+        tmp_path,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:1],
+        changed=super_users,
+    ) as cluster:
+        use(cluster)
+        provider.hangs = True
+        before = len(provider.requests)
+        wait_until(lambda: len(provider.requests) >= before + 1, what="a renewal that hangs")
+        broker = cluster.nodes[BROKER_IDS[0]]
+        # A node that is still there after the deadline is killed, and this is its status then.
+        assert broker.stop() == 0
+        before = len(provider.requests)
+        broker.start()
+        wait_until(lambda: len(provider.requests) > before, what="a request at the start")
+        assert broker.stop() == 0
+        assert cluster.nodes[CONTROLLER_IDS[0]].stop() == 0
+
+
+def test_assertions_and_the_jwt_bearer_grant(tmp_path: Path, provider: IdentityProvider) -> None:
+    """Brokers ask with assertions in place of a secret, controllers with the JWT bearer grant."""
+    client = Signer("nodes", "EC")
+    provider.clients = [client]
+    key, template = tmp_path / "key", tmp_path / "template.json"
+    key.write_bytes(client.private_pem())
+    template.write_text('{"header": {"kid": "nodes"}, "payload": {"sub": "a node"}}')
+    between = tokens(provider)
+    super_users = {"super.users": between.pop("super.users")}
+    for name in [each for each in between if "credentials" in each or "jaas" in each]:
+        del between[name]
+    between |= {
+        f"{PREFIX}assertion.private.key.file": str(key),
+        f"{PREFIX}assertion.algorithm": "ES256",
+        f"{PREFIX}assertion.claim.aud": "the provider",
+        f"listener.name.internal.{PREFIX}assertion.claim.iss": CLIENT_ID,
+        f"listener.name.controller.{PREFIX}assertion.template.file": str(template),
+        f"listener.name.controller.oauthbearer.{PREFIX}jwt.retriever.class": (
+            "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
+        ),
+        "moldau.sasl.oauthbearer.allowed.files": f"{key},{template}",
+    }
+    with SecuredCluster(
+        tmp_path,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:2],
+        changed=super_users,
+    ) as cluster:
+        use(cluster)
+    forms = [each.form for each in provider.requests]
+    kinds = {each["grant_type"] for each in forms}
+    assert kinds == {"client_credentials", JWT_BEARER}
+    for form in forms:
+        assertion = form.get("assertion") or form["client_assertion"]
+        header, claims = (json.loads(_decoded(each)) for each in assertion.split(".")[:2])
+        assert claims["aud"] == "the provider"
+        if form["grant_type"] == JWT_BEARER:
+            assert (header["kid"], claims["sub"]) == ("nodes", "a node")
+        else:
+            assert claims["iss"] == CLIENT_ID
+    assert provider.refused == 0
+
+
+def _decoded(part: str) -> bytes:
+    return base64.urlsafe_b64decode(part + "==")
+
+
+def test_unsecured_tokens(tmp_path: Path) -> None:
+    """For development alone, with the settings that Apache Kafka's documentation has."""
+    jaas = f'{MODULE} required unsecuredLoginStringClaim_sub="node";'
+    between = {
+        "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SASL_SSL,CONTROLLER:SASL_SSL",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+    }
+    for name in ("internal", "controller"):
+        between[f"listener.name.{name}.sasl.enabled.mechanisms"] = "OAUTHBEARER"
+        between[f"listener.name.{name}.oauthbearer.sasl.jaas.config"] = jaas
+    with SecuredCluster(
+        tmp_path,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:2],
+        changed={"super.users": "User:admin;User:node"},
+    ) as cluster:
+        use(cluster)
+        for node_id in cluster.nodes:
+            log = cluster.log(node_id)
+            assert "logs in to listener CONTROLLER with unsecured tokens" in log
+            assert "listener CONTROLLER accepts unsecured tokens" in log or node_id in BROKER_IDS
+
+
+class Start(NamedTuple):
+    """How a node is started that must not come up, or must all the same."""
+
+    changed: dict[str, str]
+    says: str
+
+
+def token_node(home: Path, provider: IdentityProvider, changed: dict[str, str]) -> SecuredNode:
+    """A node that is alone; its listener for nodes asks for tokens, and has its keys and token."""
+    values = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,"
+        "MTLS:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "listener.name.plaintext.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.plaintext.sasl.oauthbearer.jwks.endpoint.url": provider.url,
+        f"{PREFIX}token.endpoint.url": provider.token_url,
+        f"{PREFIX}client.credentials.client.id": CLIENT_ID,
+        f"{PREFIX}client.credentials.client.secret": CLIENT_SECRET,
+        "moldau.sasl.oauthbearer.allowed.urls": f"{provider.url},{provider.token_url}",
+        **changed,
+    }
+    return SecuredNode(home, values)
+
+
+def test_a_node_that_the_provider_refuses_does_not_start(
+    tmp_path: Path, provider: IdentityProvider
+) -> None:
+    elsewhere = f"{provider.token_url}/none"
+    allowed = {"moldau.sasl.oauthbearer.allowed.urls": f"{elsewhere},{provider.url}"}
+    no_keys = {
+        "moldau.sasl.oauthbearer.allowed.urls": f"{elsewhere},{provider.token_url}",
+        "listener.name.plaintext.sasl.oauthbearer.jwks.endpoint.url": elsewhere,
+    }
+    starts = [
+        Start(
+            {f"{PREFIX}client.credentials.client.secret": "wr0ng"},
+            "listener PLAINTEXT: this node gets no token to log in with: token endpoint "
+            f"{provider.token_url}: HTTP Error 401",
+        ),
+        Start({f"{PREFIX}token.endpoint.url": elsewhere, **allowed}, "HTTP Error 404"),
+        Start(no_keys, f"jwks.endpoint.url: {elsewhere}: it answered with status 404"),
+    ]
+    for number, (changed, says) in enumerate(starts):
+        home = tmp_path / str(number)
+        home.mkdir()
+        node = token_node(home, provider, changed)
+        try:
+            with pytest.raises(NodeFailed):
+                node.__enter__()
+            assert node.process.stop() == 1
+            assert says in node.process.complaint()
+            assert "Traceback" not in node.log()
+            assert "wr0ng" not in node.log()
+        finally:
+            node.__exit__()
+
+
+def test_a_node_starts_while_the_provider_is_away(
+    tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """A cluster and its identity provider may start at the same time; one that hangs is as one that
+    is down.
+    """
+    with token_node(tmp_path, provider, {}) as node:
+        assert "starts without" not in node.log()
+    provider.is_down = True
+    with node:
+        [line] = [each for each in node.log().splitlines() if "starts without" in each]
+        assert "WARNING" in line
+        assert "listener PLAINTEXT" in line
+        assert f"token endpoint {provider.token_url}: HTTP Error 503" in line
+    provider.is_down, provider.hangs = False, True
+    with node:
+        lines = [each for each in node.log().splitlines() if "starts without" in each]
+        assert len(lines) == 2
+        assert "no answer within 10" in lines[1]

@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
-from base64 import b64decode, urlsafe_b64encode
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from base64 import urlsafe_b64encode
 from typing import Any
 
 import pytest
@@ -21,7 +17,6 @@ from moldau.runtime.authentication.tokens import (
     CachedTokens,
     OAuthBearerToken,
     RefreshRules,
-    TokenEndpoint,
     from_function,
     token_of,
 )
@@ -185,83 +180,3 @@ def test_messages():
     ):
         with pytest.raises(SecuritySettingError):
             OAuthBearerExchange(bad)
-
-
-class _Endpoint(BaseHTTPRequestHandler):
-    answers: list[tuple[int, bytes]]
-    seen: list[tuple[str, bytes]]
-    location = ""
-
-    def do_GET(self) -> None:
-        self.seen.append((self.headers["Authorization"], b"a redirection was followed"))
-        self.send_response(404)
-        self.end_headers()
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.seen.append((self.headers["Authorization"], body))
-        status, answer = self.answers.pop(0)
-        self.send_response(status)
-        if self.location:
-            self.send_header("Location", self.location)
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def endpoint() -> Iterator[tuple[str, type[_Endpoint]]]:
-    handler = type("Endpoint", (_Endpoint,), {"answers": [], "seen": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/token", handler
-        server.shutdown()
-        thread.join()
-
-
-async def test_client_credentials(endpoint: tuple[str, type[_Endpoint]]):
-    url, handler = endpoint
-    handler.answers = [(500, b""), (200, json.dumps({"access_token": jwt(exp=9)}).encode())]
-    source = TokenEndpoint(url, "me", "a secret", "read write", retry_backoff_ms=1)
-    assert "a secret" not in repr(source)
-    assert (await source()).expires_at_ms == 9_000
-    authorization, body = handler.seen[1]
-    assert b64decode(authorization.removeprefix("Basic ")) == b"me:a secret"
-    assert body == b"grant_type=client_credentials&scope=read+write"
-    handler.answers = [(401, b"")]
-    with pytest.raises(AuthenticationError, match="401"):
-        await source()
-    handler.answers = [(200, b"[]")]
-    with pytest.raises(AuthenticationError, match="no access_token"):
-        await source()
-
-
-async def test_id_and_secret_follow_no_redirection(endpoint: tuple[str, type[_Endpoint]]):
-    url, handler = endpoint
-    token = json.dumps({"access_token": jwt(exp=9)}).encode()
-    for status in (301, 302, 303, 307, 308):
-        handler.answers, seen = [(status, b""), (200, token)], len(handler.seen)
-        handler.location = url + "/elsewhere"
-        with pytest.raises(AuthenticationError, match=str(status)):
-            await TokenEndpoint(url, "me", "a secret", retry_backoff_ms=1)()
-        assert len(handler.seen) == seen + 1
-
-
-async def test_a_token_in_a_file(tmp_path: Path):
-    path = tmp_path / "token"
-    path.write_text(jwt(exp=5) + "\n")
-    source = TokenEndpoint(path.as_uri())
-    assert (await source()).value == jwt(exp=5)
-    path.unlink()
-    with pytest.raises(AuthenticationError, match="token file"):
-        await source()
-
-
-def test_what_an_endpoint_needs():
-    with pytest.raises(SecuritySettingError, match=r"client\.secret are needed"):
-        TokenEndpoint("https://a/b")
-    with pytest.raises(SecuritySettingError, match="an https:, http: or file: URL"):
-        TokenEndpoint("ftp://a/b")

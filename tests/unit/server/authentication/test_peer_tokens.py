@@ -20,6 +20,8 @@ from tests.unit.runtime.test_connector import HOST, MECHANISM_KEY, NODE, Peer
 URL = "sasl.oauthbearer.token.endpoint.url"
 ID = "sasl.oauthbearer.client.credentials.client.id"
 SECRET = "sasl.oauthbearer.client.credentials.client.secret"
+ASSERTION = "sasl.oauthbearer.assertion.file"
+RETRIEVER = "sasl.oauthbearer.jwt.retriever.class"
 ALLOWED = "moldau.sasl.oauthbearer.allowed.urls"
 JAAS = "listener.name.nodes.oauthbearer.sasl.jaas.config"
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -87,6 +89,9 @@ async def test_a_token_of_a_file_and_a_missing_one_is_one_line(
         ({URL: ENDPOINT, ALLOWED: ENDPOINT}, "listener NODES: sasl.oauthbearer.token.endpoint.url"),
         ({URL: ENDPOINT, ALLOWED: ENDPOINT, ID: "a"}, "client.id and .client.secret are needed"),
         ({URL: ENDPOINT, ALLOWED: ENDPOINT, SECRET: "hidden"}, "are needed with it"),
+        ({ASSERTION: "/no/such.jwt"}, "/no/such.jwt: is not allowed: moldau.sasl.oauthbearer"),
+        ({RETRIEVER: "org.example.Own"}, f"listener NODES: {RETRIEVER}=org.example.Own: one of"),
+        ({URL: None, JAAS: f'{MODULE} required unsecuredLoginStringClaim_x="y";'}, "Claim_sub is"),
         ({JAAS: "x.PlainLoginModule required;"}, "OAUTHBEARER needs OAuthBearerLoginModule"),
         (
             {
@@ -118,6 +123,6 @@ def test_client_credentials_of_keys_go_before_those_of_the_login_module(tmp_path
         assert made.security is not None
         credentials = made.security.credentials
         assert credentials is not None
-        endpoint = credentials.token_source._source  # type: ignore[union-attr]
-        assert (endpoint.client_id, endpoint.client_secret, endpoint.scope) == expected
+        grant = credentials.token_source._source.grant  # type: ignore[union-attr]
+        assert (grant.client_id, grant.client_secret, grant.scope) == expected
         assert repr(expected[1]) not in repr(made.security)
