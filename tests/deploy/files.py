@@ -16,6 +16,7 @@ import yaml
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
 OPERATIONS: Final = ROOT / "docs" / "operations.md"
+SECURITY: Final = ROOT / "docs" / "security.md"
 SCHEMAS: Final = Path(__file__).parent / "schemas"
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")

@@ -1,5 +1,5 @@
-"""docs/operations.md and the texts of deploy/: every command, key, metric, file and page they name
-exists.
+"""docs/operations.md, docs/security.md and the texts of deploy/: every command, key, metric, file
+and page they name exists.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from moldau.metadata.features import (
     TRANSACTION_VERSION,
 )
 from tests.deploy.command_lines import CommandLine, NotTaken, check, in_markdown, in_shell
-from tests.deploy.files import DEPLOY, OPERATIONS, ROOT, yaml_of
+from tests.deploy.files import DEPLOY, OPERATIONS, ROOT, SECURITY, yaml_of
 from tests.deploy.headings import anchors
 from tests.deploy.promql import documented_metrics, is_series_of
 
 README = DEPLOY / "README.md"
-DOCUMENTS = (OPERATIONS, README)
+DOCUMENTS = (OPERATIONS, SECURITY, README)
 TEXTS = (
     DEPLOY / "compose" / "compose.yaml",
     DEPLOY / "compose" / ".env",

@@ -47,6 +47,8 @@ def alter_partition(
     A leader reports all its partitions at once, which after the loss of a follower may be a great
     many: they are taken over in steps.
     """
+    if not request.topics:  # from whatever sender, as Apache Kafka
+        return ControllerResult(p56.AlterPartitionResponse())
     leader = state.broker(request.broker_id)
     if leader is None or leader.broker_epoch != request.broker_epoch:
         return ControllerResult(p56.AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))

@@ -3,14 +3,14 @@
 Owns the way from a request to the session's core and back, and the pause before a refusal. Must not
 know mechanisms. Invariants: what the core does not let through reaches no handler; the connection
 of a client that is refused reads nothing more, and ends when the refusal has been sent; while a
-token waits for keys, nothing behind it on its connection is looked at.
+token's step waits, nothing behind it on its connection is looked at.
 """
 
 from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from moldau.protocol.api_keys import ApiKey, api_name
 from moldau.protocol.headers import RequestHeader, decode_request_header
@@ -21,17 +21,10 @@ from moldau.protocol.messages.p36_sasl_authenticate import (
 )
 from moldau.protocol.schema import Message
 from moldau.runtime.slices import Work
-from moldau.server.authentication.core.mechanism import Mechanism, Postponed, SaslRefused
-from moldau.server.authentication.core.session import (
-    Outcome,
-    SaslSession,
-    State,
-    StepResult,
-    result_of,
-)
+from moldau.server.authentication.core.mechanism import Postponed
+from moldau.server.authentication.core.session import Outcome, SaslSession, State
 
 if TYPE_CHECKING:
-    from moldau.runtime.authentication.aside import Aside
     from moldau.server.connection_group import ConnectionGroup
     from moldau.server.request import Request
     from moldau.server.server_connection import ServerConnection
@@ -44,23 +37,15 @@ RAW_TOKEN_HEADER: Final = RequestHeader(
 _SIZE: Final = struct.Struct(">i")
 
 
-class _SlowStep(NamedTuple):
-    """A token, and the mechanism whose step with it belongs beside the loop."""
-
-    exchange: Mechanism
-    token: bytes
-
-
 class SaslGate:
     """Every request of a connection on a SASL listener passes here.
 
     Args:
         max_receive_bytes: `sasl.server.max.receive.size`.
         refusal_delay_ms: `connection.failed.authentication.delay.ms`.
-        aside: where slow mechanisms take their steps; None without any.
     """
 
-    __slots__ = ("_aside", "_group", "_max_receive_bytes", "_refusal_delay_ms", "_session")
+    __slots__ = ("_group", "_max_receive_bytes", "_refusal_delay_ms", "_session")
 
     def __init__(
         self,
@@ -70,9 +55,7 @@ class SaslGate:
         *,
         max_receive_bytes: int,
         refusal_delay_ms: float,
-        aside: Aside | None = None,
     ) -> None:
-        self._aside = aside
         self._session = session
         self._group = group
         self._max_receive_bytes = max_receive_bytes
@@ -100,29 +83,25 @@ class SaslGate:
         try:
             outcome = self._outcome(request)
         except Postponed as postponed:
-            self._postpone(request, postponed)
-            return True
-        if isinstance(outcome, _SlowStep):
-            return self._take_step(request, outcome, is_raw=is_raw)
+            return self._take_later(request, postponed)
         if outcome is None:
             return False
         self._conclude(request, outcome, is_raw=is_raw)
         return True
 
-    async def _take_step(self, request: Request, step: _SlowStep, *, is_raw: bool) -> None:
-        """Take a slow mechanism's step beside the loop."""
-        assert self._aside is not None, "a listener with a slow mechanism has its threads"
-        result: StepResult
-        try:
-            result = await self._aside(result_of, step.exchange, step.token)
-        except TimeoutError:
-            reason = "the mechanism has not come to an end in time"
-            result = SaslRefused(reason, is_passing=True)
+    async def _take_later(self, request: Request, postponed: Postponed) -> None:
+        """Take the request when what its step needs is there."""
+        is_there = await postponed.wait(lambda: request.is_connection_lost)
         if request.is_connection_lost:
             request.discard()
             return
-        now_ms = self._group.clock.monotonic_ms()
-        self._conclude(request, self._session.stepped(result, now_ms), is_raw=is_raw)
+        if not is_there:
+            request.close("too many logins wait")
+            return
+        taken = self.takes(request)  # or postponed again, if keys have been dropped by now
+        assert taken, "the session still waits for this token"
+        if taken is not True:
+            await taken
 
     def _conclude(self, request: Request, outcome: Outcome, *, is_raw: bool) -> None:
         if outcome.failure is not None:
@@ -137,11 +116,11 @@ class SaslGate:
             connection.token_authenticated = self._session.is_token
             connection.limit_frames(self._group.limits.request_max_bytes)
 
-    def _outcome(self, request: Request) -> Outcome | _SlowStep | None:
+    def _outcome(self, request: Request) -> Outcome | None:
         session, now_ms = self._session, self._group.clock.monotonic_ms()
         version = request.api_version
         if session.waits_for_raw_token:
-            return self._token(bytes(request.body), now_ms)
+            return session.token(bytes(request.body), now_ms)
         if request.api_key == ApiKey.SASL_HANDSHAKE:
             handshake, _ = SaslHandshakeRequest.decode(request.body, version)
             return session.handshake(handshake.mechanism, version, now_ms)
@@ -149,31 +128,10 @@ class SaslGate:
             if session.waits_for_token and request.size_bytes > self._max_receive_bytes:
                 return Outcome(failure=f"a token of more than {self._max_receive_bytes} bytes")
             authentication, _ = SaslAuthenticateRequest.decode(request.body, version)
-            return self._token(bytes(authentication.auth_bytes), now_ms)
+            return session.token(bytes(authentication.auth_bytes), now_ms)
         if request.api_key == ApiKey.API_VERSIONS:
             return session.versions(now_ms)
         return session.request(api_name(request.api_key), now_ms)
-
-    def _postpone(self, request: Request, postponed: Postponed) -> None:
-        """Take the request when the keys for it are there."""
-        request.connection.suspend()
-        go_on = partial(self._go_on, request)
-        if not postponed.wait(go_on, lambda: request.is_connection_lost):
-            request.close("too many logins wait for the keys of delegation tokens")
-
-    def _go_on(self, request: Request) -> None:
-        if request.is_connection_lost:
-            request.discard()
-            return
-        request.connection.proceed()
-        is_taken = self.takes(request)  # or postponed again, if the keys have been dropped by now
-        assert is_taken, "the session still waits for this token"
-
-    def _token(self, token: bytes, now_ms: float) -> Outcome | _SlowStep | None:
-        exchange = self._session.slow_exchange
-        if exchange is not None:
-            return _SlowStep(exchange, token)
-        return self._session.token(token, now_ms)
 
     def _answer(self, request: Request, response: Message | None, *, is_raw: bool) -> None:
         assert response is not None, "what is not refused has an answer"

@@ -19,7 +19,6 @@ from moldau.config.listeners import Endpoint, SecurityProtocol
 from moldau.config.table import LISTENER_PREFIX
 from moldau.protocol.scram import HASH_NAMES, ScramKeys
 from moldau.runtime.authentication import SecuritySettingError
-from moldau.runtime.authentication.aside import Aside
 from moldau.runtime.authentication.jaas import JaasEntry, parse_jaas
 from moldau.runtime.authentication.jwks import KeySource
 from moldau.runtime.authentication.listener_tls import ListenerContexts
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 USER_PREFIX: Final = "user_"
 NONCE_BYTES: Final = 24
-SLOW_STEP_MS: Final = 30_000.0
-"""How long a step of GSSAPI may take: the library reads the keytab and writes its replay cache."""
 
 _MODULES: Final = {
     "PLAIN": "PlainLoginModule",
@@ -67,14 +64,12 @@ class SaslSettings:
 
     Attributes:
         token_keys: the keys of OAUTHBEARER's signed tokens; None without any.
-        aside: where GSSAPI takes its steps; None without it.
     """
 
     mechanisms: Mapping[str, MechanismSettings]
     max_receive_bytes: int
     refusal_delay_ms: float
     token_keys: KeySource | None = None
-    aside: Aside | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +149,6 @@ class ListenerSecurity:
                 group,
                 max_receive_bytes=self.sasl.max_receive_bytes,
                 refusal_delay_ms=self.sasl.refusal_delay_ms,
-                aside=self.sasl.aside,
             )
             return None
         tls = connection.transport.get_extra_info("ssl_object")
@@ -183,7 +177,6 @@ def _sasl_settings(
 ) -> SaslSettings:
     mechanisms: dict[str, MechanismSettings] = {}
     token_keys: KeySource | None = None
-    aside: Aside | None = None
     for mechanism in config.listener_value(listener_name, "sasl.enabled.mechanisms"):
         begin: Callable[[], Mechanism]
         entry = jaas_entry(config, listener_name, mechanism)
@@ -197,8 +190,8 @@ def _sasl_settings(
         elif mechanism == "GSSAPI":
             from moldau.server.authentication.kerberos_listener import kerberos_beginner
 
-            begin = kerberos_beginner(config, listener_name, entry)
-            aside = Aside(f"moldau-kerberos-{listener_name}", SLOW_STEP_MS)
+            key = jaas_key(listener_name, mechanism)
+            begin = kerberos_beginner(config, listener_name, key, entry)
         else:
             begin = _beginner(config, listener_name, mechanism, entry, keys_of)
         mechanisms[mechanism] = MechanismSettings(
@@ -210,7 +203,6 @@ def _sasl_settings(
         config.listener_value(listener_name, "sasl.server.max.receive.size"),
         float(config.get_int("connection.failed.authentication.delay.ms")),
         token_keys,
-        aside,
     )
 
 

@@ -38,7 +38,7 @@ SALT_BYTES: Final = 24
 
 
 class _Login(NamedTuple):
-    go_on: Callable[[], object]
+    is_there: asyncio.Future[bool]
     is_gone: Callable[[], bool]
 
 
@@ -88,17 +88,16 @@ class TokenCredentials:
         user = token.owner.partition(":")[2]
         return KnownKeys(keys, user, float(left_ms))
 
-    def _wait(
-        self, place: tuple[str, str], go_on: Callable[[], object], is_gone: Callable[[], bool]
-    ) -> bool:
+    async def _wait(self, place: tuple[str, str], is_gone: Callable[[], bool]) -> bool:
         if self._waiting_count >= MAX_WAITING:
             return False
         is_first = not self._waiting
-        self._waiting.setdefault(place, []).append(_Login(go_on, is_gone))
+        login = _Login(asyncio.get_running_loop().create_future(), is_gone)
+        self._waiting.setdefault(place, []).append(login)
         self._waiting_count += 1
         if is_first:
             self._start(self._run())
-        return True
+        return await login.is_there
 
     async def _run(self) -> None:
         while self._waiting:
@@ -112,7 +111,7 @@ class TokenCredentials:
             del logins[:RESUMED_PER_TURN]
             self._waiting_count -= len(turn)
             for login in turn:
-                login.go_on()
+                login.is_there.set_result(True)
             if not logins:
                 del self._waiting[place]
             await asyncio.sleep(0)

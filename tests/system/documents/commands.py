@@ -173,7 +173,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "moldau bench produce load": _MINUTES.format("system/cli/test_log_and_bench.py"),
         "moldau bench consume load": _MINUTES.format("system/cli/test_log_and_bench.py"),
     },
-    "docs/operations.md": dict.fromkeys(
+    "docs/security.md": dict.fromkeys(
         (
             'kadmin.local -q "add_principal -randkey kafka/kafka-1.example.com"',
             'kadmin.local -q "ktadd -k kafka-1.keytab kafka/kafka-1.example.com"',

@@ -28,6 +28,7 @@ RUN_BY = {
     "docs/quickstart/machines.md": f"{HERE}/test_machines.py",
     "docs/quickstart/secure.md": f"{HERE}/test_quickstarts.py",
     "docs/quickstart/spark.md": "tests/spark/test_documents.py",
+    "docs/security.md": f"{HERE}/test_operations.py",
     "docs/spark.md": "tests/spark/test_documents.py",
     "docs/testing.md": f"{HERE}/test_developers.py",
 }

@@ -1,4 +1,6 @@
-"""The commands of docs/operations.md do what it says, section by section, on real nodes."""
+"""The commands of docs/operations.md and docs/security.md do what they say, section by section, on
+real nodes.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from tests.system.documents.terminal import Serving, Terminal
 from tests.system.processes import properties
 
 DOCUMENT = "docs/operations.md"
+SECURITY = "docs/security.md"
 RACKS = {1: "a", 2: "b", 3: "c"}
 DOCUMENTED_DIRECTORY_ID = "zZz-JoN7RQCi9DP675992w"
 READ = 5
@@ -25,9 +28,9 @@ READ = 5
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
-def section(title: str) -> list[str]:
+def section(title: str, document: str = DOCUMENT) -> list[str]:
     """The commands below a heading of the second level."""
-    return [each.text for each in commands_to_run(DOCUMENT) if each.section == title]
+    return [each.text for each in commands_to_run(document) if each.section == title]
 
 
 @pytest.fixture
@@ -47,11 +50,11 @@ def test_each_section_is_here():
         "Logs",
         "Machines",
         "Quotas",
-        "Security",
         "Rolling restart and upgrade",
         "Replacing a broker",
         "Monitoring",
     }
+    assert {each.section for each in commands_to_run(SECURITY)} == {"SASL", "Permissions"}
 
 
 def test_start_and_stop(terminal: Terminal) -> None:
@@ -91,7 +94,8 @@ def test_clusters_of_several_nodes(terminal: Terminal, base_port: int) -> None:
 
 
 def test_security(terminal: Terminal) -> None:
-    formatting, *acls = section("Security")
+    [formatting] = section("SASL", SECURITY)
+    acls = section("Permissions", SECURITY)
     draw = section("Clusters of several nodes")[3]
     terminal.environ["ID"] = terminal.run(draw).strip()
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

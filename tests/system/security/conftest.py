@@ -1,4 +1,4 @@
-"""One secured node for all tests that leave its settings alone."""
+"""One secured node for all tests that leave its settings alone, and who gives out tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.identity_provider import IdentityProvider
 from tests.system.security.nodes import AUTHORIZER, SecuredNode
 
 
@@ -17,4 +18,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredNode]:
         "super.users": "User:ANONYMOUS;User:alice",
     }
     with SecuredNode(tmp_path_factory.mktemp("secured"), changed) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as running:
         yield running

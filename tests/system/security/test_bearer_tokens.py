@@ -30,12 +30,6 @@ OAUTH = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with IdentityProvider() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def node(
     tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider
 ) -> Iterator[SecuredNode]:

@@ -1,4 +1,4 @@
-"""The secured cluster of docs/operations.md starts as it stands there."""
+"""The secured cluster of docs/security.md starts as it stands there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CLUSTER_ID = "3Db5QLSqSZieL3rJBUUegA"
 
 
 def test_it_serves_clients(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Security\n")[2].partition("\n### TLS\n")[0]
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    section = text.partition("\n## TLS\n")[0]
     blocks = dict(zip(NODES, BLOCK.findall(section), strict=True))
     ports = PortHolder(HOST)
     internal, clients, controller = ports.take(3)

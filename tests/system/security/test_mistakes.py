@@ -77,12 +77,6 @@ PROTOCOL_VERSION, HANDSHAKE_FAILURE = "TLSV1_ALERT_PROTOCOL_VERSION", "HANDSHAKE
 
 
 @pytest.fixture(scope="module")
-def provider() -> Iterator[IdentityProvider]:
-    with IdentityProvider() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def node(
     tmp_path_factory: pytest.TempPathFactory, provider: IdentityProvider
 ) -> Iterator[SecuredNode]:

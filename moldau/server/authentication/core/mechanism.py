@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 WRONG_PASSWORD: Final = "the user name or the password is wrong"
 OTHER_AUTHORIZATION_ID: Final = "a client may only act as the user that it authenticates as"
@@ -32,19 +32,19 @@ class SaslRefused(Exception):
         self.is_passing = is_passing
 
 
-Wait: TypeAlias = Callable[[Callable[[], object], Callable[[], bool]], bool]
-"""Waits for what a step needs, and then calls the first function; it is not made if the second one
-says by then that the client is gone. False: too many wait already, and none is called.
+Wait: TypeAlias = Callable[[Callable[[], bool]], Awaitable[bool]]
+"""Waits for what a step needs; it may be left out once the argument says that the client is gone.
+False: too many wait already.
 """
 
 
 class Postponed(Exception):
-    """A step needs keys that are not made yet. It has changed nothing, and is taken again with the
-    same token after `wait`.
+    """A step needs what is made beside the event loop. The session is as it was, and the step is
+    taken again with the same token after `wait`.
     """
 
     def __init__(self, wait: Wait) -> None:
-        super().__init__("the keys are not made yet")
+        super().__init__("the step has to wait")
         self.wait = wait
 
 
@@ -64,20 +64,14 @@ class Accepted(NamedTuple):
 
 
 class Mechanism(Protocol):
-    """One authentication on the server's side, step by step.
-
-    Attributes:
-        is_slow: whether a step may take long, and so belongs beside the event loop.
-    """
-
-    is_slow: ClassVar[bool]
+    """One authentication on the server's side, step by step."""
 
     def step(self, token: bytes) -> bytes | Accepted:
         """What to send next, or who the client is.
 
         Raises:
             SaslRefused: the credentials are wrong, or the token breaks the mechanism's rules.
-            Postponed: keys are not made yet; the mechanism is as it was.
+            Postponed: the step needs what is not there yet.
         """
 
 
@@ -89,8 +83,6 @@ class Plain:
     """
 
     __slots__ = ("_users",)
-
-    is_slow: ClassVar[bool] = False
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users

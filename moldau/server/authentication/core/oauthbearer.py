@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import ClassVar, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from moldau.server.authentication.core.claims import TokenRefused, TokenUser
 from moldau.server.authentication.core.mechanism import (
@@ -41,8 +41,6 @@ class OAuthBearer:
     """
 
     __slots__ = ("_check", "_refusal")
-
-    is_slow: ClassVar[bool] = False
 
     def __init__(self, check: CheckToken) -> None:
         self._check = check

@@ -14,7 +14,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.protocol.scram import LEAST_ITERATIONS, ScramKeys
 from moldau.server.authentication.core.mechanism import (
@@ -84,8 +84,6 @@ class Scram:
         "_name",
         "_nonce",
     )
-
-    is_slow: ClassVar[bool] = False
 
     def __init__(self, hash_name: str, keys_of: KeysOf, nonce: str) -> None:
         self._hash = hash_name

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p17_sasl_handshake import SaslHandshakeResponse
@@ -65,9 +65,6 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
 }
 
 _WAITS_FOR_TOKEN: Final = (State.AUTHENTICATING, State.RENEWING, State.MECHANISM_CHANGED)
-
-
-StepResult: TypeAlias = bytes | Accepted | SaslRefused
 
 
 class MechanismSettings(NamedTuple):
@@ -138,14 +135,6 @@ class SaslSession:
         """
         return self._handshake_version == 0 and self.waits_for_token
 
-    @property
-    def slow_exchange(self) -> Mechanism | None:
-        """The mechanism that the next token is for, when its step belongs beside the event loop."""
-        exchange = self._exchange
-        if exchange is None or not exchange.is_slow or self.state is State.MECHANISM_CHANGED:
-            return None
-        return exchange if self.waits_for_token else None
-
     def is_expired(self, now_ms: float) -> bool:
         return self._expires_at_ms is not None and now_ms > self._expires_at_ms
 
@@ -192,7 +181,7 @@ class SaslSession:
         it is for the handler, which refuses it.
 
         Raises:
-            Postponed: keys are not made yet; the session is as it was.
+            Postponed: the step has to wait; the session is as it was.
         """
         if self.state is State.MECHANISM_CHANGED:
             self.state = State.FAILED
@@ -200,17 +189,15 @@ class SaslSession:
         if not self.waits_for_token:
             return self._served(Event.REQUEST, "SaslAuthenticate", now_ms)
         assert self._exchange is not None, "a mechanism is chosen"
-        return self.stepped(result_of(self._exchange, token), now_ms)
-
-    def stepped(self, result: StepResult, now_ms: float) -> Outcome:
-        """What becomes of a token whose step has been taken."""
-        if isinstance(result, Accepted) and self.user not in (None, result.user):
-            result = SaslRefused(
-                f"it was {self.user!r} and came again as {result.user!r}",
-                "the user of a session cannot change",
-            )
-        if isinstance(result, SaslRefused):
-            return self._refused(result)
+        try:
+            result = self._exchange.step(token)
+            if isinstance(result, Accepted) and self.user not in (None, result.user):
+                raise SaslRefused(
+                    f"it was {self.user!r} and came again as {result.user!r}",
+                    "the user of a session cannot change",
+                )
+        except SaslRefused as refusal:
+            return self._refused(refusal)
         if not isinstance(result, Accepted):
             self._move(Event.CHALLENGED)
             return Outcome(_answer(result))
@@ -276,14 +263,6 @@ class SaslSession:
             error_message=refusal.told or f"{again} with {self.mechanism} failed",
         )
         return Outcome(response, failure)
-
-
-def result_of(exchange: Mechanism, token: bytes) -> StepResult:
-    """Take a mechanism's step. May take long where the mechanism is slow."""
-    try:
-        return exchange.step(token)
-    except SaslRefused as refusal:
-        return refusal
 
 
 def _answer(token: bytes, lifetime_ms: int = 0) -> SaslAuthenticateResponse:

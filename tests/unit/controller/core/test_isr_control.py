@@ -164,6 +164,15 @@ def test_an_unknown_or_replaced_sender_is_refused_as_a_whole(driver: CoreDriver)
     assert not driver.appended
 
 
+@pytest.mark.parametrize("broker_id", [1, 9])
+def test_a_request_without_topics_is_no_error_from_any_sender(
+    driver: CoreDriver, broker_id: int
+) -> None:
+    request = AlterPartitionRequest(broker_id=broker_id, broker_epoch=-5, topics=[])
+    answer = driver.ask(request)
+    assert (answer.error_code, answer.topics) == (0, [])
+
+
 def test_a_recovering_leader_is_alone_until_it_says_that_it_has_recovered() -> None:
     driver = CoreDriver()
     for broker_id in (1, 2):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,8 +30,6 @@ SESSION_MS = 10_000.0
 
 class Scripted:
     """A mechanism whose tokens say what it does."""
-
-    is_slow: ClassVar[bool] = False
 
     def step(self, token: bytes) -> bytes | Accepted:
         if token == b"more":

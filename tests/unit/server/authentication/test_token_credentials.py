@@ -65,9 +65,7 @@ async def found(find: TokenCredentials, mechanism: str, token_id: str) -> KnownK
         return find(mechanism, token_id)
     except Postponed as postponed:
         wait = postponed.wait
-    is_there = asyncio.Event()
-    assert wait(is_there.set, lambda: False)
-    await is_there.wait()
+    assert await wait(lambda: False)
     return find(mechanism, token_id)
 
 
@@ -143,26 +141,44 @@ async def test_keys_are_made_once_and_not_all_kept(monkeypatch: pytest.MonkeyPat
     assert again.keys.salt != first.keys.salt
 
 
-def postponed_by(find: TokenCredentials, token_id: str) -> Postponed:
-    with pytest.raises(Postponed) as raised:
-        find("SCRAM-SHA-256", token_id)
-    return raised.value
+class Logins:
+    """Logins that wait, each in a task of its own; `resumed` has those that went on, in order."""
+
+    def __init__(self, find: TokenCredentials) -> None:
+        self._find = find
+        self._tasks: list[asyncio.Task[None]] = []
+        self.resumed: list[str] = []
+
+    def wait(self, token_id: str, is_gone: Callable[[], bool] = lambda: False) -> None:
+        with pytest.raises(Postponed) as raised:
+            self._find("SCRAM-SHA-256", token_id)
+
+        async def wait() -> None:
+            assert await raised.value.wait(is_gone)
+            self.resumed.append(token_id)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(wait()))
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            await task
 
 
 async def test_many_logins_cause_one_making_and_one_runs_at_a_time() -> None:
     making = Making(is_open=False)
     find = credentials(making, a=token(), b=token())
-    resumed: list[str] = []
+    logins = Logins(find)
     for _ in range(120):
         for name in "ab":
-            assert postponed_by(find, name).wait(lambda name=name: resumed.append(name), bool)  # type: ignore[misc]
-    assert len(making.tasks) == 1
+            logins.wait(name)
     await asyncio.sleep(0)
-    assert (making.names, resumed) == (["a"], [])
+    await asyncio.sleep(0)
+    assert len(making.tasks) == 1
+    assert (making.names, logins.resumed) == (["a"], [])
     making.gate.set()
-    await making.run()
+    await logins.end()
     assert making.names == ["a", "b"]
-    assert resumed == ["a"] * 120 + ["b"] * 120
+    assert logins.resumed == ["a"] * 120 + ["b"] * 120
     # What has ended begins again.
     again = credentials(making, a=token())
     assert await found(again, "SCRAM-SHA-256", "a") is not None
@@ -171,27 +187,32 @@ async def test_many_logins_cause_one_making_and_one_runs_at_a_time() -> None:
 async def test_no_keys_are_made_for_clients_that_are_gone() -> None:
     making = Making(is_open=False)
     find = credentials(making, a=token(), b=token(), c=token())
-    gone, resumed = [False], []
-    assert postponed_by(find, "a").wait(lambda: resumed.append("a"), lambda: False)
-    assert postponed_by(find, "b").wait(lambda: resumed.append("b"), lambda: gone[0])
-    assert postponed_by(find, "c").wait(lambda: resumed.append("c"), lambda: gone[0])
-    assert postponed_by(find, "c").wait(lambda: resumed.append("d"), lambda: False)
+    gone = [False]
+    logins = Logins(find)
+    logins.wait("a")
+    logins.wait("b", lambda: gone[0])
+    logins.wait("c", lambda: gone[0])
+    logins.wait("c")
     await asyncio.sleep(0)
     gone[0] = True
     making.gate.set()
-    await making.run()
+    await logins.end()
     assert making.names == ["a", "c"]
-    assert resumed == ["a", "b", "c", "d"]  # each gives its frame back
+    assert logins.resumed == ["a", "b", "c", "c"]  # each gives its frame back
 
 
 async def test_only_so_many_logins_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_credentials, "MAX_WAITING", 2)
     making = Making()
     find = credentials(making, a=token(), b=token())
+    logins = Logins(find)
     for name in "ab":
-        assert postponed_by(find, name).wait(lambda: None, lambda: False)
-    assert not postponed_by(find, "a").wait(lambda: None, lambda: False)
-    await making.run()
+        logins.wait(name)
+    await asyncio.sleep(0)
+    with pytest.raises(Postponed) as raised:
+        find("SCRAM-SHA-256", "a")
+    assert not await raised.value.wait(lambda: False)
+    await logins.end()
     assert find("SCRAM-SHA-256", "b") is not None
 
 
@@ -201,19 +222,14 @@ async def test_a_login_whose_keys_are_dropped_at_once_waits_again(
     monkeypatch.setattr(token_credentials, "MAX_KEYS", 1)
     making = Making()
     find = credentials(making, a=token(), b=token())
-    done: list[str] = []
 
-    def log_in(name: str) -> None:
-        try:
-            found = find("SCRAM-SHA-256", name)
-        except Postponed as postponed:
-            postponed.wait(lambda: log_in(name), lambda: False)
-            return
-        assert found is not None
-        done.append(name)
+    async def log_in(name: str) -> KnownKeys | None:
+        while True:
+            try:
+                return find("SCRAM-SHA-256", name)
+            except Postponed as postponed:
+                await postponed.wait(lambda: False)
 
-    for name in "abab":
-        log_in(name)
-    await making.run()
-    assert sorted(done) == ["a", "a", "b", "b"]
+    logins = [asyncio.create_task(log_in(name)) for name in "abab"]
+    assert all([await login for login in logins])
     assert find._waiting_count == 0
