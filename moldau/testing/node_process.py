@@ -22,7 +22,7 @@ from moldau.testing.watchdog import Watchdog
 COMMAND = (sys.executable, "-m", "moldau.broker")
 READY_PREFIX: Final = b"ready: "
 COMPLAINT_PREFIX: Final = "moldau: "
-START_DEADLINE_S: Final = 30.0
+START_DEADLINE_S: Final = 60.0
 STOP_DEADLINE_S: Final = 30.0
 LOG_TAIL_BYTES: Final = 8_192
 POLL_INTERVAL_S: Final = 0.1

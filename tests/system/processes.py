@@ -159,7 +159,7 @@ def read_all(bootstrap: str, topic: str, *, partition: int = 0) -> list[bytes]:
         values: list[bytes] = []
         while low + len(values) < high:
             # Asked for no more than there is: this call waits until it has all it wants.
-            messages = consumer.consume(min(10_000, high - low - len(values)), timeout=5)
+            messages = consumer.consume(min(10_000, high - low - len(values)), timeout=30)
             assert messages, f"{len(values)} of {high - low} records, then nothing"
             for message in messages:
                 assert message.error() is None, message.error()

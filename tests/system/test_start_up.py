@@ -75,7 +75,7 @@ def test_a_node_serves_before_it_loads_what_is_slow(tmp_path: Path) -> None:
         process.terminate()
         assert process.stdout is not None
         after = set(re.findall(r"\|\s+(\S+)$", process.stdout.read(), re.MULTILINE))
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert packages(after) & NEVER == set()
 
 
@@ -85,4 +85,4 @@ def test_the_http_listener_loads_nothing_heavy_with_it(tmp_path: Path) -> None:
         assert "aiohttp" in packages(modules)
         assert packages(modules) & NEVER == set()
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0

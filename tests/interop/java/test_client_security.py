@@ -34,7 +34,7 @@ from tests.interop.java.tools import JavaTools
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 
-REAUTHENTICATION_MS = 1_500
+REAUTHENTICATION_MS = 5_000
 """Kafka refuses who comes again within a second."""
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

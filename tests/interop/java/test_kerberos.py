@@ -20,7 +20,7 @@ from tests.system.security.kerberized import Kerberized, kerberized
 from tests.unit.server.authentication.local_name_cases import CASES
 
 pytestmark = pytest.mark.timeout(300)
-SESSION_MS = 1_500
+SESSION_MS = 5_000
 
 
 @pytest.fixture(scope="module")

@@ -56,11 +56,13 @@ def test_dev_creates_topics_and_leaves_nothing_behind(cli: Cli):
         [directory] = cli.json("brokers", "describe", 1, "-b", address)["log_directories"]
         assert Path(directory["directory"]).exists()
         node.send_signal(signal.SIGINT)
-        assert node.wait(20) == 0
+        assert node.wait(60) == 0
         assert node.stderr is not None
         log = node.stderr.read()
         assert "Traceback" not in log
-        assert "WARNING" not in log
+        # How long work holds a loop says something about the machine.
+        warnings = [line for line in log.splitlines() if " WARNING " in line]
+        assert [line for line in warnings if " WARNING loop: " not in line] == []
     assert not Path(directory["directory"]).parent.exists()
 
 
@@ -76,7 +78,7 @@ def test_dev_keeps_the_data_it_is_given(cli: Cli, tmp_path: Path):
             node.terminate()
             assert node.stderr is not None
             log = node.stderr.read().splitlines()
-            assert node.wait(20) == 0
+            assert node.wait(60) == 0
             assert log[-1].endswith(" INFO    node: stopped")
             assert [line for line in log if not LOG_LINE.match(line)] == []
     assert addresses[0] == addresses[1]
@@ -125,7 +127,7 @@ def test_a_server_from_formatting_to_its_end(cli: Cli, tmp_path: Path):
         assert cli.json("brokers", "list", "-b", address)["cluster_id"] == CLUSTER_ID
         node.terminate()
         rest = node.stderr.read().splitlines()
-        assert node.wait(20) == 0
+        assert node.wait(60) == 0
     assert all(json.loads(line)["event"] for line in rest)
     wait_until(lambda: (data / ".kafka_cleanshutdown").exists(), what="the mark of a clean end")
 

@@ -25,9 +25,8 @@ from tests.system.processes import Writer, read_all
 #: Silence is noticed sooner than by default, so that the tests need not wait for it.
 QUICK = {
     "default.replication.factor": "1",
-    "broker.session.timeout.ms": "3000",
+    "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
-    "replica.lag.time.max.ms": "2000",
     "min.insync.replicas": "1",
     "auto.leader.rebalance.enable": "false",
 }

@@ -33,7 +33,7 @@ CONFIG = {
     "group.min.session.timeout.ms": "1000",
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.session.timeout.ms": "30000",
     "group.consumer.min.session.timeout.ms": "1000",
 }
 PARTITION_COUNT = 6
@@ -146,7 +146,7 @@ class Group:
         else:
             self._settings |= {
                 "partition_assignment_strategy": protocol,
-                "session_timeout_ms": 3_000,
+                "session_timeout_ms": 30_000,
                 "heartbeat_interval_ms": 200,
             }
 

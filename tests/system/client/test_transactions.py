@@ -306,7 +306,7 @@ async def test_two_phase_commit_is_refused_where_it_is_off(older: Cluster) -> No
 
 
 async def test_a_transaction_that_takes_too_long_is_aborted(cluster: Cluster, topic: str) -> None:
-    async with producing(cluster, f"id-{topic}", transaction_timeout_ms=300) as producer:
+    async with producing(cluster, f"id-{topic}", transaction_timeout_ms=5_000) as producer:
         await producer.init_transactions()
         producer.begin_transaction()
         await producer.send(topic, b"slow", partition=0)

@@ -194,7 +194,7 @@ def test_a_move_to_a_broker_that_does_not_exist_is_refused_and_changes_nothing(
     assert refused.status == 1
     assert "9" in refused.complaint
     assert done(trio, "topics", "reassign", "list", topic) == "no partition is being moved\n"
-    assert trio.isr(topic) == {1, 2}
+    trio.wait_isr(topic, {1, 2})
     writer.send(100)
     writer.flush()
     assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
@@ -225,7 +225,7 @@ def test_a_throttle_of_zero_stops_a_move_and_nothing_else(trio: Trio) -> None:
             writer.flush()
         assert writer.refused == []
         assert copied.stat().st_size == 0
-        assert trio.isr(topic) == {1, 2}
+        trio.wait_isr(topic, {1, 2})
         assert topic in done(trio, "topics", "reassign", "list", topic)
         assert any(trio.said(each, "=0: ", topic) for each in (1, 2, 3)), "somebody says why"
     finally:

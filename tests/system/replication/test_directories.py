@@ -129,7 +129,7 @@ def test_a_failed_directory_costs_its_own_replicas_alone(trio: Trio, second: Pat
         writers[topic].send(100)
         writers[topic].flush()
     for topic in in_first:
-        assert trio.isr(topic) == {1, 2, 3}
+        trio.wait_isr(topic, {1, 2, 3})
         assert trio.leader(topic) == BROKER
     for topic, writer in writers.items():
         assert not writer.refused
@@ -158,7 +158,7 @@ def test_a_directory_that_is_missing_at_the_start(trio: Trio, second: Path) -> N
     second.rename(away)
     trio.cluster.restart(BROKER)
     trio.wait_isr(present, {1, 2, 3})
-    assert trio.isr(missing) == {1, 3}
+    trio.wait_isr(missing, {1, 3})
     assert not (trio.cluster.data_directory(BROKER) / f"{missing}-0").exists()
     assert trio.cluster.stop(BROKER) == 0
     away.rename(second)

@@ -53,7 +53,7 @@ def test_every_way_to_acknowledge_reaches_all_replicas(trio: Trio, topic: str, a
         lambda: len(read_all(trio.bootstrap, topic)) == 2_000, what="all records to be visible"
     )
     trio.wait_equal(topic)
-    assert trio.isr(topic) == {1, 2, 3}
+    trio.wait_isr(topic, {1, 2, 3})
 
 
 def test_the_leader_is_killed_while_records_come(trio: Trio, topic: str) -> None:
@@ -188,8 +188,8 @@ def test_a_controlled_shutdown_costs_producers_nothing(trio: Trio, topic: str) -
     writer.send(300)
     assert trio.cluster.stop(leader) == 0
     try:
-        assert trio.leader(topic) not in (leader, -1)
-        assert trio.isr(topic) == {1, 2, 3} - {leader}
+        assert trio.wait_leader(topic, other_than=leader) != leader
+        trio.wait_isr(topic, {1, 2, 3} - {leader})
         assert not trio.said(leader, "stopping anyway")
         writer.send(300)
         writer.flush()

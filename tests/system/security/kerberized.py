@@ -12,7 +12,7 @@ from tests.kit.kerberos import HOST, SERVICE, Realm, running_realm
 from tests.system.security.nodes import AUTHORIZER, SecuredNode
 
 RULES: Final = "RULE:[2:$1-$2@$0](bob-.*)s/-admin@.*/_boss/,DEFAULT"
-SESSION_MS: Final = 1_500
+SESSION_MS: Final = 5_000
 """How long a session at SASL_SSL lasts. A client that comes again within a second is refused."""
 
 

@@ -224,7 +224,7 @@ def test_a_broker_with_a_foreign_certificate_stays_outside(certified: SecuredClu
     both = cluster.home / "both.pem"  # it trusts its own, or it would refuse to start
     both.write_bytes(cluster.trust_path.read_bytes() + foreign.cert_pem.bytes())
     changed = {"ssl.truststore.location": str(both)}
-    limit = {"initial.broker.registration.timeout.ms": "5000"}
+    limit = {"initial.broker.registration.timeout.ms": "10000"}
     try:
         cluster.write_config(broker_id, {**changed, **limit})
         before = len(cluster.log(broker_id))
@@ -263,7 +263,7 @@ def test_by_passwords(
     """Controllers find one another by SCRAM although its users are in the log that they are about
     to elect a leader for: at the first start, and when all start again.
     """
-    changed = {"connections.max.reauth.ms": "2000"}
+    changed = {"connections.max.reauth.ms": "6000"}
     with SecuredCluster(
         tmp_path, passwords(internal, controller), changed=changed, **shape
     ) as cluster:
@@ -296,7 +296,7 @@ def test_by_kerberos(tmp_path: Path) -> None:
         changed = {
             "sasl.kerberos.service.name": "kafka",
             "sasl.kerberos.principal.to.local.rules": "RULE:[2:$1](kafka)s/kafka/node/",
-            "connections.max.reauth.ms": "2000",
+            "connections.max.reauth.ms": "6000",
         }
         between = kerberos_between(realm.jaas(principal, keytab))
         (tmp_path / "cluster").mkdir()
@@ -320,7 +320,7 @@ def test_a_broker_with_a_wrong_password_is_told_so(tmp_path: Path) -> None:
         node = cluster.nodes[broker_id]
         node.stop()
         wrong = passwords("PLAIN", "PLAIN", password="wrong-secret")
-        limit = {"initial.broker.registration.timeout.ms": "4000"}
+        limit = {"initial.broker.registration.timeout.ms": "10000"}
         cluster.write_config(broker_id, {**wrong, **limit})
         node.start()
         wait_until(lambda: not node.running, what="the end of the start")

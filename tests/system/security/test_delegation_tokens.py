@@ -186,7 +186,7 @@ def test_renewers_prolong_up_to_the_end(node: SecuredNode) -> None:
 
 
 async def test_a_session_ends_with_its_token(node: SecuredNode) -> None:
-    token = created(node, max_lifetime_ms=2_000)
+    token = created(node, max_lifetime_ms=10_000)
     async with AsyncAdmin(
         node.address("SASL_PLAINTEXT"), security_protocol="SASL_PLAINTEXT", **by_token(token)
     ) as admin:

@@ -25,7 +25,7 @@ from tests.system.security.test_between_nodes import use
 
 MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 PREFIX = "sasl.oauthbearer."
-TOKEN_LIFE_S = 8.0
+TOKEN_LIFE_S = 16.0
 
 
 def tokens(provider: IdentityProvider) -> dict[str, str]:
