@@ -22,7 +22,7 @@ from moldau.protocol.messages.p45_alter_partition_reassignments import (
 from moldau.protocol.messages.p46_list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
 )
-from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest
+from moldau.protocol.messages.p56_alter_partition import AlterPartitionRequest, TopicData
 from moldau.protocol.messages.p57_update_features import UpdateFeaturesRequest
 from moldau.protocol.messages.p63_broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.p64_unregister_broker import UnregisterBrokerRequest
@@ -169,7 +169,9 @@ def stale_request(kind: str, broker_epoch: int) -> Any:
         "shutdown": BrokerHeartbeatRequest(
             broker_id=1, broker_epoch=broker_epoch, want_shut_down=True
         ),
-        "alter partition": AlterPartitionRequest(broker_id=1, broker_epoch=broker_epoch, topics=[]),
+        "alter partition": AlterPartitionRequest(
+            broker_id=1, broker_epoch=broker_epoch, topics=[TopicData(partitions=[])]
+        ),
         "producer ids": AllocateProducerIdsRequest(broker_id=1, broker_epoch=broker_epoch),
         "directories": AssignReplicasToDirsRequest(
             broker_id=1, broker_epoch=broker_epoch, directories=[]
