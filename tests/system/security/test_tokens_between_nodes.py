@@ -62,18 +62,25 @@ def provider() -> Iterator[IdentityProvider]:
         yield running
 
 
+def small_cluster(
+    directory: Path, between: dict[str, str], changed: dict[str, str], *, broker_count: int = 2
+) -> SecuredCluster:
+    """One controller, and few brokers."""
+    return SecuredCluster(
+        directory,
+        between,
+        controllers=CONTROLLER_IDS[:1],
+        brokers=BROKER_IDS[:broker_count],
+        changed=changed,
+    )
+
+
 def test_tokens_are_renewed_and_their_endpoint_may_be_down(
     tmp_path: Path, provider: IdentityProvider
 ) -> None:
     between = tokens(provider)
     super_users = {"super.users": between.pop("super.users")}
-    with SecuredCluster(
-        tmp_path,
-        between,
-        controllers=CONTROLLER_IDS[:1],
-        brokers=BROKER_IDS[:2],
-        changed=super_users,
-    ) as cluster:
+    with small_cluster(tmp_path, between, super_users) as cluster:
         use(cluster)
         # Each node has one token for each way to other nodes, and renews it before its end.
         given = provider.given
@@ -114,13 +121,7 @@ def test_a_stop_does_not_wait_for_an_endpoint_that_hangs(
 ) -> None:
     between = tokens(provider) | {"sasl.login.read.timeout.ms": str(10 * 60 * 1000)}
     super_users = {"super.users": between.pop("super.users")}
-    with SecuredCluster(
-        tmp_path,
-        between,
-        controllers=CONTROLLER_IDS[:1],
-        brokers=BROKER_IDS[:1],
-        changed=super_users,
-    ) as cluster:
+    with small_cluster(tmp_path, between, super_users, broker_count=1) as cluster:
         use(cluster)
         provider.hangs = True
         before = len(provider.requests)
@@ -157,13 +158,7 @@ def test_assertions_and_the_jwt_bearer_grant(tmp_path: Path, provider: IdentityP
         ),
         "moldau.sasl.oauthbearer.allowed.files": f"{key},{template}",
     }
-    with SecuredCluster(
-        tmp_path,
-        between,
-        controllers=CONTROLLER_IDS[:1],
-        brokers=BROKER_IDS[:2],
-        changed=super_users,
-    ) as cluster:
+    with small_cluster(tmp_path, between, super_users) as cluster:
         use(cluster)
     forms = [each.form for each in provider.requests]
     kinds = {each["grant_type"] for each in forms}
@@ -194,13 +189,8 @@ def test_unsecured_tokens(tmp_path: Path) -> None:
     for name in ("internal", "controller"):
         between[f"listener.name.{name}.sasl.enabled.mechanisms"] = "OAUTHBEARER"
         between[f"listener.name.{name}.oauthbearer.sasl.jaas.config"] = jaas
-    with SecuredCluster(
-        tmp_path,
-        between,
-        controllers=CONTROLLER_IDS[:1],
-        brokers=BROKER_IDS[:2],
-        changed={"super.users": "User:admin;User:node"},
-    ) as cluster:
+    super_users = {"super.users": "User:admin;User:node"}
+    with small_cluster(tmp_path, between, super_users) as cluster:
         use(cluster)
         for node_id in cluster.nodes:
             log = cluster.log(node_id)
