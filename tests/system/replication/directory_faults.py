@@ -75,6 +75,7 @@ class DirectoryFaults:
         directory = dice.choice(cluster.data_directories(victim))
         is_same, is_back_early, is_clean = (dice.random() < 0.5 for _ in range(3))
         self._wait(victim, "serves from all directories", lambda: self._failed(victim) == [])
+        self._wait_placed(victim)
         told = f"log directory {directory} is offline"
         told_count = self._log(victim).count(told)
         away = self._move_away(victim, directory)
@@ -108,6 +109,8 @@ class DirectoryFaults:
         """A directory of `log.dirs` is not mounted at a start; it is at the next one."""
         directory = self._other_than_first(victim, dice)
         is_clean, is_clean_again, is_patient = self._draw(dice)
+        if is_patient:
+            self._wait_placed(victim)
         self._stop(victim, is_clean)
         away = self._move_away(victim, directory)
         partitions = partitions_in(away)
@@ -216,14 +219,26 @@ class DirectoryFaults:
                     found.append(name)
         return found
 
-    def _wait_in_sync(self, victim: int, without: Collection[str] = ()) -> None:
+    def _wait_placed(self, victim: int) -> None:
+        """A replica whose directory was replaced, and that has no log again yet, may lie in the
+        directory that goes away next, for all that the broker knows: as in Apache Kafka, it is not
+        begun anew before that one is back.
+        """
+        self._wait_in_sync(victim, what="in sync before it loses a directory")
+
+    def _wait_in_sync(
+        self,
+        victim: int,
+        without: Collection[str] = (),
+        what: str = "in sync without its directory",
+    ) -> None:
         missing: list[str] = []
 
         def is_in_sync() -> bool:
             missing[:] = self._missing(without)
             return not missing
 
-        self._wait(victim, "in sync without its directory", is_in_sync, missing)
+        self._wait(victim, what, is_in_sync, missing)
 
     def _wait_ended(self, victim: int) -> None:
         """A node without its metadata log's directory ends."""

@@ -235,10 +235,12 @@ def main() -> int:
             keeps_disks=options.keep is not None,
             is_secured=options.secure,
         )
-    for text in (outcome.findings.details(), *outcome.complaints):
-        if text:
-            print(text)
+    if not outcome.findings.is_clean:
+        print(outcome.findings.details())
     print(outcome.line())
+    # Last: a report that shows only the end of a long output must show why.
+    for text in outcome.complaints:
+        print(text)
     print("kept" if outcome.is_good else "NOT KEPT")
     return 0 if outcome.is_good else 1
 

@@ -298,12 +298,14 @@ def main() -> int:
         )
     for text, count in sorted(outcome.notes.items(), key=lambda item: -item[1]):
         print(f"{count:6} {text}")
-    for text in (outcome.details, *outcome.complaints):
-        if text:
-            print(text)
+    if outcome.details:
+        print(outcome.details)
+    print(outcome.line())
+    # Last: a report that shows only the end of a long output must show why.
+    for text in outcome.complaints:
+        print(text)
     if outcome.missing:
         print(f"never happened: {', '.join(outcome.missing)}")
-    print(outcome.line())
     print("exactly once" if outcome.is_good else "NOT KEPT")
     return 0 if outcome.is_good else 1
 
