@@ -19,7 +19,7 @@ from moldau.runtime.network import set_socket_options
 from moldau.runtime.slices import Work
 from moldau.runtime.telemetry.logs import RateLimitedLog
 from moldau.runtime.timers import TimerWheel
-from moldau.server.audit_log import AuthenticationLog
+from moldau.server.audit_log import AuthenticationLog, shown
 from moldau.server.connection_limits import ConnectionPlaces, ServerLimits
 from moldau.server.loop_watchdog import LoopWatchdog
 from moldau.server.outgoing import Offload
@@ -216,7 +216,7 @@ class ConnectionGroup:
             connection.connection_id,
             connection.listener_name,
             connection.client_software_name,
-            reason,
+            shown(reason),
         )
 
     def schedule_flush(self, connection: ServerConnection) -> None:
@@ -301,11 +301,7 @@ class ConnectionGroup:
             silent_ms = now - connection.last_active_ms
             if 0 <= idle_ms < silent_ms and connection.is_idle:
                 connection.close(f"idle for {silent_ms:.0f} ms")
-            elif (
-                connection.gate is not None
-                and not connection.gate.is_authenticated
-                and now - connection.opened_ms > self.limits.authentication_ms
-            ):
+            elif self._owes_authentication(connection, now):
                 self.authentication_log.failed(
                     connection.listener_name, connection.client_host, "not authenticated in time"
                 )
@@ -314,3 +310,9 @@ class ConnectionGroup:
                 frames_wait and silent_ms > STALLED_FRAME_MS and connection.is_stalled_inside_frame
             ):
                 connection.close("stalled inside a request while others wait for its memory")
+
+    def _owes_authentication(self, connection: ServerConnection, now_ms: float) -> bool:
+        """Whether the client has not authenticated in time, the first time or again."""
+        gate = connection.gate
+        since_ms = None if gate is None else gate.waits_since_ms(connection.opened_ms)
+        return since_ms is not None and now_ms - since_ms > self.limits.authentication_ms

@@ -62,9 +62,9 @@ class SaslGate:
         self._refusal_delay_ms = refusal_delay_ms
         connection.limit_frames(max_receive_bytes)
 
-    @property
-    def is_authenticated(self) -> bool:
-        return self._session.user is not None
+    def waits_since_ms(self, opened_ms: float) -> float | None:
+        """See `SaslSession.waits_since_ms`."""
+        return self._session.waits_since_ms(opened_ms)
 
     def read_header(self, frame: memoryview) -> tuple[RequestHeader, int]:
         """A frame's header and its size. Raises: RemoteProtocolError."""
@@ -105,7 +105,7 @@ class SaslGate:
 
     def _conclude(self, request: Request, outcome: Outcome, *, is_raw: bool) -> None:
         if outcome.failure is not None:
-            self._refuse(request, outcome.failure, None if is_raw else outcome.response)
+            self._refuse(request, outcome.failure, outcome.response, is_raw=is_raw)
             return
         self._answer(request, outcome.response, is_raw=is_raw)
         if self._session.waits_for_raw_token:
@@ -142,9 +142,11 @@ class SaslGate:
         token = bytes(response.auth_bytes)
         request.respond_parts([_SIZE.pack(len(token)) + token])
 
-    def _refuse(self, request: Request, failure: str, response: Message | None) -> None:
-        """Say no, after a pause: guessing passwords takes time. There is no answer to a raw token,
-        or to a request that is out of place: the connection ends.
+    def _refuse(
+        self, request: Request, failure: str, response: Message | None, *, is_raw: bool
+    ) -> None:
+        """Say no, after a pause: guessing passwords takes time. A raw token's answer is the end of
+        the connection. A request that is out of place ends it at once.
         """
         if response is None:
             request.close(failure)
@@ -154,18 +156,20 @@ class SaslGate:
             connection.listener_name, connection.client_host, failure
         )
         connection.begin_closing()
+        tell = partial(self._tell, request, None if is_raw else response)
         if self._refusal_delay_ms > 0:
-            tell = partial(self._tell, request, response)
             self._group.timers.call_later(self._refusal_delay_ms, tell)
         else:
-            self._tell(request, response)
+            tell()
 
     @staticmethod
-    def _tell(request: Request, response: Message) -> None:
-        if not request.is_connection_lost:
-            request.respond(response)
-        else:
+    def _tell(request: Request, response: Message | None) -> None:
+        if request.is_connection_lost:
             request.discard()
+        elif response is None:
+            request.close("its authentication failed")
+        else:
+            request.respond(response)
 
 
 def _connection_of(request: Request) -> ServerConnection:

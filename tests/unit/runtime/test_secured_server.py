@@ -561,6 +561,44 @@ async def test_the_refusal_comes_after_a_pause_and_reads_nothing_more(harness: H
     assert await client.at_eof()
 
 
+async def test_a_raw_token_is_refused_after_the_pause_and_told_of(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    keys = {"connection.failed.authentication.delay.ms": "5000"}
+    made = await sasl(harness, keys=keys, clock=clock)
+    client = await made.client()
+    await client.ask(SaslHandshakeRequest(mechanism="PLAIN"), 0)
+    token = b"\0" + b"a" * 100_000 + b"\0wrong"
+    client.writer.write(struct.pack(">i", len(token)) + token)
+    [connection] = made.server.connections
+    await until(lambda: connection.in_flight_count == 1)
+    clock.advance(4_990)
+    assert connection.in_flight_count == 1
+    clock.advance(20)
+    assert await client.at_eof()
+    told = [each for each in caplog.records if each.name == "moldau.authentication"]
+    assert "authentication with PLAIN failed" in told[0].getMessage()
+    assert max(len(each.getMessage()) for each in caplog.records) < 1_000
+
+
+async def test_who_begins_to_authenticate_again_has_to_end_it(harness: Harness) -> None:
+    clock = ManualClock()
+    keys = {"listener.name.outside.plain.connections.max.reauth.ms": "600000"}
+    made = await sasl(harness, keys=keys, clock=clock)
+    good, slow = await made.client(), await made.client()
+    for each in (good, slow):
+        await each.log_in("alice", "a-secret")
+    clock.advance(100_000)
+    for each in (good, slow):
+        await each.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    token = PlainExchange("alice", "a-secret").first()
+    await good.ask(SaslAuthenticateRequest(auth_bytes=token), 2)
+    clock.advance(35_000)
+    assert await slow.at_eof()
+    assert await good.who_am_i() == "User:alice"
+
+
 async def test_a_client_that_leaves_before_its_refusal(harness: Harness) -> None:
     clock = ManualClock()
     keys = {"connection.failed.authentication.delay.ms": "5000"}

@@ -3,7 +3,7 @@
 Owns the reading of the client's two messages and the check of its proof. Must not look a user up,
 or make nonces: both come from outside. Invariants: a nonce serves one exchange; a user that does
 not exist goes through the same steps and computations as one with a wrong password, and only then
-is refused.
+is refused; a delegation token is good at the last message, not only at the first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from moldau.protocol.scram import LEAST_ITERATIONS, ScramKeys
 from moldau.server.authentication.core.mechanism import (
     OTHER_AUTHORIZATION_ID,
     Accepted,
+    Postponed,
     SaslRefused,
 )
 
@@ -104,7 +105,11 @@ class Scram:
         if self._keys is None:
             return self._answer_first(text)
         keys, self._keys = self._keys, None
-        return self._answer_final(text, keys)
+        try:
+            return self._answer_final(text, keys)
+        except Postponed:
+            self._keys = keys
+            raise
 
     def _answer_first(self, text: str) -> bytes:
         found = _CLIENT_FIRST.fullmatch(text)
@@ -155,6 +160,11 @@ class Scram:
             kind = "token" if self._is_token else "user"
             problem = "the password is wrong" if exists else f"there is no such {kind}"
             raise SaslRefused(f"{self._name!r}: {problem}")
+        if self._is_token:
+            # It may have ended, or been renewed, since the first message.
+            known = self._keys_of(self._name, True)
+        if known.user is None:
+            raise SaslRefused(f"{self._name!r}: the token has ended")
         answer = f"v={b64encode(own_signature).decode()}".encode()
         return Accepted(known.user, answer, known.left_ms, is_token=known.left_ms is not None)
 

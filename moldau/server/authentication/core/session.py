@@ -135,6 +135,14 @@ class SaslSession:
         """
         return self._handshake_version == 0 and self.waits_for_token
 
+    def waits_since_ms(self, opened_ms: float) -> float | None:
+        """Since when the client has owed an authentication, the first one from `opened_ms` on; None
+        while it owes none.
+        """
+        if self.user is None:
+            return opened_ms
+        return self._renewed_at_ms if self.waits_for_token else None
+
     def is_expired(self, now_ms: float) -> bool:
         return self._expires_at_ms is not None and now_ms > self._expires_at_ms
 

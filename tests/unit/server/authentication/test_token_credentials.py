@@ -109,6 +109,46 @@ async def test_a_postponed_exchange_goes_on_with_the_same_message() -> None:
     assert exchange.step(proof).user == "bob"  # type: ignore[union-attr]
 
 
+async def test_a_token_is_good_at_the_last_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = {"a": token(), "b": token()}
+    making, clock = Making(), ManualClock(NOW_MS)
+    find = TokenCredentials(SECRETS, lambda: tokens, clock, making.offload, making.start)
+    password = b64encode(SECRETS.hmac_of("a")).decode()
+
+    def keys_of(name: str, is_token: bool) -> KnownKeys:
+        none = KnownKeys(invented_keys("sha256", name, b"secret"), None)
+        return find("SCRAM-SHA-256", name) or none
+
+    async def proved() -> tuple[Scram, bytes]:
+        await found(find, "SCRAM-SHA-256", "a")
+        exchange = Scram("sha256", keys_of, "of-the-server")
+        client = ScramClient("sha256", "a", password, "c", {"tokenauth": "true"})
+        proof = client.answer(exchange.step(client.first()))  # type: ignore[arg-type]
+        assert proof is not None
+        return exchange, proof
+
+    exchange, proof = await proved()
+    clock.advance(600)
+    assert exchange.step(proof).left_ms == 400  # type: ignore[union-attr]
+    # Its keys were dropped meanwhile: the same message comes again when they are there.
+    exchange, proof = await proved()
+    monkeypatch.setattr(token_credentials, "MAX_KEYS", 1)
+    await found(find, "SCRAM-SHA-256", "b")
+    with pytest.raises(Postponed):
+        exchange.step(proof)
+    await found(find, "SCRAM-SHA-256", "a")
+    assert exchange.step(proof).user == "bob"  # type: ignore[union-attr]
+    exchange, proof = await proved()
+    clock.advance(400)
+    with pytest.raises(SaslRefused, match="the token has ended"):
+        exchange.step(proof)
+    tokens["a"] = token(10_000, 10_000)
+    exchange, proof = await proved()
+    del tokens["a"]
+    with pytest.raises(SaslRefused, match="the token has ended"):
+        exchange.step(proof)
+
+
 async def test_tokens_past_their_end_have_no_keys() -> None:
     making = Making()
     find = credentials(making, over=token(0), ended=token(1_000, -1), good=token())
