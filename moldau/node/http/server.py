@@ -40,6 +40,10 @@ SHUTDOWN_TIMEOUT_S: Final = 2.0
 MAX_REQUEST_BODY_BYTES: Final = 65_536
 MAX_HANDED_OVER: Final = 16
 BACKLOG: Final = 64
+MAX_CONNECTIONS: Final = 1_000
+"""At once, since descriptors are the node's; one more is closed without a word."""
+SILENCE_S: Final = 75.0
+"""How long a connection may be without a request, or take for the headers of its first."""
 
 RULES: Final = {
     "/metrics": Operation.DESCRIBE,
@@ -56,6 +60,13 @@ SENDER: Final = web.RequestKey("sender", Sender)
 
 Result = TypeVar("Result")
 Ts = TypeVarTuple("Ts")
+
+
+class _Refusal(asyncio.Protocol):
+    """Of a connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 class HttpListener:
@@ -132,13 +143,18 @@ class HttpListener:
             access_log=None,
             logger=_protocol_logger(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            keepalive_timeout=SILENCE_S,
         )
         await runner.setup()
         self._access.start()
         server = runner.server
         assert server is not None, "set up"
+
+        def protocol() -> asyncio.BaseProtocol:
+            return server() if len(server.connections) < MAX_CONNECTIONS else _Refusal()
+
         self._listener = await AsyncioNetwork().listen(
-            server, host, port, backlog=BACKLOG, handshakes=self._access.handshakes
+            protocol, host, port, backlog=BACKLOG, handshakes=self._access.handshakes
         )
         if self._is_closing:  # the start was called off
             await self._stop()

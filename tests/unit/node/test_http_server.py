@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+from collections.abc import Callable
 
 import pytest
 
 from moldau.config import NodeConfig
+from moldau.node.http import server as http_server
 from moldau.node.http.access import Authority, HttpAccess, HttpSecurity
 from moldau.node.http.server import HttpListener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.authorizer import Authorizer
+from moldau.testing import wait_until_async
 from tests.kit.manual_clock import ManualClock
 
 
@@ -42,18 +45,22 @@ async def status(port: int, path: str) -> int:
     return await asyncio.to_thread(ask)
 
 
-async def test_a_node_that_recovers_is_alive_and_not_ready():
-    is_ready = False
+def made(is_ready: Callable[[], bool] = lambda: False) -> HttpListener:
     registry = Registry(ManualClock().monotonic_ms)
     registry.counter("kafka.server:type=Test,name=Things").add(3)
-    listener = HttpListener(
+    return HttpListener(
         lambda: None,
         server=lambda: None,
         registry=registry,
-        is_ready=lambda: is_ready,
+        is_ready=is_ready,
         data_loop=asyncio.get_running_loop(),
         access=access(),
     )
+
+
+async def test_a_node_that_recovers_is_alive_and_not_ready():
+    is_ready = False
+    listener = made(lambda: is_ready)
     await listener.start("127.0.0.1", 0)
     try:
         assert await status(listener.port, "/healthz") == 200
@@ -69,3 +76,45 @@ async def test_a_node_that_recovers_is_alive_and_not_ready():
     await listener.close()
     with pytest.raises(OSError, match="refused"):
         await status(port, "/healthz")
+
+
+async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
+    listener = made()
+    await listener.start("127.0.0.1", 0)
+    try:
+        clients = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(3)]
+        for reader, writer in clients:  # the listener knows it when it has answered
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        for _, each in (*clients, (reader, writer)):
+            each.close()
+            await each.wait_closed()
+
+        async def is_served() -> bool:
+            try:
+                return await status(listener.port, "/healthz") == 200
+            except OSError:
+                return False  # those before have not quite gone
+
+        await wait_until_async(is_served, what="room again")
+    finally:
+        await listener.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_client_that_ends_no_request_is_cut(monkeypatch: pytest.MonkeyPatch, sent: bytes):
+    monkeypatch.setattr(http_server, "SILENCE_S", 0.05)
+    listener = made()
+    await listener.start("127.0.0.1", 0)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(sent)
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
+    finally:
+        await listener.close()
