@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -55,13 +56,9 @@ def describe(
     async def work(
         admin: ClusterCalls,
     ) -> tuple[client.RegisteredBroker, client.Features, Sequence[client.LogDirectory]]:
-        cluster = await admin.describe_cluster(include_fenced_brokers=True)
-        found = [broker for broker in cluster.brokers if broker.node_id == broker_id]
-        if not found:
-            known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
-            fail(f"there is no broker {broker_id}; there are {known or 'none'}")
+        broker = await registered(admin, broker_id)
         features = await admin.describe_features()
-        return found[0], features, (await admin.describe_log_directories([broker_id]))[broker_id]
+        return broker, features, (await admin.describe_log_directories([broker_id]))[broker_id]
 
     broker, features, directories = access.ask(ClusterCalls, work)
     address = f"{broker.host}:{broker.port}"
@@ -116,7 +113,33 @@ def describe(
 def unregister(
     access: ClusterAccess,
     broker_id: BrokerId,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask about a broker that serves.")
+    ] = False,
 ) -> None:
     """Remove a stopped broker from the cluster for good."""
+    if not yes and not access.config().asks_controllers:  # these do not describe brokers
+        broker = access.ask(ClusterCalls, lambda admin: registered(admin, broker_id))
+        if not broker.fenced:
+            _ask(broker_id)
     access.ask(ClusterCalls, lambda admin: admin.unregister_broker(broker_id))
     typer.echo(f"broker {broker_id} is no longer registered")
+
+
+async def registered(admin: ClusterCalls, broker_id: int) -> client.RegisteredBroker:
+    """The broker as the cluster knows it; ends the command when there is none."""
+    cluster = await admin.describe_cluster(include_fenced_brokers=True)
+    for broker in cluster.brokers:
+        if broker.node_id == broker_id:
+            return broker
+    known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
+    fail(f"there is no broker {broker_id}; there are {known or 'none'}")
+
+
+def _ask(broker_id: int) -> None:
+    problem = f"broker {broker_id} serves: without its registration it has to be restarted"
+    if not sys.stdin.isatty():
+        fail(f"{problem}; stop it first, or give --yes", status=2)
+    typer.echo(f"moldau: {problem}", err=True)
+    if not typer.confirm("Unregister it all the same?", err=True):
+        fail("nothing was changed")

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.brokers import registered
 from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
 from moldau.cli.output import fail, print_json, print_table
-from moldau.client.admin.cluster import ClusterCalls
+from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
 
 app = typer.Typer()
 Entity = Annotated[
@@ -61,6 +62,7 @@ def describe(
     resource = client.ConfigResource(client.ConfigResourceType[entity_type.name], name)
 
     async def work(admin: ClusterCalls) -> dict[str, client.ConfigEntry]:
+        await _require_broker(admin, resource)
         described = await admin.describe_configs(
             [resource], include_synonyms=True, include_documentation=documentation
         )
@@ -135,5 +137,14 @@ def alter(
         fail("nothing to change: give --set, --delete, --append or --subtract", status=2)
     resource = client.ConfigResource(client.ConfigResourceType[entity_type.name], name)
 
-    access.run(lambda admin: admin.alter_configs({resource: changes}, validate_only=validate_only))
+    async def work(admin: ClusterCalls) -> None:
+        await _require_broker(admin, resource)
+        await admin.alter_configs({resource: changes}, validate_only=validate_only)
+
+    access.ask(ClusterCalls, work)
     typer.echo("valid" if validate_only else "altered")
+
+
+async def _require_broker(admin: ClusterCalls, resource: client.ConfigResource) -> None:
+    if resource.resource_type in BROKER_RESOURCES and resource.name.isdigit():
+        await registered(admin, int(resource.name))

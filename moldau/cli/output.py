@@ -57,8 +57,10 @@ def fail(message: str, *, status: int = 1) -> NoReturn:
 
 
 def complain(errors: Iterable[object]) -> None:
-    """Print a line for each thing that failed while others did not; exit with 1 if one did."""
-    lines = [" ".join(str(error).split()) for error in errors]
+    """Print a line for each thing that failed while others did not, and one for what failed alike;
+    exit with 1 if one did.
+    """
+    lines = dict.fromkeys(" ".join(str(error).split()) for error in errors)
     for line in lines:
         print(f"moldau: {line}", file=sys.stderr)
     if lines:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -141,6 +141,8 @@ class _Sending:
     topic: str
     line: RateLine
     reader: _Reader
+    count_partitions: Callable[[], int | None]
+    partition_count: int | None
     sent_bytes: int = 0
     _last: tuple[int, int] = (0, 0)
     _committed: tuple[int, int] = (0, 0)
@@ -188,6 +190,8 @@ class _Sending:
     def _send(self, record: InputRecord) -> None:
         if self._first_error is not None:
             raise self._first_error
+        if record.partition is not None:
+            self._require_partition(record.partition)
         self.producer.wait_for_room()
         # Before it is handed over: a record that Ctrl-C keeps from that has no outcome.
         self._last = place = (self._last[0] + 1, self.reader.line)
@@ -203,6 +207,16 @@ class _Sending:
         self.sent_bytes += len(record.value or b"") + len(record.key or b"")
         if place[0] % LOOK_EVERY_COUNT == 0:
             self.line.update(place[0], self.sent_bytes)
+
+    def _require_partition(self, partition: int) -> None:
+        """A producer would wait for a partition that is not there."""
+        count = self.partition_count
+        if count is None or partition < count:
+            return
+        count = self.partition_count = self.count_partitions()  # it may have got more
+        if count is not None and partition >= count:
+            last = f"partitions 0 to {count - 1}" if count > 1 else "partition 0 only"
+            raise InputProblem(f"topic {self.topic} has {last}, not {partition}")
 
     def _delivered(
         self, place: tuple[int, int], metadata: RecordMetadata | None, error: Exception | None
@@ -329,8 +343,10 @@ def _run(
         try:
             with unused_settings_told():
                 config = ProducerConfig.resolve((), settings, {})
-            asyncio.run(_find_topic(config, topic, create))
-            sending = _Sending(stack.enter_context(Producer(config=config)), topic, line, reader)
+            count_partitions = partial(_partition_count, config, topic)
+            partition_count = count_partitions(create)
+            producer = stack.enter_context(Producer(config=config))
+            sending = _Sending(producer, topic, line, reader, count_partitions, partition_count)
             if config.transactional_id is None:
                 sending.send_all(records)
             else:
@@ -346,21 +362,28 @@ def _run(
     return sending
 
 
-async def _find_topic(config: ProducerConfig, topic: str, create: bool) -> None:
-    """Return when the topic exists. Raises: UnknownTopicOrPartition, KafkaError"""
+def _partition_count(config: ProducerConfig, topic: str, create: bool = False) -> int | None:
+    """How many partitions the topic has; None for one that is just created.
+
+    Raises: UnknownTopicOrPartition, KafkaError
+    """
+    return asyncio.run(_find_topic(config, topic, create))
+
+
+async def _find_topic(config: ProducerConfig, topic: str, create: bool) -> int | None:
     timeout_ms = min(DEFAULT_TIMEOUT_MS, config.max_block_ms)
     async with TopicCalls(config=config, default_api_timeout_ms=timeout_ms) as admin:
         with suppress(UnknownTopicOrPartition):
-            await admin.describe_topics([topic])
-            return
+            return len((await admin.describe_topics([topic]))[topic].partitions)
         if create:
             with suppress(TopicAlreadyExists):
                 await admin.create_topics([NewTopic(topic)])
-            return
+            return None
         await asyncio.sleep(TOPIC_LOOK_S)
         known = await admin.list_topics(include_internal=True)
     if topic not in known:
         raise unknown_topic(topic, known, "; --create creates it")
+    return None
 
 
 @dataclass

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from moldau import client
+from moldau.cli.brokers import registered
 from moldau.cli.completion import complete_transactional_ids
 from moldau.cli.options import (
     AsJson,
@@ -306,6 +307,8 @@ def find_hanging_transactions(
     now_ms = time.time_ns() // 1_000_000
 
     async def work(admin: client.Admin) -> Search:
+        if broker_id is not None:
+            await registered(admin, broker_id)
         partitions = await _searched(admin, wanted, broker_id)
         return await find_hanging(
             admin,
@@ -345,6 +348,8 @@ def force_terminate(access: ClusterAccess, transactional_ids: TransactionalIds) 
 async def _producers(
     admin: client.Admin, partition: client.TopicPartition, broker_id: int | None
 ) -> list[client.ProducerState]:
+    if broker_id is not None:
+        await registered(admin, broker_id)
     answer = (await admin.describe_partition_producers([partition], broker_id=broker_id))[partition]
     if isinstance(answer, client.KafkaError):
         raise answer

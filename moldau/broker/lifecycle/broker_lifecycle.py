@@ -339,7 +339,11 @@ class BrokerLifecycle:
         self._last_answer_s = asyncio.get_running_loop().time()
         if response.error_code != ErrorCode.NONE:
             error = ErrorCode.of(response.error_code)
-            if error is ErrorCode.STALE_BROKER_EPOCH and not self._unfenced.is_set():
+            if (
+                error is ErrorCode.STALE_BROKER_EPOCH
+                and not self._unfenced.is_set()
+                and not self._want_shutdown
+            ):
                 # A registration of an earlier incarnation came late, while this one was silent.
                 # This one has served nothing yet, so it registers again. Apache Kafka does not.
                 self._must_register = True
@@ -347,6 +351,8 @@ class BrokerLifecycle:
             advice = ""
             if error in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
                 advice = ": this registration is void, restart the broker"
+                if self._want_shutdown:
+                    self._may_stop.set()  # the controller holds nothing of this one any more
             self._report(f"heartbeat refused, {error.name}{advice}")
             return self._heartbeat_interval_ms
         if self._problem:

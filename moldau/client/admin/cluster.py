@@ -53,6 +53,9 @@ from moldau.protocol.schema import Request, Response
 from moldau.protocol.types import METADATA_TOPIC_NAME, TopicPartition
 from moldau.runtime.connection import UnsupportedByPeer
 
+NEWS_MS: Final = 500.0
+"""How long not every broker may know of a topic that was just created."""
+
 
 class ConfigResourceType(IntEnum):
     """What a configuration belongs to."""
@@ -272,6 +275,8 @@ class ClusterCalls(AdminCalls):
         check_several(resources)
         groups = _by_node(resources)
 
+        began_ms = self._client.clock.monotonic_ms()
+
         async def ask(
             node_id: int | None, group: list[ConfigResource]
         ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
@@ -293,7 +298,9 @@ class ClusterCalls(AdminCalls):
                 resource = ConfigResource(
                     ConfigResourceType(result.resource_type), result.resource_name
                 )
-                raise_for(result.error_code, result.error_message, f"configuration of {resource}")
+                self._raise_configs(
+                    result.error_code, result.error_message, resource.name, began_ms
+                )
                 described[resource] = {entry.name: _entry(entry) for entry in result.configs}
             return described
 
@@ -310,6 +317,7 @@ class ClusterCalls(AdminCalls):
         timeout_ms: float | None = None,
     ) -> None:
         """Set, delete, append to or subtract from keys (KIP-339). Raises: InvalidRequest, …"""
+        began_ms = self._client.clock.monotonic_ms()
 
         async def ask(node_id: int | None, group: list[ConfigResource]) -> dict[None, None]:
             request = IncrementalAlterConfigsRequest(
@@ -335,8 +343,9 @@ class ClusterCalls(AdminCalls):
             else:
                 response = await self._ask_node_or_any(node_id, request)
             for result in response.responses:
-                what = f"configuration of {result.resource_name or 'all brokers'}"
-                raise_for(result.error_code, result.error_message, what)
+                self._raise_configs(
+                    result.error_code, result.error_message, result.resource_name, began_ms
+                )
             return {}
 
         async def attempt() -> None:
@@ -362,6 +371,14 @@ class ClusterCalls(AdminCalls):
             ]
 
         return await self._ask_any(request, read, "list resources", timeout_ms)
+
+    def _raise_configs(self, code: int, message: str | None, name: str, began_ms: float) -> None:
+        """A topic that is still unknown after a while is not only news that one broker lacks."""
+        if code != ErrorCode.NONE:
+            is_old = self._client.clock.monotonic_ms() - began_ms >= NEWS_MS
+            final = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_old
+            what = f"configuration of {name or 'all brokers'}"
+            raise error_for(code, message, what, final=final)
 
     async def _ask_node_or_any(self, node_id: int | None, request: Request[Response]) -> Response:
         if node_id is None:

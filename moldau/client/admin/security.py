@@ -95,6 +95,12 @@ class AclBinding:
     host: str = "*"
     pattern_type: AclPatternType | int = AclPatternType.LITERAL
 
+    def __str__(self) -> str:
+        return (
+            f"{_word(self.permission)} {self.principal} from {self.host} {_word(self.operation)} "
+            f"on {_word(self.resource_type)} {self.resource_name!r} ({_word(self.pattern_type)})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
@@ -547,6 +553,10 @@ def _known(kind: type[IntEnum], number: int) -> int:
         return kind(number)
     except ValueError:
         return number
+
+
+def _word(value: IntEnum | int) -> str:
+    return value.name if isinstance(value, IntEnum) else str(value)
 
 
 def _refuse_open(binding: AclBinding) -> None:

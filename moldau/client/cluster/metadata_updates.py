@@ -245,7 +245,9 @@ class MetadataUpdates:
         if code is not ErrorCode.NONE:
             raise error_for(code, None, "update metadata")
         if not response.brokers:
-            raise NoBrokerAvailable("the broker that was asked knows of no brokers yet")
+            problem = "the broker that was asked knows of no brokers in the cluster"
+            self._missing.note(f"{problem}; the client asks again")
+            raise NoBrokerAvailable(problem)
         self._cache.update(response, complete=topics is None)
         if topics is not None:
             # Topics that became of interest during the request are kept.

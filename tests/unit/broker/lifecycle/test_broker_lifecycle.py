@@ -258,6 +258,16 @@ async def test_a_void_registration_is_told_once_and_not_replaced(
     ]
 
 
+@pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
+async def test_a_void_registration_keeps_no_broker_from_stopping(code: ErrorCode) -> None:
+    controller = ScriptedController()
+    broker = await running(controller)
+    controller.heartbeat_error = code
+    await asyncio.wait_for(broker.begin_controlled_shutdown(3_600_000, silence_ms=3_600_000), 10)
+    assert controller.heartbeats[-1].want_shut_down
+    await broker.stop()
+
+
 async def test_a_broker_that_was_not_let_in_yet_takes_its_registration_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
