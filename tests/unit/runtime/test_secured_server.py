@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import gc
 import logging
+import socket
 import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +30,7 @@ from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVer
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
+from moldau.runtime import tls_transport
 from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.tls_transport import TlsTransport
@@ -354,6 +358,72 @@ async def test_certificates_are_asked_for_and_name_the_client(
                     assert told in str(refused.value.reason)
             await until(lambda: bool(caplog.records))
         assert reason in caplog.text
+
+
+class Resuming:
+    """A client that resumes its session of TLS with each connection, as Java's clients do."""
+
+    def __init__(self, context: ssl.SSLContext, port: int) -> None:
+        self._context = context
+        self._port = port
+        self._session: ssl.SSLSession | None = None
+
+    def ask(self) -> tuple[bool, str | None]:
+        """Whether its session was resumed, and who it is; None when it is cut."""
+        parts = encode_request(MetadataRequest(), api_version=12, correlation_id=1, client_id="r")
+        with (
+            socket.create_connection(("127.0.0.1", self._port), timeout=20) as raw,
+            self._context.wrap_socket(raw, session=self._session) as tls,
+        ):
+            is_resumed, answered = bool(tls.session_reused), b""
+            with suppress(ConnectionError):
+                tls.sendall(b"".join(parts))  # type: ignore[arg-type]
+                while chunk := tls.recv(65_536):
+                    answered += chunk
+                    if len(answered) == 4 + struct.unpack_from(">i", answered)[0]:
+                        break
+            if not answered:
+                return is_resumed, None
+            self._session = tls.session
+        return is_resumed, decode_response(ApiKey.METADATA, 12, answered[4:])[1].cluster_id
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_is_not_resumed_after_its_certificate_s_end(
+    harness: Harness,
+    authority: trustme.CA,
+    stores: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    version: ssl.TLSVersion,
+) -> None:
+    keys = {**stores, "ssl.client.auth": "required"}
+    made = await secured(harness, authority, SecurityProtocol.SSL, keys)
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    end = now + datetime.timedelta(hours=1)
+    leaf = authority.issue_cert("client", common_name="carol", not_after=end)
+    context = made.context(leaf)
+    context.check_hostname = False
+    context.minimum_version = context.maximum_version = version
+    client = Resuming(context, made.server.port("OUTSIDE"))
+    for is_second in (False, True):
+        resumed, name = await asyncio.to_thread(client.ask)
+        assert resumed is is_second
+        assert "CN=carol" in str(name)
+    clock = SimpleNamespace(time=lambda: end.timestamp() - 1)
+    monkeypatch.setattr(tls_transport, "time", clock)
+    assert (await asyncio.to_thread(client.ask))[1] is not None
+    clock.time = lambda: end.timestamp()
+    with caplog.at_level(logging.WARNING):
+        assert await asyncio.to_thread(client.ask) == (True, None)
+        await until(lambda: bool(caplog.records))
+    assert caplog.messages == [
+        "failed authentication from host = 127.0.0.1 on listener = OUTSIDE: the client's "
+        "certificate is refused: certificate has expired"
+    ]
+    await until(lambda: not len(made.server.connections))
+    other = await made.tls_client(authority.issue_cert("client", common_name="dave"))
+    assert "CN=dave" in await other.who_am_i()
 
 
 async def test_certificates_may_be_optional(
