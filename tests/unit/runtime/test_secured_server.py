@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import gc
 import logging
+import os
 import socket
 import ssl
 import struct
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -436,6 +439,40 @@ async def test_certificates_may_be_optional(
     assert "CN=alice" in await (await made.tls_client(leaf)).who_am_i()
 
 
+def shown(client: Client) -> bytes:
+    """The certificate that the server has shown."""
+    return client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+
+
+async def test_clients_are_served_while_a_new_certificate_cannot_be_loaded(
+    harness: Harness,
+    authority: trustme.CA,
+    stores: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+
+    before = shown(await made.tls_client())
+    write_store(authority, Path(stores["ssl.keystore.location"]))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+        patched.setattr(os, "memfd_create", full, raising=False)
+        patched.setattr(tempfile, "mkstemp", full)
+        for _ in range(3):
+            client = await made.tls_client()
+            assert await client.who_am_i() == "User:ANONYMOUS"
+            assert shown(client) == before
+    assert caplog.messages == [
+        "listener OUTSIDE keeps its certificate, the files that have changed cannot be used: "
+        "ssl.keystore: No space left on device"
+    ]
+    assert shown(await made.tls_client()) != before
+
+
 async def test_a_new_certificate_is_for_new_connections(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
 ) -> None:
@@ -443,9 +480,6 @@ async def test_a_new_certificate_is_for_new_connections(
     before = await made.tls_client()
     write_store(authority, Path(stores["ssl.keystore.location"]))
     after = await made.tls_client()
-
-    def shown(client: Client) -> bytes:
-        return client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
 
     assert shown(before) != shown(after)
     assert await before.who_am_i() == await after.who_am_i()
