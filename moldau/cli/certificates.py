@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -78,12 +78,9 @@ def renew(
     files = SecureFiles(directory)
     with _complaints():
         authority = _authority(files)
-        by_name = {_name_of(directory, path): path for path in _stores(files)}
-        for name in names or ():
-            if name not in by_name:
-                fail(f"no certificate {name} in {directory}: {', '.join(by_name)}", status=2)
-        for name in names or by_name:
-            renewed = authority.renew(by_name[name], **_valid(days))
+        for path in _named(files, names) if names else _stores(files):
+            renewed = authority.renew(path, **_valid(days))
+            name = _name_of(directory, path)
             typer.echo(f"{name}: {renewed.subject}, until {renewed.expires_at:%Y-%m-%d}")
 
 
@@ -144,10 +141,14 @@ def create(
     if bool(host) != node:
         fail("--node and --host go together: clients show a name, nodes are connected to", status=2)
     path = directory / MADE / f"{name}.pem"
+    files = SecureFiles(directory)
     with _complaints():
-        authority = _authority(SecureFiles(directory))
+        authority = _authority(files)
         if path.exists():
             fail(f"{path} is there: `moldau certificates renew` replaces it")
+        for other in _stores(files):
+            if _name_of(directory, other) == name:
+                fail(f"{name} is the name of {other}: give it another one", status=2)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         hosts = [each for given in host or () for each in hosts_of(given)]
         unit = NODES if node else CLIENTS
@@ -188,6 +189,23 @@ def _stores(files: SecureFiles) -> list[Path]:
     directory = files.directory
     stores = [*_node_stores(directory), files.admin_certificate, *_made(directory)]
     return [path for path in stores if path.exists()]
+
+
+def _named(files: SecureFiles, names: Iterable[str]) -> list[Path]:
+    """The key stores with these names; fails on a name that none has, or more than one."""
+    by_name: dict[str, list[Path]] = {}
+    for path in _stores(files):
+        by_name.setdefault(_name_of(files.directory, path), []).append(path)
+    chosen = []
+    for name in dict.fromkeys(names):
+        if name not in by_name:
+            fail(f"no certificate {name} in {files.directory}: {', '.join(by_name)}", status=2)
+        first, *others = by_name[name]
+        if others:
+            both = " and ".join(map(str, (first, *others)))
+            fail(f"{name} is the name of {both}: without names, all are renewed", status=2)
+        chosen.append(first)
+    return chosen
 
 
 def _node_stores(directory: Path) -> list[Path]:

@@ -41,6 +41,8 @@ CHANGED_PER_LISTENER: Final = frozenset(
 )
 """Keys that a broker changes at run time for one listener, and only behind its prefix (KIP-226)."""
 
+STORE_LOCATIONS: Final = frozenset({"ssl.keystore.location", "ssl.truststore.location"})
+
 LISTENER_KEYS_OF_ALL_BROKERS: Final = frozenset(
     {"max.connection.creation.rate", "max.connections", "num.network.threads"}
 )
@@ -95,6 +97,8 @@ def validate_dynamic_broker_config(
             name, shown(key, text), "can only be set per broker, not as cluster default"
         )
     value = accept_value(key._replace(name=name), text)
+    if key.name in STORE_LOCATIONS and "\0" in text:
+        raise ConfigError(name, text, "must be a path, and no path has a NUL character")
     _check_between_keys(name, value)
     if key.status is Status.IGNORED and value != key.default:
         return f"{name} has no effect: {key.note}"

@@ -58,6 +58,10 @@ class ListenerChanges:
         try:
             security = make(dynamic)
             if endpoint.listener_name == self._config.inter_broker_listener_name:
+                if dynamic and security is not None and security.contexts is not None:
+                    from moldau.server.authentication.tls_changes import check_between_brokers
+
+                    check_between_brokers(self._config, security.contexts.last, dynamic)
                 self._values = dynamic
         except ConfigError as error:
             if not dynamic:

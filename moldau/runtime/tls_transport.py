@@ -7,13 +7,15 @@ that, and drops the alert of a handshake that fails: ADR 0017.)
 
 Invariants: what one peer can make a connection hold is one raw read and one record, and what its
 protocol wrote; while the protocol's reading is paused nothing is decrypted, nor read from the
-socket; a connection that closes is gone after `SHUTDOWN_TIMEOUT_S`, whatever its peer does.
+socket; a connection that closes is gone after `SHUTDOWN_TIMEOUT_S`, whatever its peer does; no
+connection is opened on a certificate that has ended, also where a session is resumed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
@@ -290,6 +292,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _shake(self) -> None:
         try:
             self._tls.do_handshake()
+            _check_resumption(self._tls)
         except ssl.SSLWantReadError:
             self._flush()
             return
@@ -403,3 +406,20 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         data = self._outgoing.read()
         if data and self._below is not None:
             self._below.write(data)
+
+
+def _check_resumption(tls: ssl.SSLObject) -> None:
+    """Refuse a peer whose certificate has ended since the session that it resumes was made.
+
+    OpenSSL looks at certificates in full handshakes alone, and gives each resumed session of TLS
+    1.3 a fresh ticket: without this the certificate would never end.
+
+    Raises: ssl.SSLCertVerificationError.
+    """
+    certificate = tls.getpeercert() if tls.session_reused else None
+    if not certificate:
+        return
+    if ssl.cert_time_to_seconds(str(certificate["notAfter"])) <= time.time():
+        error = ssl.SSLCertVerificationError("certificate has expired")
+        error.verify_message = "certificate has expired"
+        raise error

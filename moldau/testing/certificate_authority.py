@@ -151,7 +151,8 @@ class CertificateAuthority:
             days: until it expires; never later than the authority itself.
 
         Raises:
-            CertificateError: a name that no certificate can have, or the days are not 1 to 3650.
+            CertificateError: a name that no certificate can have, the days are not 1 to 3650, or
+                the authority has expired.
             OSError: the file cannot be written.
         """
         names = [_general_name(host) for host in dict.fromkeys(hosts)]
@@ -161,8 +162,8 @@ class CertificateAuthority:
         """Write a key store again, with a new key for the same subject and hosts.
 
         Raises:
-            CertificateError: the file has no certificate, another authority signed it, or the days
-                are not 1 to 3650.
+            CertificateError: the file has no certificate, another authority signed it, the days
+                are not 1 to 3650, or the authority has expired.
             OSError: the file cannot be written.
         """
         before = _certificate_in(path)
@@ -180,9 +181,14 @@ class CertificateAuthority:
     ) -> CertificateSummary:
         if not 1 <= days <= MOST_DAYS:
             raise CertificateError(f"{days} days: from 1 to {MOST_DAYS} can be asked for")
+        now, end = _now(), self._certificate.not_valid_after_utc
+        if end <= now:
+            raise CertificateError(
+                f"{self.certificate_path}: the authority has expired on {end:%Y-%m-%d}, and what "
+                "it signs is not accepted; `moldau certificates rotate-authority` replaces it"
+            )
         key = ec.generate_private_key(_CURVE)
-        now = _now()
-        expires_at = min(now + datetime.timedelta(days=days), self._certificate.not_valid_after_utc)
+        expires_at = min(now + datetime.timedelta(days=days), end)
         builder = (
             x509.CertificateBuilder(self._certificate.subject, subject, key.public_key())
             .serial_number(x509.random_serial_number())

@@ -43,3 +43,7 @@ class TlsError(Exception):
 
 class SecuritySettingError(ValueError):
     """Keys, certificates or credentials that cannot be used; the text says which and why."""
+
+
+class StoreUnreadable(SecuritySettingError):
+    """A store that the machine does not let us read at this moment; a later attempt may succeed."""

@@ -1,8 +1,9 @@
 """One TLS context, made again when a file of its stores changes on disk.
 
 Owns the context that new connections get. Must not open or accept connections. Invariants: once
-made there is always a context: files that cannot be used any more are logged once, and the last
-good context stays; a connection keeps the context that it was opened with.
+made there is always a context: however the making of another one fails, that is logged once for
+each state of the files, and the last good context stays; what the machine is to blame for, not the
+files' contents, is tried again; a connection keeps the context that it was opened with.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import logging
 import os
 import ssl
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from moldau.runtime.authentication import SecuritySettingError
+from moldau.runtime.authentication import SecuritySettingError, StoreUnreadable
 from moldau.runtime.authentication.tls import Store
 
 _Signature: TypeAlias = tuple[tuple[int, ...] | None, ...]
+
+_OF_THE_MACHINE: Final = (StoreUnreadable, OSError, RuntimeError, MemoryError)
+"""How the making of a context fails for want of files, memory or threads: another time may do."""
 
 _LOG = logging.getLogger("moldau.server")
 
@@ -40,6 +44,9 @@ class StoreContexts:
         self._owner = owner
         self._lock = asyncio.Lock()
         self._seen = _signature(self._paths)
+        #: The state of the files that the last complaint was about.
+        self._blamed: _Signature | None = None
+        self._failures = 0
         self._context = make()
 
     @property
@@ -50,8 +57,10 @@ class StoreContexts:
     async def current(self) -> ssl.SSLContext:
         """The context for a new connection, from what the files hold now."""
         if _signature(self._paths) != self._seen:
+            failures = self._failures
             async with self._lock:
-                await self._reload()
+                if self._failures == failures:  # else it has failed while this one waited
+                    await self._reload()
         return self._context
 
     async def replace(self, make: Callable[[], ssl.SSLContext], stores: tuple[Store, ...]) -> bool:
@@ -63,11 +72,11 @@ class StoreContexts:
             seen = _signature(paths)
             try:
                 context = await asyncio.to_thread(make)
-            except SecuritySettingError as error:
+            except (SecuritySettingError, *_OF_THE_MACHINE) as error:
                 _LOG.error(
                     "%s keeps its certificate, the new settings cannot be used: %s",
                     self._owner,
-                    error,
+                    _words(error),
                 )
                 return False
             self._make, self._paths, self._seen, self._context = make, paths, seen, context
@@ -80,15 +89,25 @@ class StoreContexts:
             return  # another connection has waited for the same change
         try:
             self._context = await asyncio.to_thread(self._make)
-        except SecuritySettingError as error:
-            _LOG.error(
-                "%s keeps its certificate, the files that have changed cannot be used: %s",
-                self._owner,
-                error,
-            )
+        except (SecuritySettingError, *_OF_THE_MACHINE) as error:
+            self._failures += 1
+            if self._blamed != seen:
+                self._blamed = seen
+                _LOG.error(
+                    "%s keeps its certificate, the files that have changed cannot be used: %s",
+                    self._owner,
+                    _words(error),
+                )
+            if isinstance(error, _OF_THE_MACHINE):
+                return
         else:
+            self._blamed = None
             _LOG.info("%s has read its key and trust stores again", self._owner)
         self._seen = seen
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _paths(stores: tuple[Store, ...]) -> tuple[str, ...]:
@@ -105,6 +124,6 @@ def _signature(paths: tuple[str, ...]) -> _Signature:
 def _state(path: str) -> tuple[int, ...] | None:
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # no file can have that name
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

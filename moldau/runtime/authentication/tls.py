@@ -1,8 +1,8 @@
 """TLS contexts of clients; for both sides the stores, PEM and PKCS12, on disk or inline (KIP-651).
 
 Owns the reading of stores and the wording of what TLS does not accept. Invariant: private keys
-never stay on disk: where Python's `ssl` needs a file, only this user can read it, and it is removed
-as soon as it is loaded.
+never lie on disk on Linux, where Python's `ssl` reads them from memory; elsewhere it reads a file
+that only this user can read, and that is removed as soon as it is loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from moldau.runtime.authentication import PLAINTEXT_ADVICE, SecuritySettingError, TlsError
+from moldau.runtime.authentication import (
+    PLAINTEXT_ADVICE,
+    SecuritySettingError,
+    StoreUnreadable,
+    TlsError,
+)
 
 PEM_MARK: Final = b"-----BEGIN "
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
@@ -27,6 +32,8 @@ MOST_FLIGHTS: Final = 10
 _KEY_BITS: Final = re.compile(r"(AES|CAMELLIA|ARIA)_(\d+)")
 _CERTIFICATES: Final = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 """Labels of certificates; the last one is OpenSSL's, with what it is trusted for behind it."""
+_DESCRIPTORS: Final = "/proc/self/fd"
+"""Where Linux has a path for each open file of this process."""
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
 
 
@@ -132,13 +139,16 @@ def load_trust(context: ssl.SSLContext, store: Store) -> None:
             f"{where}: no certificates in it: at least one -----BEGIN CERTIFICATE----- (or TRUSTED "
             "CERTIFICATE) is needed; without a truststore the system's authorities are trusted"
         )
+    data = _ascii("\n".join(certificates), where)
     try:
         # From a file OpenSSL reads blocks of all kinds, and what the trusted ones are trusted for.
-        with _private_file("\n".join(certificates)) as path:
+        with _private_file(data) as path:
             context.load_verify_locations(path)
     except ssl.SSLError as error:
         reason = error.reason or error
         raise SecuritySettingError(f"{where}: a certificate in it is damaged ({reason})") from None
+    except OSError as error:
+        raise _unreadable(where, error) from None
 
 
 def load_key(
@@ -147,8 +157,9 @@ def load_key(
     """Let the context show a certificate chain. Raises: SecuritySettingError."""
     # A PEM key is protected by ssl.key.password; without one OpenSSL would ask the terminal.
     password = key_password or ""
+    data = _ascii(f"{key}\n{chain}\n", store.prefix)
     try:
-        with _private_file(f"{key}\n{chain}\n") as path:
+        with _private_file(data) as path:
             context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
@@ -156,6 +167,8 @@ def load_key(
             f"{store.prefix}: the key cannot be used ({reason}): does ssl.key.password "
             "open it, and does it belong to the first certificate?"
         ) from None
+    except OSError as error:
+        raise _unreadable(store.prefix, error) from None
 
 
 def set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
@@ -205,7 +218,10 @@ def set_ciphers(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
 
 
 def contents(store: Store) -> tuple[str | None, str | None]:
-    """Certificates and key of a store as PEM text, each None where there is none."""
+    """Certificates and key of a store as PEM text, each None where there is none.
+
+    Raises: SecuritySettingError.
+    """
     inline = store.certificates is not None or store.key is not None
     if inline:
         if store.location is not None:
@@ -215,18 +231,20 @@ def contents(store: Store) -> tuple[str | None, str | None]:
         return store.certificates, store.key
     if store.location is None:
         return None, None
+    where = f"{store.prefix}.location: {store.location}"
     try:
         with open(store.location, "rb") as opened:
             data = opened.read()
     except OSError as error:
+        raise _unreadable(where, error) from None
+    except ValueError:  # a NUL, or half of a surrogate pair
         raise SecuritySettingError(
-            f"{store.prefix}.location: {store.location}: {error.strerror}"
+            f"{store.prefix}.location: {store.location!r}: no file can have this name"
         ) from None
     kind = store.type or _kind_of(data)
     if kind == "JKS" and _kind_of(data) != "JKS":
         # Java's "JKS" keystores read PKCS12 files too, which all newer ones are.
         kind = _kind_of(data)
-    where = f"{store.prefix}.location: {store.location}"
     if kind == "JKS":
         raise SecuritySettingError(
             f"{where} is a JKS store, which only Java reads; `keytool -importkeystore "
@@ -263,8 +281,9 @@ def _read_pkcs12(data: bytes, password: str | None, where: str) -> tuple[str | N
     try:
         store = pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
     except ValueError as error:
+        reason = getattr(error, "reason", None) or error  # all of a UnicodeError shows a character
         raise SecuritySettingError(
-            f"{where}: the PKCS12 store cannot be opened ({error}); is the password right?"
+            f"{where}: the PKCS12 store cannot be opened ({reason}); is the password right?"
         ) from None
     encoding = serialization.Encoding.PEM
     own = [] if store.cert is None else [store.cert]
@@ -291,12 +310,33 @@ def _certificates_of(text: str) -> list[str]:
     return [found.group(0) for found in _BLOCK.finditer(text) if found.group(1) in _CERTIFICATES]
 
 
+def _ascii(text: str, where: str) -> bytes:
+    try:
+        return text.encode("ascii")
+    except UnicodeEncodeError:
+        raise SecuritySettingError(f"{where}: a character in it is not ASCII, as PEM is") from None
+
+
+def _unreadable(where: str, error: OSError) -> StoreUnreadable:
+    return StoreUnreadable(f"{where}: {error.strerror or error}")
+
+
 @contextlib.contextmanager
-def _private_file(text: str) -> Iterator[str]:
+def _private_file(data: bytes) -> Iterator[str]:
+    """A path from which OpenSSL, which takes keys and chains from files alone, reads the data.
+
+    Raises: OSError.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir(_DESCRIPTORS):
+        descriptor = os.memfd_create("moldau-store", os.MFD_CLOEXEC)
+        with os.fdopen(descriptor, "wb", buffering=0) as memory:
+            memory.write(data)
+            yield f"{_DESCRIPTORS}/{descriptor}"
+        return
     descriptor, path = tempfile.mkstemp(prefix="moldau-", suffix=".pem")
     try:
-        with os.fdopen(descriptor, "w", encoding="ascii", errors="strict") as opened:
-            opened.write(text)
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(data)
         yield path
     finally:
         os.unlink(path)

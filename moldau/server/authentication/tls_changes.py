@@ -39,11 +39,10 @@ def check_change(
     try:
         context = listener_context(settings)
         chain, _key = contents(settings.own)
-        if name == config.inter_broker_listener_name and settings.trust.is_given:
-            peers = peer_tls_settings(config, name, dynamic)
-            check_handshake(context, client_context(peers))
     except SecuritySettingError as error:
         raise ConfigError(f"listener {name}", None, str(error)) from None
+    if name == config.inter_broker_listener_name and settings.trust.is_given:
+        check_between_brokers(config, context, dynamic)
     assert chain is not None, "a context has a certificate"
     before, after = _first(contexts.chain), _first(chain)
     if not config.listener_value(name, "ssl.allow.dn.changes"):
@@ -56,6 +55,26 @@ def check_change(
         if missing:
             reason = f"the certificate lacks {len(missing)} alternative names that it had"
             raise ConfigError(f"listener {name}", None, f"{reason} (ssl.allow.san.changes=false)")
+
+
+def check_between_brokers(
+    config: NodeConfig, context: ssl.SSLContext, dynamic: Mapping[str, Any]
+) -> None:
+    """Try whether brokers with these settings accept one another. Blocks: reads key stores.
+
+    Args:
+        context: of the inter-broker listener.
+        dynamic: as in `check_change`.
+
+    Raises:
+        ConfigError: a store of connections to other brokers cannot be used, or does not trust the
+            listener's certificate.
+    """
+    name = config.inter_broker_listener_name
+    try:
+        check_handshake(context, client_context(peer_tls_settings(config, name, dynamic)))
+    except SecuritySettingError as error:
+        raise ConfigError(f"listener {name}", None, str(error)) from None
 
 
 def _first(chain: str) -> bytes:

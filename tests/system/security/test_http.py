@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import http.client
 import json
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,6 +247,46 @@ def test_certificates_name_clients(site: Site, admin: Admin, tmp_path: Path) -> 
     with pytest.raises((ssl.SSLError, ConnectionError)):
         site.ask("/metrics", own=issued("scraper", trustme.CA()))
     wait_until(lambda: "client's certificate is refused" in site.node.log(), what="the log")
+
+
+class Resuming:
+    """Asks for a page, a connection each time, with one certificate."""
+
+    def __init__(self, site: Site, own: Path) -> None:
+        self._port = site.port
+        self._context = site.context(own)
+        self.session: ssl.SSLSession | None = None
+
+    def ask(self, session: ssl.SSLSession | None = None) -> tuple[bool, bytes]:
+        """Whether the session was resumed, and the answer; nothing when the connection is cut."""
+        answer, is_resumed = b"", False
+        with (
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._port), timeout=20) as raw,
+            self._context.wrap_socket(raw, server_hostname="127.0.0.1", session=session) as tls,
+        ):
+            is_resumed = bool(tls.session_reused)
+            tls.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+            while chunk := tls.recv(65_536):
+                answer += chunk
+            self.session = tls.session
+        return is_resumed, answer
+
+
+def test_a_session_is_not_resumed_after_its_certificate_s_end(site: Site, tmp_path: Path) -> None:
+    for lifetime_s in (4, 16, 64):  # on a busy machine the first ones may end too early
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=lifetime_s)
+        options = {"organization_name": "m", "organization_unit_name": "short", "not_after": end}
+        client = Resuming(site, keystore(site.node.authority, tmp_path / "own.pem", "c", **options))
+        client.ask()
+        session = client.session
+        if session is not None and client.ask(session)[1].startswith(b"HTTP/1.1 403 "):
+            break
+    wait_until(lambda: client.ask() == (False, b""), what="the certificate's end")
+    assert client.ask(session) == (True, b"")
+    refused = "on listener = HTTP: the client's certificate is refused: certificate has expired"
+    assert refused in site.node.log()
+    assert site.ask("/metrics", CAROL).status == 200
 
 
 def test_a_changed_password_is_not_right_any_more(site: Site, admin: Admin) -> None:

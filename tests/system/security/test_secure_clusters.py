@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import ssl
 import stat
@@ -364,6 +365,72 @@ def test_what_cannot_be_a_certificate(tmp_path: Path) -> None:
     )
     with pytest.raises(CertificateError, match="not the key of ca"):
         CertificateAuthority.load(tmp_path / "authority")
+
+
+def test_a_name_is_that_of_one_certificate(tmp_path: Path) -> None:
+    """A client's name that is a node's would hide the node's certificate."""
+    files = SecureFiles(tmp_path)
+    homes = {f"{role} 1": tmp_path / f"{role}-1" for role in ("broker", "controller")}
+    files.make("localhost", homes, "localhost:9092", "localhost:9093")
+    for name in ("broker-1", "controller-1"):
+        refused = run_cli("certificates", "create", tmp_path, name)
+        store = homes[name.replace("-", " ")] / "certificate.pem"
+        assert refused.status == 2
+        assert f"{name} is the name of {store}" in refused.complaint
+    assert not (tmp_path / "certificates").exists()
+    assert run_cli("certificates", "create", tmp_path, "orders").status == 0
+    # One that an earlier version has made.
+    hidden = tmp_path / "certificates" / "broker-1.pem"
+    CertificateAuthority.load(files.authority).issue(hidden, "broker-1", "clients", ())
+    stores = [home / "certificate.pem" for home in homes.values()]
+    stores += [files.admin_certificate, tmp_path / "certificates" / "orders.pem", hidden]
+    before = {path: path.read_bytes() for path in stores}
+    refused = run_cli("certificates", "renew", tmp_path, "orders", "broker-1")
+    assert refused.status == 2
+    assert f"broker-1 is the name of {stores[0]} and {hidden}" in refused.complaint
+    assert {path: path.read_bytes() for path in stores} == before
+    renewed = run_cli("certificates", "renew", tmp_path)
+    assert renewed.status == 0, renewed
+    assert not [path for path in stores if path.read_bytes() == before[path]]
+    assert summary_of(stores[0]).subject == "CN=broker-1,OU=nodes"
+
+
+# At 30 minutes a certificate could still be written: it is valid an hour before it is made.
+@pytest.mark.parametrize("minutes", [30, 24 * 60])
+def test_an_authority_that_has_expired_signs_nothing_and_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    files = SecureFiles(tmp_path)
+    own = tmp_path / "broker-1" / "certificate.pem"
+    end = module._now() - datetime.timedelta(minutes=minutes)
+    begin = end - datetime.timedelta(days=module.AUTHORITY_DAYS)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_now", lambda: begin)
+        files.make("localhost", {"broker 1": own.parent}, "localhost:9092", "localhost:9093")
+    before = own.read_bytes()
+    for arguments in (("renew", tmp_path), ("create", tmp_path, "orders")):
+        refused = run_cli("certificates", *arguments)
+        assert refused.status == 1, refused
+        assert f"the authority has expired on {end:%Y-%m-%d}" in refused.complaint
+        assert "certificates rotate-authority` replaces it" in refused.complaint
+    assert own.read_bytes() == before
+    for _ in range(3):
+        rotated = run_cli("certificates", "rotate-authority", tmp_path)
+        assert rotated.status == 0, rotated
+    assert run_cli("certificates", "renew", tmp_path).status == 0
+    assert summary_of(own).expires_at > module._now()
+
+
+def test_no_certificate_outlives_its_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        now = module._now() - datetime.timedelta(days=module.AUTHORITY_DAYS - 30)
+        patched.setattr(module, "_now", lambda: now)
+        authority = CertificateAuthority.create(tmp_path / "authority", "Test")
+    [end] = [each.expires_at for each in summaries_of(authority.certificate_path)]
+    assert authority.issue(tmp_path / "a.pem", "a", "clients", (), 365).expires_at == end
+    assert authority.renew(tmp_path / "a.pem", 365).expires_at == end
 
 
 # -- what the commands refuse --------------------------------------------------------------------

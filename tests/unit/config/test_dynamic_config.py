@@ -56,6 +56,8 @@ def test_stored_values_that_cannot_be_used_are_left_out_and_told():
         ("num.partitions", "2", True, "cannot be changed while the broker runs"),
         ("log.segment.bytes", "1", True, "must be at least 1048576"),
         ("ssl.keystore.location", "x", False, "as listener.name.LISTENER.ssl.keystore.location"),
+        ("listener.name.a.ssl.keystore.location", "/x\0y", False, r"=/x\x00y: must be a path"),
+        ("listener.name.a.ssl.truststore.location", "\0", False, "has a NUL character"),
         ("listener.name.a.ssl.keystore.type", "PEM", True, "only be set per broker"),
         ("listener.name.a.ssl.client.auth", "none", False, "cannot be changed while the broker"),
         ("ssl.allow.dn.changes", "true", False, "cannot be changed while the broker runs"),

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import errno
 import gc
 import logging
+import os
+import socket
 import ssl
 import struct
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +33,7 @@ from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest, ApiVer
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
 from moldau.protocol.scram import ScramKeys, salted_password, scram_keys
+from moldau.runtime import tls_transport
 from moldau.runtime.authentication.sasl import PlainExchange, ScramClient
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.tls_transport import TlsTransport
@@ -356,6 +363,72 @@ async def test_certificates_are_asked_for_and_name_the_client(
         assert reason in caplog.text
 
 
+class Resuming:
+    """A client that resumes its session of TLS with each connection, as Java's clients do."""
+
+    def __init__(self, context: ssl.SSLContext, port: int) -> None:
+        self._context = context
+        self._port = port
+        self._session: ssl.SSLSession | None = None
+
+    def ask(self) -> tuple[bool, str | None]:
+        """Whether its session was resumed, and who it is; None when it is cut."""
+        parts = encode_request(MetadataRequest(), api_version=12, correlation_id=1, client_id="r")
+        with (
+            socket.create_connection(("127.0.0.1", self._port), timeout=20) as raw,
+            self._context.wrap_socket(raw, session=self._session) as tls,
+        ):
+            is_resumed, answered = bool(tls.session_reused), b""
+            with suppress(ConnectionError):
+                tls.sendall(b"".join(parts))  # type: ignore[arg-type]
+                while chunk := tls.recv(65_536):
+                    answered += chunk
+                    if len(answered) == 4 + struct.unpack_from(">i", answered)[0]:
+                        break
+            if not answered:
+                return is_resumed, None
+            self._session = tls.session
+        return is_resumed, decode_response(ApiKey.METADATA, 12, answered[4:])[1].cluster_id
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_session_is_not_resumed_after_its_certificate_s_end(
+    harness: Harness,
+    authority: trustme.CA,
+    stores: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    version: ssl.TLSVersion,
+) -> None:
+    keys = {**stores, "ssl.client.auth": "required"}
+    made = await secured(harness, authority, SecurityProtocol.SSL, keys)
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    end = now + datetime.timedelta(hours=1)
+    leaf = authority.issue_cert("client", common_name="carol", not_after=end)
+    context = made.context(leaf)
+    context.check_hostname = False
+    context.minimum_version = context.maximum_version = version
+    client = Resuming(context, made.server.port("OUTSIDE"))
+    for is_second in (False, True):
+        resumed, name = await asyncio.to_thread(client.ask)
+        assert resumed is is_second
+        assert "CN=carol" in str(name)
+    clock = SimpleNamespace(time=lambda: end.timestamp() - 1)
+    monkeypatch.setattr(tls_transport, "time", clock)
+    assert (await asyncio.to_thread(client.ask))[1] is not None
+    clock.time = lambda: end.timestamp()
+    with caplog.at_level(logging.WARNING):
+        assert await asyncio.to_thread(client.ask) == (True, None)
+        await until(lambda: bool(caplog.records))
+    assert caplog.messages == [
+        "failed authentication from host = 127.0.0.1 on listener = OUTSIDE: the client's "
+        "certificate is refused: certificate has expired"
+    ]
+    await until(lambda: not len(made.server.connections))
+    other = await made.tls_client(authority.issue_cert("client", common_name="dave"))
+    assert "CN=dave" in await other.who_am_i()
+
+
 async def test_certificates_may_be_optional(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
 ) -> None:
@@ -366,6 +439,40 @@ async def test_certificates_may_be_optional(
     assert "CN=alice" in await (await made.tls_client(leaf)).who_am_i()
 
 
+def shown(client: Client) -> bytes:
+    """The certificate that the server has shown."""
+    return client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+
+
+async def test_clients_are_served_while_a_new_certificate_cannot_be_loaded(
+    harness: Harness,
+    authority: trustme.CA,
+    stores: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores)
+
+    before = shown(await made.tls_client())
+    write_store(authority, Path(stores["ssl.keystore.location"]))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+        patched.setattr(os, "memfd_create", full, raising=False)
+        patched.setattr(tempfile, "mkstemp", full)
+        for _ in range(3):
+            client = await made.tls_client()
+            assert await client.who_am_i() == "User:ANONYMOUS"
+            assert shown(client) == before
+    assert caplog.messages == [
+        "listener OUTSIDE keeps its certificate, the files that have changed cannot be used: "
+        "ssl.keystore: No space left on device"
+    ]
+    assert shown(await made.tls_client()) != before
+
+
 async def test_a_new_certificate_is_for_new_connections(
     harness: Harness, authority: trustme.CA, stores: dict[str, str]
 ) -> None:
@@ -373,9 +480,6 @@ async def test_a_new_certificate_is_for_new_connections(
     before = await made.tls_client()
     write_store(authority, Path(stores["ssl.keystore.location"]))
     after = await made.tls_client()
-
-    def shown(client: Client) -> bytes:
-        return client.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
 
     assert shown(before) != shown(after)
     assert await before.who_am_i() == await after.who_am_i()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 import os
 import ssl
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,94 @@ async def test_a_link_that_is_swapped_is_followed(authority: trustme.CA, tmp_pat
     assert shown_by(await contexts.current()) == serial(tmp_path / "v2" / "tls.pem")
 
 
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("problem", [FULL, RuntimeError("can't start new thread"), MemoryError()])
+async def test_the_last_good_context_stays_however_loading_fails(
+    authority: trustme.CA,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    problem: Exception,
+) -> None:
+    """And is replaced as soon as loading goes well, although the file is the same one then."""
+    path = tmp_path / "broker.pem"
+    own = stored(authority, path)
+    problems: list[Exception] = []
+    tries: list[None] = []
+
+    def make() -> ssl.SSLContext:
+        tries.append(None)
+        if problems:
+            raise problems[0]
+        return listener_context(ListenerTlsSettings(own=own))
+
+    contexts = StoreContexts(make, (own,), "listener SSL")
+    before = contexts.last
+    stored(authority, path)
+    problems.append(problem)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert await contexts.current() is before
+        assert len(tries) == 4
+        assert await asyncio.gather(*(contexts.current() for _ in range(9))) == [before] * 9
+    assert len(tries) == 5, "those that waited for a failure do not repeat it"
+    [line] = caplog.messages
+    assert line.startswith("listener SSL keeps its certificate, the files that have changed cannot")
+    assert line.endswith(f": {problem}" if str(problem) else ": MemoryError")
+    assert not await contexts.replace(make, (own,))
+    assert contexts.last is before
+    problems.clear()
+    assert shown_by(await contexts.current()) == serial(path) != shown_by(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has files in memory")
+async def test_a_machine_without_descriptors_or_disk(
+    authority: trustme.CA,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "broker.pem"
+    own = stored(authority, path)
+    settings = ListenerTlsSettings(own=own, trust=own, client_auth="requested")
+    contexts = StoreContexts(lambda: listener_context(settings), (own,), "listener SSL")
+
+    def no_descriptors(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    # Nothing needs a directory that can be written to.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    stored(authority, path)
+    assert shown_by(await contexts.current()) == serial(path)
+    before = contexts.last
+    stored(authority, path)
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+        patched.setattr(os, "memfd_create", no_descriptors)
+        assert await contexts.current() is before
+        with pytest.raises(SecuritySettingError, match=r"ssl\.keystore: Too many open files"):
+            listener_context(settings)
+    assert "Too many open files" in caplog.text
+    assert shown_by(await contexts.current()) == serial(path)
+
+
+def test_private_keys_leave_no_file_and_no_descriptor(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is no memfd; there the file is gone as soon as the key is loaded."""
+    own = stored(authority, tmp_path / "broker.pem")
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    settings = ListenerTlsSettings(own=own, trust=own, client_auth="requested")
+    for _ in range(2):
+        before = set(os.listdir("/dev/fd"))
+        shown_by(listener_context(settings))
+        assert set(os.listdir("/dev/fd")) == before
+        assert not list(directory.iterdir())
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+
+
 def test_pkcs12_and_inline_pem(authority: trustme.CA, tmp_path: Path) -> None:
     leaf = authority.issue_cert("localhost")
     key = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
@@ -171,6 +262,11 @@ def test_stores_that_cannot_serve(authority: trustme.CA, tmp_path: Path) -> None
     for store, reason in (
         (Store("ssl.keystore"), r"ssl\.keystore\.location .* is needed"),
         (Store("ssl.keystore", str(tmp_path / "none.pem")), "No such file"),
+        (Store("ssl.keystore", "/x\0y"), r"ssl\.keystore\.location: '/x\\x00y': no file can"),
+        (
+            Store("ssl.keystore", certificates="-----BEGIN é", key="-----BEGIN é"),
+            r"ssl\.keystore: a character in it is not ASCII",
+        ),
         (Store("ssl.keystore", str(lone)), "has no private key"),
         (Store("ssl.keystore", str(other)), "does it belong to the first certificate"),
         (
@@ -180,6 +276,19 @@ def test_stores_that_cannot_serve(authority: trustme.CA, tmp_path: Path) -> None
     ):
         with pytest.raises(SecuritySettingError, match=reason):
             listener_context(ListenerTlsSettings(own=store))
+
+
+def test_inline_authorities_that_are_not_ascii(authority: trustme.CA, tmp_path: Path) -> None:
+    own = stored(authority, tmp_path / "broker.pem")
+    text = authority.cert_pem.bytes().decode()
+
+    def trusting(certificates: str) -> ListenerTlsSettings:
+        trust = Store("ssl.truststore", certificates=certificates)
+        return ListenerTlsSettings(own=own, trust=trust, client_auth="required")
+
+    listener_context(trusting(f"# žluť, as some tools write the subject\n{text}"))
+    with pytest.raises(SecuritySettingError, match=r"ssl\.truststore: a character in it is not"):
+        listener_context(trusting(text.replace("MII", "MIIé", 1)))
 
 
 def test_what_is_offered(authority: trustme.CA, tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""Dynamic stores that cannot be used, stored already when a broker starts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from moldau.config import ConfigError, Endpoint, NodeConfig
+from moldau.metadata.image import ConfigResourceType, MetadataDelta, MetadataImage, Provenance
+from moldau.node.listener_changes import ListenerChanges
+from moldau.node.listeners import listener_specs
+from moldau.protocol.metadata_records import ConfigRecord
+from moldau.runtime.clock import SystemClock
+from moldau.server.authentication.listener_security import ListenerSecurity
+
+PREFIX = "listener.name.clients.ssl."
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> NodeConfig:
+    authority = trustme.CA()
+    leaf = authority.issue_cert("localhost")
+    leaf.private_key_and_cert_chain_pem.write_to_path(tmp_path / "own.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return NodeConfig(
+        {
+            "process.roles": "broker",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": "localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": "CLIENTS://localhost:9092",
+            "listener.security.protocol.map": "CLIENTS:SSL,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "CLIENTS",
+            "ssl.keystore.location": str(tmp_path / "own.pem"),
+            "ssl.truststore.location": str(tmp_path / "ca.pem"),
+        }
+    )
+
+
+def stored(key: str, value: str) -> MetadataImage:
+    delta = MetadataDelta(MetadataImage.EMPTY)
+    broker = ConfigResourceType.BROKER
+    delta.replay(
+        ConfigRecord(resource_type=broker, resource_name="1", name=PREFIX + key, value=value)
+    )
+    return delta.apply(Provenance(1, 1, 0))
+
+
+def start(config: NodeConfig, image: MetadataImage) -> None:
+    """What a broker does with its listeners when it starts, but for binding them."""
+    changes = ListenerChanges(config)
+
+    def security(endpoint: Endpoint, dynamic: Mapping[str, Any]) -> ListenerSecurity | None:
+        return ListenerSecurity.of(config, endpoint, lambda mechanism, user: None, dynamic)
+
+    specs = listener_specs(
+        config.broker_listeners,
+        lambda each: changes.security_of(each, image, partial(security, each)),
+    )
+    changes.connector(specs, SystemClock(), None)
+
+
+@pytest.mark.parametrize("path", ["/nonexistent", "/x\0y"])
+@pytest.mark.parametrize("key", ["keystore.location", "truststore.location"])
+def test_a_broker_starts_without_a_store_that_cannot_be_used(
+    config: NodeConfig, caplog: pytest.LogCaptureFixture, key: str, path: str
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        start(config, stored(key, path))
+    [line] = caplog.messages
+    assert line.startswith("dynamic configuration is left out at this start: listener CLIENTS: ")
+    assert f"ssl.{key}: " in line
+
+
+@pytest.mark.parametrize("path", ["/nonexistent", "/x\0y"])
+def test_its_own_file_must_be_right(config: NodeConfig, path: str) -> None:
+    wrong = NodeConfig({**config.explicit, "ssl.keystore.location": path})
+    with pytest.raises(ConfigError, match=r"listener CLIENTS: ssl\.keystore\.location: "):
+        start(wrong, MetadataImage.EMPTY)
