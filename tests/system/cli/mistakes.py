@@ -94,6 +94,17 @@ NAMES: Final = (
     Mistake("a name with a space", "topics create 'two words'", FAILED, ("two words",)),
     Mistake("missing group", "groups describe nothing", FAILED, ("nothing",)),
     Mistake("missing broker", "brokers describe 7", FAILED, ("7",)),
+    Mistake("settings of a missing topic", "configs describe topics typo", FAILED, ("typo",)),
+    Mistake(
+        *("change a missing topic", "configs alter topics typo --set retention.ms=5"),
+        *(FAILED, ("typo",)),
+    ),
+    Mistake("settings of a missing broker", "configs describe brokers 7", FAILED, ("no broker 7",)),
+    Mistake(
+        *("search a missing broker", "transactions find-hanging --broker-id 7"),
+        *(FAILED, ("no broker 7",)),
+    ),
+    Mistake("unregister a broker that serves", "brokers unregister 1", WRONG_USAGE, ("--yes",)),
     Mistake("wrong command", "topics lst", WRONG_USAGE, ("lst",)),
     Mistake("no such command", "topicz list", WRONG_USAGE, ("topicz",)),
     Mistake("wrong option", "consume taken --ofset 3", WRONG_USAGE, ("--ofset",)),
@@ -110,6 +121,7 @@ COUNTS: Final = (
     ),
     Mistake("fewer partitions", "topics alter taken --partitions 1", FAILED, ("partitions",)),
     Mistake("no such partition", "consume taken --partition 9", FAILED, ("9",)),
+    Mistake("produce to no such partition", "produce taken --partition 9", FAILED, ("9",), "a\n"),
     Mistake("no brokers", "dev --brokers 0", WRONG_USAGE, ("--brokers",)),
     Mistake("no such port", "dev --port 70000", WRONG_USAGE, ("--port",)),
 )

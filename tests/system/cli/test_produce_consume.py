@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from moldau.cli.main import main
-from moldau.client import NewTopic
+from moldau.client import NewPartitions, NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer
 from moldau.testing import Cluster
 from tests.system.cli.conftest import WRONG_USAGE, Cli
@@ -263,13 +263,39 @@ def test_a_bad_line_says_what_is_written_and_where_to_go_on(
 
 
 def test_a_record_that_is_refused_says_what_else_is_written(piped: Piped, topic: str):
-    given = b'{"value": "1", "partition": 0}\n\n{"value": "2", "partition": 9}\n'
+    given = b'{"value": "1", "partition": 0}\n\n'
+    given += b'{"value": "2", "partition": 1, "timestamp": 33000000000000}\n'  # in a year far off
     given += b'{"value": "3", "partition": 0}\n'
-    brief = ("--format", "json", "--property", "max.block.ms=500")
-    _, errors = piped.run("produce", topic, *brief, given=given, status=1)
+    _, errors = piped.run("produce", topic, "--format", "json", given=given, status=1)
     assert "2 of 3 records are written; go on at line 3 of the input: --skip-lines 2" in errors[0]
     assert errors[0].endswith("which writes 1 of them again)")
     assert piped.consume(topic, "--from-beginning") == b"1\n3\n"
+
+
+def test_a_partition_that_does_not_exist_is_not_waited_for(
+    piped: Piped, cluster: Cluster, topic: str
+):
+    _, errors = piped.run("produce", topic, "--partition", 2, given=b"1\n", status=1)
+    assert errors == [f"moldau: topic {topic} has partitions 0 to 1, not 2 (nothing is written)"]
+    process = piped.start("produce", topic, "--format", "json")
+    assert process.stdin is not None
+    process.stdin.write(b'{"value": "1", "partition": 1}\n')
+    process.stdin.flush()
+    with Consumer(cluster.bootstrap_server, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 1)])
+        assert consumer.getone().value == b"1"
+    with Admin(cluster.bootstrap_server) as admin:
+        admin.create_partitions({topic: NewPartitions(3)})  # while it runs
+    _, told = process.communicate(
+        b'{"value": "2", "partition": 2}\n{"value": "3", "partition": 3}\n'
+        b'{"value": "4", "partition": 0}\n',
+        timeout=END_DEADLINE_S,
+    )
+    assert without_slow_node(told.decode()) == [
+        f"moldau: topic {topic} has partitions 0 to 2, not 3 "
+        "(2 records are written; go on at line 3 of the input: --skip-lines 2)"
+    ]
+    assert process.returncode == 1
 
 
 def test_an_interrupted_producer_says_what_is_written(piped: Piped, topic: str):

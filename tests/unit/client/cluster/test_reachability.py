@@ -513,6 +513,19 @@ async def test_a_send_without_a_leader_says_so(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.usefixtures("at_once")
+async def test_a_cluster_without_brokers_says_so(caplog: pytest.LogCaptureFixture):
+    """The only one that answers is not registered any more."""
+    async with FakeCluster(1, topics={"t": 1}) as cluster:
+        lost = Change(lambda response: response.brokers.clear())
+        cluster.fault(ApiKey.METADATA, lost, times=None)
+        async with Producer(cluster.bootstrap_servers, **PRODUCER) as producer:
+            sent = asyncio.ensure_future(producer.send("t", b"v"))
+            await warned(caplog, "the broker that was asked knows of no brokers in the cluster")
+            cluster.faults.clear()
+            assert (await ends(sent, "send")).offset == 0
+
+
+@pytest.mark.usefixtures("at_once")
 async def test_a_consumer_of_what_does_not_exist_says_so(caplog: pytest.LogCaptureFixture):
     async with FakeCluster(1, topics={"t": 2}) as cluster:
         async with Consumer(cluster.bootstrap_servers, **CONSUMER) as consumer:
