@@ -181,9 +181,10 @@ class Raw:
 @pytest.mark.parametrize("protocol_class", [WithBuffers, WithoutBuffers])
 @pytest.mark.parametrize("seed", range(3))
 async def test_all_comes_through_whatever_the_pieces_and_pauses(
-    side: Side, seed: int, protocol_class: type[Reader]
+    side: Side, seed: int, protocol_class: type[Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     print(f"seed {seed}")
+    monkeypatch.setattr(tls_transport, "SHUTDOWN_TIMEOUT_S", 60.0)  # 2 MB take their time
     side.protocol_class = protocol_class
     side.dice.seed(seed)
     reader, writer = await asyncio.open_connection(
