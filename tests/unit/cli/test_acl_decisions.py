@@ -20,7 +20,11 @@ from moldau.protocol.access_control import (
 from moldau.server.standard_authorizer import StandardAuthorizer
 
 PRINCIPALS = ("User:a", "User:b", "User:*")
-HOSTS = ("10.0.0.1", "10.0.0.2", "*")
+HOSTS = ("10.0.0.1", "2001:db8::5", "::ffff:10.0.0.1", "2001:DB8:0:0:0:0:0:5", "*")
+OTHER_FORMS = {
+    "10.0.0.1": ("::FFFF:10.0.0.1",),
+    "2001:db8::5": ("2001:db8:0:0:0:0:0:5", "2001:DB8::5%eth0"),
+}
 NAMES = ("a", "ab", "abc", "b", "*")
 TYPES = (ResourceType.TOPIC, ResourceType.GROUP)
 OPERATIONS = (*SUPPORTED_OPERATIONS[ResourceType.TOPIC], Operation.ALL)
@@ -75,6 +79,11 @@ def test_the_decision_is_the_authorizers(
         question, bindings, super_users=super_users, allows_unmentioned=allows_unmentioned
     )
     assert decision.is_allowed == authorizer.authorize(*question)
+    for other in OTHER_FORMS[question.host]:
+        written = question._replace(host=other)
+        assert decision == decide(
+            written, bindings, super_users=super_users, allows_unmentioned=allows_unmentioned
+        )
     if decision.binding is not None:
         denies = decision.binding.permission == PermissionType.DENY
         assert denies != decision.is_allowed
