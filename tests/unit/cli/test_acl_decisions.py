@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +88,16 @@ def test_the_decision_is_the_authorizers(
     if decision.binding is not None:
         denies = decision.binding.permission == PermissionType.DENY
         assert denies != decision.is_allowed
+
+
+@pytest.mark.parametrize("written", ["::ffff:10.0.0.1", "0:0:0:0:0:FFFF:A00:1", "10.0.0.1"])
+def test_the_host_of_an_entry_is_an_address(written: str):
+    denied = AclBinding(
+        ResourceType.TOPIC, "a", "User:a", Operation.READ, PermissionType.DENY, written
+    )
+    question = Question("User:a", "10.0.0.1", Operation.READ, ResourceType.TOPIC, "a")
+    told = decide(question, [denied], super_users=(), allows_unmentioned=False)
+    assert told == (False, "an entry denies it, whatever others allow", denied)
 
 
 def test_the_reason_names_what_decides():

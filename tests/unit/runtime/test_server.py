@@ -2,11 +2,9 @@
 
 import asyncio
 import logging
-import socket
 import struct
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -25,7 +23,6 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from moldau.runtime.network import AsyncioNetwork, Listener
 from moldau.runtime.telemetry.metrics import Registry
 from moldau.server.connection_limits import ServerLimits
 from moldau.server.quotas.core.connection_rates import ConnectionRates
@@ -290,29 +287,7 @@ async def test_connection_limits(harness: Harness) -> None:
     assert server.connections.rejected_count == 2
 
 
-@dataclass
-class DualStackListener:
-    server: asyncio.Server
-    port: int
-
-    def close(self) -> None:
-        self.server.close()
-
-
-class DualStackNetwork(AsyncioNetwork):
-    """Listens with sockets that show IPv4 clients as IPv6 ones."""
-
-    async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], *_: object, **__: object
-    ) -> Listener:
-        bound = socket.create_server(
-            ("::", 0), family=socket.AF_INET6, dualstack_ipv6=True, reuse_port=False
-        )
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(protocol_factory, sock=bound)
-        return DualStackListener(server, bound.getsockname()[1])
-
-
+@pytest.mark.usefixtures("dual_stack")
 async def test_the_address_of_a_client_is_in_one_form(harness: Harness) -> None:
     hosts: list[str] = []
 
@@ -321,7 +296,7 @@ async def test_the_address_of_a_client_is_in_one_form(harness: Harness) -> None:
         echo(request)
 
     limits = ServerLimits(max_connections_per_ip_overrides={"127.0.0.1": 1})
-    server = await harness.server(handler, network=DualStackNetwork(), limits=limits)
+    server = await harness.server(handler, limits=limits)
     peer = await harness.peer(server)
     peer.send(peer.request(1, b"x"))
     assert await peer.receive() == (1, b"x")
