@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from moldau.addresses import canonical_address
 from moldau.client.admin.security import AclBinding
 from moldau.protocol.access_control import (
     ANY_PRINCIPAL,
@@ -25,7 +26,7 @@ class Question(NamedTuple):
     """What a principal wants to do.
 
     Attributes:
-        host: the client's IP address.
+        host: the client's IP address, in any form.
     """
 
     principal: str
@@ -59,6 +60,7 @@ def decide(
     """
     if question.principal in super_users:
         return Decision(True, f"super.users names {question.principal}")
+    question = question._replace(host=canonical_address(question.host))
     about = [each for each in bindings if _is_about(each, question)]
     mine = [each for each in about if _is_of(each, question)]
     for each in mine:
@@ -85,9 +87,10 @@ def _is_about(binding: AclBinding, question: Question) -> bool:
 
 
 def _is_of(binding: AclBinding, question: Question) -> bool:
-    return binding.principal in (question.principal, ANY_PRINCIPAL) and binding.host in (
-        question.host,
-        WILDCARD,
+    hosts = (question.host, WILDCARD)
+    return (
+        binding.principal in (question.principal, ANY_PRINCIPAL)
+        and canonical_address(binding.host) in hosts
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from moldau.addresses import canonical_address
 from moldau.config.definition import ConfigError
 from moldau.config.validators import MAX_PORT
 from moldau.constants import MAX_INT32
@@ -140,14 +141,14 @@ def parse_quorum_voters(key: str, elements: Sequence[str]) -> tuple[QuorumVoter,
 
 
 def parse_connection_overrides(key: str, text: str) -> dict[str, int]:
-    """Parses `HOST:COUNT,…`, the exceptions from a limit per client address.
+    """Parses `HOST:COUNT,…`, the exceptions from a limit per client address, by its canonical form.
 
     Raises ConfigError: not such a pair, or a host given twice.
     """
     counts: dict[str, int] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         host, _, digits = (part.strip() for part in pair.rpartition(":"))
-        host = host.removeprefix("[").removesuffix("]")
+        host = canonical_address(host.removeprefix("[").removesuffix("]"))
         if not host or not re.fullmatch(r"[0-9]{1,9}", digits):
             raise ConfigError(key, pair, "must be HOST:COUNT pairs")
         if host in counts:

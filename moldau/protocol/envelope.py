@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final, NamedTuple
 
+from moldau.addresses import canonical_address
 from moldau.protocol import registry
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
@@ -155,7 +156,7 @@ def decode_envelope(envelope: EnvelopeRequest) -> ForwardedRequest:
         raise EnvelopeRefused(
             ErrorCode.INVALID_REQUEST, f"{len(address)} bytes are no client address"
         )
-    client_host = _host(address)
+    client_host = canonical_address(str(ipaddress.ip_address(address)))
     data = bytes(envelope.request_data)
     try:
         header, position = decode_request_header(data)
@@ -210,14 +211,6 @@ def decode_enveloped_response(
             f"an Envelope answers request {received_id} where {correlation_id} was asked"
         )
     return message
-
-
-def _host(address: bytes) -> str:
-    """An address as text; IPv4 inside of IPv6 is IPv4, so that rules for hosts apply to it."""
-    parsed = ipaddress.ip_address(address)
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(parsed)
 
 
 def _joined(parts: list[Part]) -> bytes:

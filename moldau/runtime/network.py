@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from moldau.addresses import canonical_address
 from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
 
 DEFAULT_BACKLOG = 50
@@ -222,7 +223,7 @@ class _TlsAcceptor:
                 logger.error("connections cannot be accepted: %s", error.strerror or error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            host = str(address[0])
+            host = canonical_address(str(address[0]))
             if not self._handshakes.begin(host):
                 accepted.close()
                 continue

@@ -32,7 +32,9 @@ class Authorizer:
         resource_type: ResourceType,
         resource_name: str,
     ) -> bool:
-        """True when `principal`, coming from `client_host`, may do this."""
+        """True when `principal`, coming from `client_host` (an address in its canonical form), may
+        do this.
+        """
         return True
 
     def rule(

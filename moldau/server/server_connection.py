@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from moldau.addresses import canonical_address
 from moldau.protocol.errors import RemoteProtocolError
 from moldau.protocol.framing import (
     CHUNK_BYTES,
@@ -258,7 +259,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername") or ("", 0)
         local = transport.get_extra_info("sockname") or ("", 0)
-        self.client_host, self.client_port = str(peer[0]), int(peer[1])
+        self.client_host, self.client_port = canonical_address(str(peer[0])), int(peer[1])
         group = self._group
         self._stream = OutgoingStream(self.transport, self, group.loop, offload=group.offload)
         self.connection_id = (

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
+from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
 from moldau.metadata.image.security import AccessControlEntry, EntryChanges
 from moldau.protocol.access_control import (
@@ -162,6 +163,11 @@ def _reach(entry: AccessControlEntry) -> int:
     return _named(entry) | IMPLIED.get(entry.operation, 0)
 
 
+def _concerned(entry: AccessControlEntry) -> tuple[int, str, str]:
+    """Whom an entry is about: the type of the resource, the principal, the client's address."""
+    return entry.resource_type, entry.principal, canonical_address(entry.host)
+
+
 class StandardAuthorizer(Authorizer):
     """Decides by the entries of the last image that it was told of.
 
@@ -221,7 +227,7 @@ class StandardAuthorizer(Authorizer):
 
     def _add(self, entry_id: UUID, entry: AccessControlEntry) -> None:
         kind, name = entry.pattern_type, entry.resource_name
-        key = (entry.resource_type, entry.principal, entry.host)
+        key = _concerned(entry)
         patterns = self._patterns.get(key)
         if patterns is None:
             patterns = self._patterns[key] = _Patterns()
@@ -235,7 +241,7 @@ class StandardAuthorizer(Authorizer):
 
     def _remove(self, entry_id: UUID, entry: AccessControlEntry) -> None:
         kind, name = entry.pattern_type, entry.resource_name
-        key = (entry.resource_type, entry.principal, entry.host)
+        key = _concerned(entry)
         patterns = self._patterns[key]
         grant = patterns.of(kind)[name]
         grant.change(entry_id, None)

@@ -6,6 +6,8 @@ Owns: what the indexed authorizer is compared with. Must not: share anything wit
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
+from socket import AF_INET, AF_INET6, inet_pton
 
 from moldau.metadata.image.security import AccessControlEntry
 from moldau.protocol.access_control import (
@@ -15,12 +17,23 @@ from moldau.protocol.access_control import (
     ResourceType,
 )
 
+IPV4_INSIDE = bytes(10) + b"\xff\xff"
+
+
+def address(host: str) -> bytes | str:
+    """The bytes of an address; of what is none, the text."""
+    with suppress(OSError):
+        return IPV4_INSIDE + inet_pton(AF_INET, host)
+    with suppress(OSError):
+        return inet_pton(AF_INET6, host.partition("%")[0])
+    return host
+
 
 def concerns(each: AccessControlEntry, principal: str, host: str, kind: int) -> bool:
     return (
         each.resource_type == kind
         and each.principal in (principal, "User:*")
-        and each.host in (host, "*")
+        and (each.host == "*" or address(each.host) == address(host))
     )
 
 

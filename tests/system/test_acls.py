@@ -26,14 +26,17 @@ AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "auto.create.topics.enable": "false",
 }
+LOOPBACK = "0:0:0:0:0:FFFF:7F00:1"
+"""127.0.0.1, from which every client here comes, written as IPv6."""
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 
 
 def test_what_acls_allow_and_deny(tmp_path: Path) -> None:
     opened = {**AUTHORIZER, "super.users": ANONYMOUS}
+    topics = ("t-1", "t-closed", "t-secret", "u", "hidden")
     with Cluster(config=opened, directory=tmp_path) as cluster:
         with Admin(cluster.bootstrap_server) as admin:
-            admin.create_topics([NewTopic(each) for each in ("t-1", "t-secret", "u", "hidden")])
+            admin.create_topics([NewTopic(each) for each in topics])
             admin.create_acls(
                 [
                     AclBinding(
@@ -41,12 +44,19 @@ def test_what_acls_allow_and_deny(tmp_path: Path) -> None:
                         pattern_type=AclPatternType.PREFIXED,
                     ),
                     AclBinding(TOPIC, "t-secret", "User:*", AclOperation.READ, AclPermission.DENY),
+                    AclBinding(
+                        TOPIC, "t-closed", ANONYMOUS, AclOperation.ALL, AclPermission.DENY,
+                        host=LOOPBACK,
+                    ),
                     AclBinding(TOPIC, "u", ANONYMOUS, AclOperation.READ),
                     AclBinding(TOPIC, "hidden", ANONYMOUS, AclOperation.ALL, host="10.1.2.3"),
                     AclBinding(GROUP, "g", ANONYMOUS, AclOperation.READ),
                 ]
             )  # fmt: skip
-            assert len(admin.describe_acls(AclFilter())) == 5
+            assert len(admin.describe_acls(AclFilter())) == 6
+            [closed] = admin.describe_acls(AclFilter(host=LOOPBACK))
+            assert closed.host == LOOPBACK, "as it was written"
+            assert not admin.describe_acls(AclFilter(host="127.0.0.1")), "filters compare texts"
         with Producer(cluster.bootstrap_server) as producer:
             for each in ("t-1", "t-secret", "u", "hidden"):
                 producer.send(each, b"first")

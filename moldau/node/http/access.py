@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
+from moldau.addresses import canonical_address
 from moldau.config import NodeConfig
 from moldau.config.definition import ConfigError
 from moldau.node.http.passwords import Credentials, PasswordChecks, TooManyTries
@@ -222,7 +223,7 @@ class HttpAccess:
 
     async def sender(self, request: web.Request) -> Sender:
         """Who asks. Raises: HttpRefused."""
-        host = request.remote or ""
+        host = canonical_address(request.remote or "")
         authorizer = self._authority.authorizer()
         if authorizer is None:
             raise HttpRefused(503, "the node is starting")

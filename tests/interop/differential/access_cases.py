@@ -51,6 +51,12 @@ ENTRIES: Final[tuple[dict[str, Any], ...]] = (
     {"principal": "User:Jürgen \U0001f600"},
     {"host": ""},
     {"host": "not an address"},
+    {"host": "2001:db8:0:0:0:0:0:5"},
+    {"host": "2001:DB8::5"},
+    {"host": "::ffff:10.0.0.1"},
+    {"host": "fe80:0:0:0:0:0:0:1%eth0"},
+    {"host": "10.0.0.0/8"},
+    {"host": "2001:db8::/129"},
     {"operation": Operation.ALL},
     {"operation": Operation.CLUSTER_ACTION},
     {"resource_name": "name with spaces / and é"},
@@ -79,7 +85,7 @@ def _filters() -> Iterator[dict[str, Any]]:
             yield {"pattern_type_filter": pattern, "resource_name_filter": name}
     for principal in ("User:alice", "User:*", "User:nobody", "", "alice"):
         yield {"principal_filter": principal}
-    for host in ("*", "10.0.0.1", ""):
+    for host in ("*", "10.0.0.1", "", "2001:db8:0:0:0:0:0:5", "2001:db8::5", "10.0.0.0/8"):
         yield {"host_filter": host}
     for operation in (-1, *Operation, 16):
         yield {"operation": operation}

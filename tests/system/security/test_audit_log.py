@@ -63,6 +63,18 @@ def test_a_refusal_is_logged_and_a_question_is_not(node: SecuredNode) -> None:
     assert "on resource = Cluster:LITERAL:kafka-cluster for request = InitProducerId" in by_producer
 
 
+def test_transactions_that_a_list_leaves_out_are_logged_as_in_kafka(node: SecuredNode) -> None:
+    name = f"x-{uuid.uuid4().hex}"
+    with Producer(**as_user(node, "alice", PASSWORD), transactional_id=name) as producer:
+        with producer.transaction(), Admin(**as_user(node, "alice", PASSWORD)) as admin:
+            assert name in [each.transactional_id for each in admin.list_transactions()]
+        with Admin(**as_user(node, "bob", "b-secret")) as other:
+            assert not other.list_transactions()
+    [left_out] = denied(node, name)
+    assert "Principal = User:bob is Denied operation = DESCRIBE" in left_out
+    assert f"on resource = TransactionalId:LITERAL:{name} for request = ListTrans" in left_out
+
+
 def test_a_failed_authentication_names_listener_and_reason_and_no_password(
     node: SecuredNode,
 ) -> None:

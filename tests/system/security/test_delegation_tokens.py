@@ -168,6 +168,21 @@ def ids(admin: Admin, owners: list[str] | None = None) -> set[str]:
     return {each.token_id for each in admin.describe_delegation_tokens(owners)}
 
 
+def test_tokens_that_a_list_leaves_out_are_logged_as_in_kafka(node: SecuredNode) -> None:
+    token = created(node)
+    with admin_of(node, **BOB) as admin:
+        assert token.token_id not in ids(admin)
+    asked = [
+        line
+        for line in node.log().splitlines()
+        if "Principal = User:bob is Denied" in line and "request = DescribeDelegationToken" in line
+    ]
+    of_token = [line for line in asked if f":LITERAL:{token.token_id} " in line]
+    assert len(of_token) == 1
+    assert "operation = DESCRIBE from" in of_token[0]
+    assert any("operation = DESCRIBE_TOKENS " in line and ":carol " in line for line in asked)
+
+
 def test_renewers_prolong_up_to_the_end(node: SecuredNode) -> None:
     token = created(node, renewers=["User:bob"], max_lifetime_ms=3_600_000)
     assert token.max_lifetime_end_ms == token.issued_at_ms + 3_600_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,11 @@ from moldau.protocol.access_control import (
 from moldau.server.standard_authorizer import StandardAuthorizer
 
 PRINCIPALS = ("User:a", "User:b", "User:*")
-HOSTS = ("10.0.0.1", "10.0.0.2", "*")
+HOSTS = ("10.0.0.1", "2001:db8::5", "::ffff:10.0.0.1", "2001:DB8:0:0:0:0:0:5", "*")
+OTHER_FORMS = {
+    "10.0.0.1": ("::FFFF:10.0.0.1",),
+    "2001:db8::5": ("2001:db8:0:0:0:0:0:5", "2001:DB8::5%eth0"),
+}
 NAMES = ("a", "ab", "abc", "b", "*")
 TYPES = (ResourceType.TOPIC, ResourceType.GROUP)
 OPERATIONS = (*SUPPORTED_OPERATIONS[ResourceType.TOPIC], Operation.ALL)
@@ -75,9 +80,24 @@ def test_the_decision_is_the_authorizers(
         question, bindings, super_users=super_users, allows_unmentioned=allows_unmentioned
     )
     assert decision.is_allowed == authorizer.authorize(*question)
+    for other in OTHER_FORMS[question.host]:
+        written = question._replace(host=other)
+        assert decision == decide(
+            written, bindings, super_users=super_users, allows_unmentioned=allows_unmentioned
+        )
     if decision.binding is not None:
         denies = decision.binding.permission == PermissionType.DENY
         assert denies != decision.is_allowed
+
+
+@pytest.mark.parametrize("written", ["::ffff:10.0.0.1", "0:0:0:0:0:FFFF:A00:1", "10.0.0.1"])
+def test_the_host_of_an_entry_is_an_address(written: str):
+    denied = AclBinding(
+        ResourceType.TOPIC, "a", "User:a", Operation.READ, PermissionType.DENY, written
+    )
+    question = Question("User:a", "10.0.0.1", Operation.READ, ResourceType.TOPIC, "a")
+    told = decide(question, [denied], super_users=(), allows_unmentioned=False)
+    assert told == (False, "an entry denies it, whatever others allow", denied)
 
 
 def test_the_reason_names_what_decides():

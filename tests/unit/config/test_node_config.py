@@ -359,7 +359,11 @@ def test_free_ports_and_empty_hosts_are_resolved_when_they_are_known():
 def test_limits_per_client_address():
     config = node_with({"max.connections.per.ip.overrides": "10.0.0.1:5, ::1:6,[fe80::2]:0"})
     assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6, "fe80::2": 0}
-    for bad in ("10.0.0.1", "10.0.0.1:-1", ":5", "a:1,a:2"):
+    config = node_with(
+        {"max.connections.per.ip.overrides": "2001:DB8:0:0:0:0:0:5:7,[::ffff:10.0.0.5]:8,a:9"}
+    )
+    assert config.max_connections_per_ip_overrides == {"2001:db8::5": 7, "10.0.0.5": 8, "a": 9}
+    for bad in ("10.0.0.1", "10.0.0.1:-1", ":5", "a:1,a:2", "::1:5,0:0:0:0:0:0:0:1:6"):
         with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides="):
             node_with({"max.connections.per.ip.overrides": bad})
 

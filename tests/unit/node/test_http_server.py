@@ -7,6 +7,7 @@ import http.client
 from collections.abc import Callable
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from moldau.config import NodeConfig
 from moldau.node.http import server as http_server
@@ -31,6 +32,11 @@ def access() -> HttpAccess:
     )
     authority = Authority(Authorizer, asyncio.get_running_loop, dict)
     return HttpAccess(HttpSecurity.of(config), authority)
+
+
+async def test_the_address_of_a_client_is_in_one_form():
+    request = make_mocked_request("GET", "/topics").clone(remote="::ffff:10.0.0.5")
+    assert (await access().sender(request)).client_host == "10.0.0.5"
 
 
 async def status(port: int, path: str) -> int:

@@ -1,6 +1,7 @@
 """Real sockets for the runtime's tests, on both event loops."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -89,6 +90,18 @@ async def harness() -> AsyncIterator[Harness]:
     harness = Harness()
     yield harness
     await harness.stack.aclose()
+
+
+@pytest.fixture
+def dual_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listeners have sockets that show clients of IPv4 as those of IPv6."""
+
+    def bind(*_: object) -> socket.socket:
+        bound = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        bound.setblocking(False)
+        return bound
+
+    monkeypatch.setattr("moldau.runtime.network._bind", bind)
 
 
 def response(request: Request, *parts: object) -> list[object]:

@@ -328,6 +328,17 @@ async def test_handshakes_count_as_connections(
         pass
 
 
+@pytest.mark.usefixtures("dual_stack")
+async def test_handshakes_count_for_the_address_in_one_form(
+    harness: Harness, authority: trustme.CA, stores: dict[str, str]
+) -> None:
+    limits = ServerLimits(max_connections_per_ip_overrides={"127.0.0.1": 1})
+    made = await secured(harness, authority, SecurityProtocol.SSL, stores, limits=limits)
+    assert await (await made.tls_client()).who_am_i() == "User:ANONYMOUS"
+    with pytest.raises((ConnectionError, ssl.SSLError)):  # before the handshake has ended
+        await made.tls_client()
+
+
 async def test_certificates_are_asked_for_and_name_the_client(
     harness: Harness,
     authority: trustme.CA,

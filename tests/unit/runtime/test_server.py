@@ -287,6 +287,23 @@ async def test_connection_limits(harness: Harness) -> None:
     assert server.connections.rejected_count == 2
 
 
+@pytest.mark.usefixtures("dual_stack")
+async def test_the_address_of_a_client_is_in_one_form(harness: Harness) -> None:
+    hosts: list[str] = []
+
+    def handler(request: Request) -> None:
+        hosts.append(request.connection.client_host)
+        echo(request)
+
+    limits = ServerLimits(max_connections_per_ip_overrides={"127.0.0.1": 1})
+    server = await harness.server(handler, limits=limits)
+    peer = await harness.peer(server)
+    peer.send(peer.request(1, b"x"))
+    assert await peer.receive() == (1, b"x")
+    assert hosts == ["127.0.0.1"]
+    assert await (await harness.peer(server)).at_eof()
+
+
 async def test_connections_wait_above_the_rate_of_the_node(harness: Harness) -> None:
     """With one per second, ten come at once; each further one is read from later, in order."""
     clock = ManualClock()

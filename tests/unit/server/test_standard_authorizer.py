@@ -27,7 +27,7 @@ from tests.kit import access_model
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALICE, HOST = "User:alice", "10.0.0.1"
 PRINCIPALS = (ALICE, "User:bob", "User:*")
-HOSTS = (HOST, "10.0.0.2", "*")
+HOSTS = (HOST, "::FFFF:10.0.0.1", "10.0.0.2", "10.0.0.0/8", "0:0:0:0:0:0:0:1", "*")
 NAMES = (
     "*",
     "a",
@@ -160,6 +160,43 @@ def test_to_deny_one_operation_denies_no_other() -> None:
     )
     assert may(denied)
     assert not may(denied, Operation.DESCRIBE)
+
+
+SAME = (
+    ("2001:db8:0:0:0:0:0:5", "2001:db8::5"),
+    ("2001:DB8::5", "2001:db8::5"),
+    ("::ffff:10.0.0.5", "10.0.0.5"),
+    ("fe80:0:0:0:0:0:0:1%eth0", "fe80::1"),
+)
+
+
+@pytest.mark.parametrize(("written", "host"), SAME)
+def test_a_host_is_an_address_however_it_is_written(written: str, host: str) -> None:
+    denial = entry("t", permission=PermissionType.DENY, host=written)
+    asked = authorizer(entry(), denial)
+    assert may(asked)
+    assert not may(asked, host=host)
+    assert asked.rule(ALICE, host, Operation.READ, ResourceType.TOPIC, "t").entry == denial
+    alone = authorizer(entry(host=written))
+    assert may(alone, host=host)
+    assert not may(alone)
+    assert alone.authorize_by_resource_type(ALICE, host, Operation.READ, ResourceType.TOPIC)
+
+
+def test_two_forms_of_one_address_are_two_entries() -> None:
+    first, second = uuid.uuid4(), uuid.uuid4()
+    asked = authorizer()
+    asked.change({first: entry(host="2001:db8:0:0:0:0:0:5"), second: entry(host="2001:db8::5")})
+    for entry_id, is_left in ((second, True), (first, False)):
+        asked.change({entry_id: None})
+        assert may(asked, host="2001:db8::5") == is_left
+
+
+def test_a_network_is_no_host() -> None:
+    denials = [
+        entry(permission=PermissionType.DENY, host=each) for each in ("10.0.0.0/8", "10.0.0.1/32")
+    ]
+    assert may(authorizer(entry(), *denials))
 
 
 def test_super_users_may_do_everything() -> None:

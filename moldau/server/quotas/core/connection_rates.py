@@ -8,9 +8,9 @@ others; there are at most `max_addresses` rates of addresses.
 from __future__ import annotations
 
 from collections import deque
-from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
+from moldau.addresses import canonical_address
 from moldau.metadata.quota_entities import CONNECTION_CREATION_RATE, IP
 from moldau.server.quotas.core.client_quota import MAX_SENSORS, SENSOR_LIFE_MS
 from moldau.server.quotas.core.limits import QuotaChanges
@@ -92,9 +92,9 @@ class ConnectionRates:
                 self._limits[address] = limit
 
     def admit(self, listener_name: str, host: str, now_ms: float) -> Admission:
-        """What becomes of a connection that comes now from that address."""
+        """What becomes of a connection that comes now from that address, in its canonical form."""
         if self._limits:
-            refused_ms = self._address_throttle_ms(canonical_address(host), now_ms)
+            refused_ms = self._address_throttle_ms(host, now_ms)
             if refused_ms:
                 return Admission(refused_ms, False)
         if self.node_limit >= UNLIMITED or listener_name == self.unlimited_listener:
@@ -140,16 +140,3 @@ class ConnectionRates:
     def _is_oldest_expired(self, now_ms: float) -> bool:
         oldest = next(iter(self._by_address.values()))
         return now_ms - oldest.last_used_ms > SENSOR_LIFE_MS
-
-
-def canonical_address(text: str) -> str:
-    """An address in its one form: IPv6 short and without a zone, IPv4 inside IPv6 as IPv4. What is
-    no address stays as it is.
-    """
-    try:
-        address = ip_address(text.partition("%")[0])
-    except ValueError:
-        return text
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(address)

@@ -72,6 +72,9 @@ IMPLIED: Final = {
 HOST, OTHER_HOST = "127.0.0.1", "10.9.8.7"
 """Where all of them come from, and where none does."""
 
+NETWORK = "127.0.0.0/8"
+"""HOST is in it; to Apache Kafka before KIP-1276 it is a host that no client comes from."""
+
 EVERY_USER: Final = "User:*"
 NARROW: Final = (
     (ResourceType.TOPIC, Operation.READ),
@@ -202,6 +205,8 @@ def _ways_by_host() -> Iterator[tuple[str, tuple[Rule, ...], ResourceType | None
             (f"allowed from {OTHER_HOST}", _from(OTHER_HOST, allowed)),
             (f"allowed, denied from {HOST}", allowed + _from(HOST, denied)),
             (f"allowed, denied from {OTHER_HOST}", allowed + _from(OTHER_HOST, denied)),
+            (f"allowed from {NETWORK}", _from(NETWORK, allowed)),
+            (f"allowed, denied from {NETWORK}", allowed + _from(NETWORK, denied)),
             (f"denied, allowed from {HOST}", denied + _from(HOST, allowed)),
         ):
             yield f"{operation.name} {kind.name} {word}", given, kind, False

@@ -11,7 +11,6 @@ from moldau.server.quotas.core.connection_rates import (
     TOO_MANY_WAIT,
     Admission,
     ConnectionRates,
-    canonical_address,
 )
 
 KEY = "connection_creation_rate"
@@ -51,7 +50,7 @@ def test_a_pause_is_never_longer_than_a_window() -> None:
 
 def test_the_default_holds_for_each_address_without_a_limit_of_its_own() -> None:
     found = rates(default=0.1, **{"10.0.0.1": 100})
-    for host in ("10.0.0.2", "::1", "fe80::1%eth0"):
+    for host in ("10.0.0.2", "::1", "fe80::1"):
         assert found.admit("L", host, 0.0).is_taken
         assert not found.admit("L", host, 0.0).is_taken
     assert found.admit("L", "10.0.0.1", 0.0) == found.admit("L", "10.0.0.1", 0.0) == AT_ONCE
@@ -64,7 +63,6 @@ def test_an_address_is_the_same_however_it_is_written() -> None:
     for host in ("::1", "10.0.0.1"):
         found.admit("L", host, 0.0)
         assert not found.admit("L", host, 0.0).is_taken
-    assert canonical_address("no address") == "no address"
 
 
 def test_addresses_are_bounded_and_forgotten() -> None:

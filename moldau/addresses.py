@@ -1,0 +1,22 @@
+"""IP addresses in one form, so that texts of the same address are equal.
+
+What Java calls `2001:db8:0:0:0:0:0:5` is `2001:db8::5` to sockets here.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+
+
+def canonical_address(text: str) -> str:
+    """An address in its one form: IPv6 short, in lower case and without a zone (which names an
+    interface of one node, and nothing that other nodes know), IPv4 inside IPv6 as IPv4. What is no
+    address stays as it is.
+    """
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return text
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return str(address).partition("%")[0]
