@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import signal
 
 from moldau.runtime.garbage_collector import GC_THRESHOLDS
 
@@ -11,8 +12,13 @@ def main() -> None:
     # one at the end of the process.
     gc.set_threshold(*GC_THRESHOLDS)
     atexit.register(gc.freeze)
+    # Until the command can say so itself, Ctrl-C ends the process without a word.
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    if on_interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from moldau.cli.main import main as run
 
+    signal.signal(signal.SIGINT, on_interrupt)
     run()
 
 

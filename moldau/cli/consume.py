@@ -31,7 +31,7 @@ from moldau.cli.options import (
     unknown_topic,
     unused_settings_told,
 )
-from moldau.cli.output import INTERRUPTED, RateLine, fail, file_errors, rate_line, reader_is_gone
+from moldau.cli.output import INTERRUPTED, RateLine, fail, file_errors, rate_line
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     PLACEHOLDERS,
@@ -535,11 +535,9 @@ def _run(
         except KafkaError as error:
             line.end()
             fail(str(error), status=2 if isinstance(error, ConfigurationError) else 1)
-        except BrokenPipeError:
-            reader_is_gone()  # nothing more is committed
         except OSError as error:
             line.end()
-            fail(f"{output or 'standard output'}: {error.strerror}")
+            fail(f"{output or 'consume'}: {error.strerror or error}")
         except KeyboardInterrupt:
             line.end()
             if consuming is None:

@@ -135,8 +135,6 @@ def _complaints(home: Path | None = None) -> Iterator[None]:
     """What keeps a cluster from being made or started is one line."""
     try:
         yield
-    except BrokenPipeError:
-        raise
     except NoFreePort as error:
         fail(f"{error}: stop what listens there, or choose another port")
     except LayoutError as error:
