@@ -118,7 +118,8 @@ Output = Annotated[
 ]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Fields = Annotated[
-    str | None, typer.Option(help=f"Text: what a line has, in order, of {','.join(OUTPUT_FIELDS)}.")
+    str | None,
+    typer.Option(help=f"Text: what a line has, in order, of {', '.join(OUTPUT_FIELDS)}."),
 ]
 KeySeparator = Annotated[
     str | None, typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value.")
@@ -145,6 +146,9 @@ DEFAULTS: Final = {
 }
 TOPIC_LOOK_MS: Final = 1_000
 NO_END: Final = 2**63
+MOST_NAMED: Final = 3
+#: Where `auto.offset.reset` leads to.
+PLACES: Final = {"earliest": "the beginning", "latest": "the end"}
 UNITS_MS: Final = dict(ms=1, s=1_000, m=60_000, h=3_600_000, d=86_400_000, w=604_800_000)
 TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -525,6 +529,7 @@ def _run(
             existing = _existing(consumer, config, topics, pattern)
             if group is None:
                 _begin(consumer, existing, start)
+                _tell_out_of_range(config, existing, start)
             elif pattern is None:
                 consumer.subscribe(topics)
             else:
@@ -603,6 +608,42 @@ def _begin(consumer: Consumer, existing: Mapping[str, list[int]], start: Start) 
         consumer.seek_to_end(*partitions)
         for each in partitions:
             consumer.position(each)
+
+
+def _tell_out_of_range(
+    config: ConsumerConfig, existing: Mapping[str, list[int]], start: Start
+) -> None:
+    """Print a line about the partitions that have no such offset, where reading goes on elsewhere.
+    Raises: KafkaError
+    """
+    reset, wanted = config.auto_offset_reset, start.offset
+    if wanted is None or reset == "none":
+        return
+    from moldau.client import OffsetSpec
+    from moldau.client.sync import Admin
+
+    partitions = [
+        TopicPartition(topic, each)
+        for topic, indexes in existing.items()
+        for each in start.partitions or indexes
+    ]
+    with Admin(config=config) as admin:  # a consumer only knows the last stable offset
+        first = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+        end = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    found = []
+    for each in partitions:
+        name = f"partition {each.partition}" + (f" of {each.topic}" if len(existing) > 1 else "")
+        if wanted > end[each].offset:
+            found.append(f"{name} ends at {end[each].offset}")
+        elif wanted < first[each].offset:
+            found.append(f"{name} begins at {first[each].offset}")
+    if found:
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        print(
+            f"moldau: {', '.join(found[:MOST_NAMED])}{more}: {wanted} is out of range; "
+            f"reading from {PLACES.get(reset, reset)} (auto.offset.reset)",
+            file=sys.stderr,
+        )
 
 
 def _ranges(numbers: list[int]) -> str:

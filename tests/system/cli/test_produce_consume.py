@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from moldau.cli.main import main
-from moldau.client import NewTopic
+from moldau.client import NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer
 from moldau.testing import Cluster
 from tests.system.cli.conftest import WRONG_USAGE, Cli
@@ -44,6 +44,7 @@ class Piped:
 
     def __init__(self, cli: Cli) -> None:
         self._cli = cli
+        self.bootstrap = cli.bootstrap
 
     def start(self, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
         """Start it; the standard streams are pipes unless told otherwise."""
@@ -367,6 +368,28 @@ def test_settings_come_from_files_and_options(piped: Piped, topic: str, tmp_path
     assert errors[0] == "moldau: without effect here: group.id"
     _, errors = piped.run("produce", topic, "--property", "lingre.ms=3", status=WRONG_USAGE)
     assert "did you mean linger.ms" in errors[0]
+
+
+def test_an_offset_that_is_not_in_the_log_is_told(piped: Piped, topic: str):
+    piped.produce(topic, "--partition", 1, given=b"a\nb\n")
+
+    def told(*arguments: object) -> list[str]:
+        output, errors = piped.run("consume", topic, "--until-end", *arguments)
+        assert output == b""
+        return errors
+
+    end = "is out of range; reading from the end (auto.offset.reset)"
+    assert told("--partition", 1, "--offset", 9) == [f"moldau: partition 1 ends at 2: 9 {end}"]
+    assert told("--offset", 2) == [f"moldau: partition 0 ends at 0: 2 {end}"]
+    assert told("--partition", 1, "--offset", 2) == []
+    with Admin(piped.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 1): 1})
+    assert told("--partition", 1, "--offset", 0) == [f"moldau: partition 1 begins at 1: 0 {end}"]
+
+
+def test_a_key_that_nothing_resembles_is_told_the_page_of_all(piped: Piped):
+    _, errors = piped.run("consume", "t", "--property", "foo=1", status=WRONG_USAGE)
+    assert errors == ["moldau: foo: no such setting; docs/compatibility.md lists them"]
 
 
 @pytest.mark.parametrize(
