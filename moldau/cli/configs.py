@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Collection
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from moldau import client
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values, nearest_text
 from moldau.cli.output import fail, print_json, print_table
 from moldau.client.admin.cluster import ClusterCalls
 
@@ -135,5 +136,26 @@ def alter(
         fail("nothing to change: give --set, --delete, --append or --subtract", status=2)
     resource = client.ConfigResource(client.ConfigResourceType[entity_type.name], name)
 
-    access.run(lambda admin: admin.alter_configs({resource: changes}, validate_only=validate_only))
+    async def work(admin: ClusterCalls) -> None:
+        if delete_keys and entity_type is not EntityType.BROKER_LOGGER:
+            await _check_deleted(admin, resource, delete_keys)
+        await admin.alter_configs({resource: changes}, validate_only=validate_only)
+
+    access.ask(ClusterCalls, work)
     typer.echo("valid" if validate_only else "altered")
+
+
+async def _check_deleted(
+    admin: ClusterCalls, resource: client.ConfigResource, keys: Collection[str]
+) -> None:
+    """Exits with status 1 for a key that is neither known nor set, which brokers delete without a
+    word. Raises: KafkaError
+    """
+    asked = [resource]
+    if not resource.name:  # the default of all brokers has those that are set alone
+        some = (await admin.describe_cluster()).brokers[:1]
+        asked += [replace(resource, name=str(each.node_id)) for each in some]
+    known = {key for entries in (await admin.describe_configs(asked)).values() for key in entries}
+    for key in keys:
+        if key not in known:
+            fail(f"--delete {key}: no such key, and it is not set{nearest_text(key, known)}")

@@ -406,12 +406,17 @@ def unknown_topic(
     name: str, known: Iterable[str], hint: str = ""
 ) -> client.UnknownTopicOrPartition:
     """The error of a topic that does not exist; it names the topics with the nearest names."""
+    return client.UnknownTopicOrPartition(
+        f"there is no topic {name!r}{nearest_text(name, known, most=3)}{hint}"
+    )
+
+
+def nearest_text(name: str, known: Iterable[str], most: int = 1) -> str:
+    """The end of an error about a name that is not known: those that it resembles, if any."""
     from difflib import get_close_matches
 
-    nearest = " or ".join(get_close_matches(name, known))
-    return client.UnknownTopicOrPartition(
-        f"there is no topic {name!r}" + (f"; did you mean {nearest}?" if nearest else "") + hint
-    )
+    nearest = " or ".join(get_close_matches(name, list(known), n=most))
+    return f"; did you mean {nearest}?" if nearest else ""
 
 
 def ids_text(broker_ids: Iterable[int]) -> str:
