@@ -90,7 +90,11 @@ FromBeginning = Annotated[
     ),
 ]
 Timestamp = Annotated[
-    str | None, typer.Option(help="From the first record of then: 10m (ago), ISO 8601, ms of 1970.")
+    str | None,
+    typer.Option(
+        help="From the first record of then: 10m (ago), ISO 8601 (UTC unless it names a zone; a "
+        "date is its midnight), ms of 1970."
+    ),
 ]
 EndTimestamp = Annotated[
     str | None, typer.Option(help="Stop before the first record of then; as --timestamp.")
@@ -230,7 +234,7 @@ def _milliseconds(text: str, option: str) -> int:
     except ValueError as error:
         raise InputProblem(
             f"{option} {text!r}: 10m or 1h30m (ago; ms, s, m, h, d, w), ISO 8601 "
-            f"(2026-07-01T12:00:00Z) or milliseconds since 1970: {error}"
+            f"(2026-07-01 or 2026-07-01T12:00:00Z) or milliseconds since 1970: {error}"
         ) from None
 
 

@@ -187,6 +187,8 @@ def test_ends_at_an_offset_or_a_time(piped: Piped, topic: str, cluster: Cluster)
     assert read("--end-offset", -3) == ["00", "10", "11"]
     assert read("--end-offset", -3, "--until-end", "--end-timestamp", 1000) == ["00", "10"]
     assert read("--end-timestamp", "1970-01-01T00:00:02Z") == ["00", "01", "10", "11"]
+    assert read("--end-timestamp", "1970-01-01") == []
+    assert read("--end-timestamp", "1970-01-02", "--partition", 0) == ["00", "01", "02", "03"]
     # Partition 0 has nothing so late; its end is that of the log, as the time is over.
     assert read("--end-timestamp", 4000, "--partition", 0) == ["00", "01", "02", "03"]
     # The time is to come: a record of then ends it. Brokers take timestamps of the next hour.
