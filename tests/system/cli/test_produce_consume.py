@@ -106,6 +106,12 @@ def test_lines_go_in_and_come_out(piped: Piped, topic: str):
     assert piped.consume(topic) == b""
 
 
+def test_a_carriage_return_stays_where_the_newline_is_given(piped: Piped, topic: str):
+    piped.produce(topic, "--partition", 0, given=b"a\r\n")
+    piped.produce(topic, "--partition", 0, "--delimiter", "\\n", given=b"b\r\n")
+    assert piped.consume(topic, "--from-beginning") == b"a\nb\r\n"
+
+
 def test_keys_headers_and_tombstones(piped: Piped, topic: str, tmp_path: Path):
     path = tmp_path / "input"
     path.write_bytes(b"a:1\na:NULL\n")
