@@ -321,13 +321,18 @@ def delete_offsets(
     complain(dict.fromkeys(str(error) for error in outcome.values() if error is not None))
 
 
-def _one_of(known: tuple[str, ...], text: str, option: str) -> str:
-    """A word in any case of letters; exits with status 2 for another one."""
-    for word in known:
-        if word.lower() == text.strip().lower():
-            return word
-    near = nearest_text(text.strip().capitalize() if known is STATES else text.lower(), known)
-    fail(f"{option} {text!r} is none of {', '.join(known)}{near}", status=2)
+def _words_of(known: tuple[str, ...], given: list[str] | None, option: str) -> list[str]:
+    """Words in any case of letters, also several with commas between them, as kafka-consumer-groups
+    takes them; exits with status 2 for another one.
+    """
+    by_lower = {word.lower(): word for word in known}
+    found = []
+    for text in (part.strip() for each in given or () for part in each.split(",")):
+        if text.lower() not in by_lower:
+            near = nearest_text(text.capitalize(), known)
+            fail(f"{option} {text!r} is none of {', '.join(known)}{near}", status=2)
+        found.append(by_lower[text.lower()])
+    return found
 
 
 @app.command("list")
@@ -349,8 +354,8 @@ def list_groups(
     as_json: AsJson = False,
 ) -> None:
     """List the groups, with type, protocol and state."""
-    chosen_states = [_one_of(STATES, each, "--state") for each in states or ()]
-    chosen_types = [_one_of(TYPES, each, "--type") for each in types or ()]
+    chosen_states = _words_of(STATES, states, "--state")
+    chosen_types = _words_of(TYPES, types, "--type")
     rows = [
         {
             "group_id": each.group_id,

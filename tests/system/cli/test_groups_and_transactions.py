@@ -37,7 +37,7 @@ def test_groups_are_chosen_by_words_that_there_are(cli: Cli):
     assert line.endswith("; did you mean Empty?")
     line = refused("--type", "foo")
     assert line == "moldau: --type 'foo' is none of classic, consumer, share, streams"
-    assert cli.json("groups", "list", "--state", "dead", "--type", "CONSUMER") == []
+    assert cli.json("groups", "list", "--state", "dead,NotReady", "--type", "CONSUMER") == []
 
 
 def test_a_group_and_its_offsets(cli: Cli, topic: str, tmp_path: Path):
