@@ -52,20 +52,29 @@ class _ClosedInput(FileIO):
 def open_standard_streams() -> None:
     """Replace those that the interpreter has made, or has found closed."""
     if sys.stdin is None:
-        held = _ClosedInput(os.open(os.devnull, os.O_RDONLY))
+        held = _ClosedInput(_null(os.O_RDONLY))
         sys.stdin = TextIOWrapper(BufferedReader(held))
     if sys.stdout is None:
         # What is only open for reading refuses to be written to, as what is closed does.
-        sys.stdout = _text(_Output(os.open(os.devnull, os.O_RDONLY), "w"))
+        sys.stdout = _text(_Output(_null(os.O_RDONLY), "w"))
     elif (before := sys.__stdout__) is sys.stdout and isinstance(before, TextIOWrapper):
         sys.stdout = _text(_Output(before.fileno(), "w", closefd=False), before)
     if sys.stderr is None:
-        sys.stderr = TextIOWrapper(FileIO(os.open(os.devnull, os.O_WRONLY), "w"))
+        sys.stderr = TextIOWrapper(FileIO(_null(os.O_WRONLY), "w"))
 
 
 def discard_output() -> None:
     """What is still to be written to the standard output, at the exit too, goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _null(flags: int) -> int:
+    """A descriptor that nodes inherit: uvloop aborts the process that closes one of the first three
+    as its own.
+    """
+    descriptor = os.open(os.devnull, flags)
+    os.set_inheritable(descriptor, True)
+    return descriptor
 
 
 def _text(raw: FileIO, before: TextIOWrapper | None = None) -> TextIOWrapper:

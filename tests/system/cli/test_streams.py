@@ -73,6 +73,15 @@ def test_a_closed_output_is_a_failure_of_what_writes_to_it(cli: Cli, command: st
     assert redirected(cli, ">&-", command) == Ended(FAILED, "", NOT_OPEN)
 
 
+@pytest.mark.parametrize("brokers", [1, 2])
+@pytest.mark.parametrize(("redirection", "said"), [(">/dev/full", FULL), (">&-", NOT_OPEN)])
+def test_a_cluster_that_cannot_say_that_it_is_ready_ends(
+    cli: Cli, redirection: str, said: str, brokers: int
+):
+    ended = redirected(cli, redirection, f"dev --port 0 --brokers {brokers}")
+    assert (ended.status, ended.complaint + "\n") == (FAILED, said)
+
+
 def test_a_closed_input_is_a_failure_of_what_reads_it(cli: Cli):
     ended = redirected(cli, "<&-", f"produce {TOPIC}")
     assert ended.status == FAILED
