@@ -10,7 +10,7 @@ import typer
 
 from moldau import client
 from moldau.cli.completion import complete_brokers
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster
+from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, registered_broker
 from moldau.cli.output import fail, print_json, print_table, size_text
 from moldau.client.admin.cluster import ClusterCalls
 
@@ -56,7 +56,7 @@ def describe(
     async def work(
         admin: ClusterCalls,
     ) -> tuple[client.RegisteredBroker, client.Features, Sequence[client.LogDirectory]]:
-        broker = await registered(admin, broker_id)
+        broker = await registered_broker(admin, broker_id)
         features = await admin.describe_features()
         return broker, features, (await admin.describe_log_directories([broker_id]))[broker_id]
 
@@ -119,21 +119,11 @@ def unregister(
 ) -> None:
     """Remove a stopped broker from the cluster for good."""
     if not yes and not access.config().asks_controllers:  # these do not describe brokers
-        broker = access.ask(ClusterCalls, lambda admin: registered(admin, broker_id))
+        broker = access.ask(ClusterCalls, lambda admin: registered_broker(admin, broker_id))
         if not broker.fenced:
             _ask(broker_id)
     access.ask(ClusterCalls, lambda admin: admin.unregister_broker(broker_id))
     typer.echo(f"broker {broker_id} is no longer registered")
-
-
-async def registered(admin: ClusterCalls, broker_id: int) -> client.RegisteredBroker:
-    """The broker as the cluster knows it; ends the command when there is none."""
-    cluster = await admin.describe_cluster(include_fenced_brokers=True)
-    for broker in cluster.brokers:
-        if broker.node_id == broker_id:
-            return broker
-    known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
-    fail(f"there is no broker {broker_id}; there are {known or 'none'}")
 
 
 def _ask(broker_id: int) -> None:

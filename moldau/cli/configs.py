@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Collection
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from moldau import client
-from moldau.cli.brokers import registered
-from moldau.cli.options import AsJson, ClusterAccess, asks_cluster, key_values
+from moldau.cli.options import (
+    AsJson,
+    ClusterAccess,
+    asks_cluster,
+    key_values,
+    nearest_text,
+    registered_broker,
+)
 from moldau.cli.output import fail, print_json, print_table
 from moldau.client.admin.cluster import BROKER_RESOURCES, ClusterCalls
 
@@ -139,6 +146,8 @@ def alter(
 
     async def work(admin: ClusterCalls) -> None:
         await _require_broker(admin, resource)
+        if delete_keys and entity_type is not EntityType.BROKER_LOGGER:
+            await _check_deleted(admin, resource, delete_keys)
         await admin.alter_configs({resource: changes}, validate_only=validate_only)
 
     access.ask(ClusterCalls, work)
@@ -147,4 +156,20 @@ def alter(
 
 async def _require_broker(admin: ClusterCalls, resource: client.ConfigResource) -> None:
     if resource.resource_type in BROKER_RESOURCES and resource.name.isdigit():
-        await registered(admin, int(resource.name))
+        await registered_broker(admin, int(resource.name))
+
+
+async def _check_deleted(
+    admin: ClusterCalls, resource: client.ConfigResource, keys: Collection[str]
+) -> None:
+    """Exits with status 1 for a key that is neither known nor set, which brokers delete without a
+    word. Raises: KafkaError
+    """
+    asked = [resource]
+    if not resource.name:  # the default of all brokers has those that are set alone
+        some = (await admin.describe_cluster()).brokers[:1]
+        asked += [replace(resource, name=str(each.node_id)) for each in some]
+    known = {key for entries in (await admin.describe_configs(asked)).values() for key in entries}
+    for key in keys:
+        if key not in known:
+            fail(f"--delete {key}: no such key, and it is not set{nearest_text(key, known)}")

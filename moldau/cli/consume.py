@@ -31,7 +31,7 @@ from moldau.cli.options import (
     unknown_topic,
     unused_settings_told,
 )
-from moldau.cli.output import INTERRUPTED, RateLine, fail, file_errors, rate_line, reader_is_gone
+from moldau.cli.output import INTERRUPTED, RateLine, fail, file_errors, rate_line
 from moldau.cli.record_formats import (
     OUTPUT_FIELDS,
     PLACEHOLDERS,
@@ -90,7 +90,11 @@ FromBeginning = Annotated[
     ),
 ]
 Timestamp = Annotated[
-    str | None, typer.Option(help="From the first record of then: 10m (ago), ISO 8601, ms of 1970.")
+    str | None,
+    typer.Option(
+        help="From the first record of then: 10m (ago), ISO 8601 (UTC unless it names a zone; a "
+        "date is its midnight), ms of 1970."
+    ),
 ]
 EndTimestamp = Annotated[
     str | None, typer.Option(help="Stop before the first record of then; as --timestamp.")
@@ -118,7 +122,8 @@ Output = Annotated[
 ]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Fields = Annotated[
-    str | None, typer.Option(help=f"Text: what a line has, in order, of {','.join(OUTPUT_FIELDS)}.")
+    str | None,
+    typer.Option(help=f"Text: what a line has, in order, of {', '.join(OUTPUT_FIELDS)}."),
 ]
 KeySeparator = Annotated[
     str | None, typer.Option(help="Text: what divides fields (\\t is a tab); alone: key and value.")
@@ -145,6 +150,9 @@ DEFAULTS: Final = {
 }
 TOPIC_LOOK_MS: Final = 1_000
 NO_END: Final = 2**63
+MOST_NAMED: Final = 3
+#: Where `auto.offset.reset` leads to.
+PLACES: Final = {"earliest": "the beginning", "latest": "the end"}
 UNITS_MS: Final = dict(ms=1, s=1_000, m=60_000, h=3_600_000, d=86_400_000, w=604_800_000)
 TERMINATED: Final = 128 + signal.SIGTERM
 
@@ -226,7 +234,7 @@ def _milliseconds(text: str, option: str) -> int:
     except ValueError as error:
         raise InputProblem(
             f"{option} {text!r}: 10m or 1h30m (ago; ms, s, m, h, d, w), ISO 8601 "
-            f"(2026-07-01T12:00:00Z) or milliseconds since 1970: {error}"
+            f"(2026-07-01 or 2026-07-01T12:00:00Z) or milliseconds since 1970: {error}"
         ) from None
 
 
@@ -525,6 +533,7 @@ def _run(
             existing = _existing(consumer, config, topics, pattern)
             if group is None:
                 _begin(consumer, existing, start)
+                _tell_out_of_range(config, existing, start)
             elif pattern is None:
                 consumer.subscribe(topics)
             else:
@@ -535,11 +544,9 @@ def _run(
         except KafkaError as error:
             line.end()
             fail(str(error), status=2 if isinstance(error, ConfigurationError) else 1)
-        except BrokenPipeError:
-            reader_is_gone()  # nothing more is committed
         except OSError as error:
             line.end()
-            fail(f"{output or 'standard output'}: {error.strerror}")
+            fail(f"{output or 'consume'}: {error.strerror or error}")
         except KeyboardInterrupt:
             line.end()
             if consuming is None:
@@ -605,6 +612,42 @@ def _begin(consumer: Consumer, existing: Mapping[str, list[int]], start: Start) 
         consumer.seek_to_end(*partitions)
         for each in partitions:
             consumer.position(each)
+
+
+def _tell_out_of_range(
+    config: ConsumerConfig, existing: Mapping[str, list[int]], start: Start
+) -> None:
+    """Print a line about the partitions that have no such offset, where reading goes on elsewhere.
+    Raises: KafkaError
+    """
+    reset, wanted = config.auto_offset_reset, start.offset
+    if wanted is None or reset == "none":
+        return
+    from moldau.client import OffsetSpec
+    from moldau.client.sync import Admin
+
+    partitions = [
+        TopicPartition(topic, each)
+        for topic, indexes in existing.items()
+        for each in start.partitions or indexes
+    ]
+    with Admin(config=config) as admin:  # a consumer only knows the last stable offset
+        first = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+        end = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    found = []
+    for each in partitions:
+        name = f"partition {each.partition}" + (f" of {each.topic}" if len(existing) > 1 else "")
+        if wanted > end[each].offset:
+            found.append(f"{name} ends at {end[each].offset}")
+        elif wanted < first[each].offset:
+            found.append(f"{name} begins at {first[each].offset}")
+    if found:
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        print(
+            f"moldau: {', '.join(found[:MOST_NAMED])}{more}: {wanted} is out of range; "
+            f"reading from {PLACES.get(reset, reset)} (auto.offset.reset)",
+            file=sys.stderr,
+        )
 
 
 def _ranges(numbers: list[int]) -> str:

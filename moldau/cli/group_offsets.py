@@ -64,8 +64,9 @@ ShiftBy = Annotated[
 ToDatetime = Annotated[
     str | None,
     typer.Option(
-        metavar="YYYY-MM-DDTHH:MM:SS.sss",
-        help="To the first record of that time or later; UTC unless a time zone is given.",
+        metavar="YYYY-MM-DD[THH:MM:SS.sss]",
+        help="To the first record of that time or later; UTC unless a time zone is given; a date "
+        "alone is its midnight.",
     ),
 ]
 ByDuration = Annotated[

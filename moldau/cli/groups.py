@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,6 +23,7 @@ from moldau.cli.options import (
     Topics,
     asks_cluster,
     chosen_groups,
+    nearest_text,
     parse_topics,
     require_groups,
 )
@@ -31,6 +32,12 @@ from moldau.client.admin.groups import GroupCalls
 from moldau.protocol.types import by_topic
 
 app = typer.Typer()
+STATES: Final = (
+    *("Empty", "Stable", "PreparingRebalance", "CompletingRebalance"),
+    *("Assigning", "Reconciling", "NotReady", "Dead"),
+)
+TYPES: Final = ("classic", "consumer", "share", "streams")
+"""In Kafka's words, as STATES are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,21 +321,41 @@ def delete_offsets(
     complain(dict.fromkeys(str(error) for error in outcome.values() if error is not None))
 
 
+def _words_of(known: tuple[str, ...], given: list[str] | None, option: str) -> list[str]:
+    """Words in any case of letters, also several with commas between them, as kafka-consumer-groups
+    takes them; exits with status 2 for another one.
+    """
+    by_lower = {word.lower(): word for word in known}
+    found = []
+    for text in (part.strip() for each in given or () for part in each.split(",")):
+        if text.lower() not in by_lower:
+            near = nearest_text(text.capitalize(), known)
+            fail(f"{option} {text!r} is none of {', '.join(known)}{near}", status=2)
+        found.append(by_lower[text.lower()])
+    return found
+
+
 @app.command("list")
 @asks_cluster()
 def list_groups(
     access: ClusterAccess,
     states: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Only groups in this state; may be repeated."),
+        typer.Option(
+            "--state", help=f"Only groups in this state: {', '.join(STATES)}; may be repeated."
+        ),
     ] = None,
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", help="Only groups of this type (classic, consumer)."),
+        typer.Option(
+            "--type", help=f"Only groups of this type: {', '.join(TYPES)}; may be repeated."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the groups, with type, protocol and state."""
+    chosen_states = _words_of(STATES, states, "--state")
+    chosen_types = _words_of(TYPES, types, "--type")
     rows = [
         {
             "group_id": each.group_id,
@@ -339,7 +366,7 @@ def list_groups(
         }
         for each in access.ask(
             GroupCalls,
-            lambda groups: groups.list_groups(states=states or (), group_types=types or ()),
+            lambda groups: groups.list_groups(states=chosen_states, group_types=chosen_types),
         )
     ]
     if as_json:

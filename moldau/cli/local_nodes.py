@@ -37,6 +37,7 @@ from moldau.testing.layout import (
     NodeSpec,
     NoFreePort,
     PortHolder,
+    PortInUse,
     counting_from,
     replication_properties,
 )
@@ -135,11 +136,9 @@ def _complaints(home: Path | None = None) -> Iterator[None]:
     """What keeps a cluster from being made or started is one line."""
     try:
         yield
-    except BrokenPipeError:
-        raise
-    except NoFreePort as error:
+    except PortInUse as error:
         fail(f"{error}: stop what listens there, or choose another port")
-    except LayoutError as error:
+    except (LayoutError, NoFreePort) as error:
         fail(str(error))
     except OSError as error:
         fail(f"{error.filename or home or 'moldau'}: {error.strerror or error}")

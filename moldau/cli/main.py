@@ -16,7 +16,14 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from moldau.cli.output import INTERRUPTED, fail, reader_is_gone
+from moldau.cli.output import INTERRUPTED, fail
+from moldau.cli.streams import (
+    ReaderHasGoneError,
+    StandardInputError,
+    StandardOutputError,
+    discard_output,
+    open_standard_streams,
+)
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -146,17 +153,37 @@ def root(
     """A streaming cluster that speaks Kafka's protocol."""
 
 
-def main() -> None:
+def main() -> NoReturn:
+    open_standard_streams()
+    status: str | int | None = 0
+    try:
+        try:
+            _run()
+        except SystemExit as end:
+            status = end.code
+        sys.stdout.flush()
+    except ReaderHasGoneError:
+        discard_output()
+    except StandardOutputError as error:
+        discard_output()
+        fail(str(error))
+    except KeyboardInterrupt:  # while a slow reader is waited for
+        discard_output()
+        fail("interrupted", status=INTERRUPTED)
+    sys.exit(status)
+
+
+def _run() -> NoReturn:
     try:
         status = app(standalone_mode=False)
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except _UsageError as problem:
         _refuse_usage(problem)
+    except StandardInputError as error:
+        fail(f"standard input: {error.strerror}")
     except (typer.Abort, KeyboardInterrupt):
         status = INTERRUPTED
-    except BrokenPipeError:
-        reader_is_gone()
     # Outside of its standalone mode the framework hands an exit code back as the result.
     if status == INTERRUPTED:  # a Ctrl-C of which no command has said anything
         fail("interrupted", status=INTERRUPTED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moldau.cli.output import fail, file_errors, reader_is_gone
+from moldau.cli.output import fail, file_errors
 
 if TYPE_CHECKING:
     from moldau.cli.metadata_shell import Shell
@@ -136,8 +136,6 @@ def shell(
                 break
     except ShellError as error:
         fail(str(error))
-    except BrokenPipeError:
-        reader_is_gone()
     if failed:
         raise typer.Exit(1)
 

@@ -33,10 +33,12 @@ from moldau.cli.profile_files import chosen_profile
 from moldau.client.config.settings import with_references
 from moldau.config import ConfigError, read_properties_file
 from moldau.protocol.types import is_legal_topic_name
+from moldau.runtime.connection import UnsupportedByPeer
 from moldau.schema_registry.settings import take_registry_settings
 
 if TYPE_CHECKING:
     from moldau.client.admin.calls import AdminCalls
+    from moldau.client.admin.cluster import ClusterCalls
 
 Result = TypeVar("Result")
 Calls = TypeVar("Calls", bound="AdminCalls")
@@ -264,10 +266,12 @@ def read_small_file(path: Path) -> bytes:
 
 
 def parse_datetime(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 date and time, UTC by default. Raises: ValueError"""
+    """Milliseconds since 1970 of an ISO 8601 date, which means its midnight, or date and time; UTC
+    by default. Raises: ValueError
+    """
+    if text.isdigit():  # a date without dashes could be a number of milliseconds
+        raise ValueError("a date has dashes")
     moment = datetime.fromisoformat(text)
-    if "T" not in text.upper() and ":" not in text:
-        raise ValueError("there is no time of day")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
@@ -406,12 +410,30 @@ def unknown_topic(
     name: str, known: Iterable[str], hint: str = ""
 ) -> client.UnknownTopicOrPartition:
     """The error of a topic that does not exist; it names the topics with the nearest names."""
+    return client.UnknownTopicOrPartition(
+        f"there is no topic {name!r}{nearest_text(name, known, most=3)}{hint}"
+    )
+
+
+async def registered_broker(admin: ClusterCalls, broker_id: int) -> client.RegisteredBroker:
+    """The broker as the cluster knows it; ends the command when there is none."""
+    try:
+        cluster = await admin.describe_cluster(include_fenced_brokers=True)
+    except UnsupportedByPeer:  # Apache Kafka before 4.0 only names those that serve
+        cluster = await admin.describe_cluster()
+    for broker in cluster.brokers:
+        if broker.node_id == broker_id:
+            return broker
+    known = ", ".join(str(broker.node_id) for broker in cluster.brokers)
+    fail(f"there is no broker {broker_id}; there are {known or 'none'}")
+
+
+def nearest_text(name: str, known: Iterable[str], most: int = 1) -> str:
+    """The end of an error about a name that is not known: those that it resembles, if any."""
     from difflib import get_close_matches
 
-    nearest = " or ".join(get_close_matches(name, known))
-    return client.UnknownTopicOrPartition(
-        f"there is no topic {name!r}" + (f"; did you mean {nearest}?" if nearest else "") + hint
-    )
+    nearest = " or ".join(get_close_matches(name, list(known), n=most))
+    return f"; did you mean {nearest}?" if nearest else ""
 
 
 def ids_text(broker_ids: Iterable[int]) -> str:

@@ -67,19 +67,11 @@ def complain(errors: Iterable[object]) -> None:
         sys.exit(1)
 
 
-def reader_is_gone() -> NoReturn:
-    """The reader of the output has closed it (`| head`): end without a complaint."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
-    sys.exit(0)
-
-
 @contextmanager
 def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A file that cannot be used is one line; a reader of the output that has gone is the end."""
+    """A file that cannot be used is one line."""
     try:
         yield
-    except BrokenPipeError:
-        reader_is_gone()
     except OSError as error:
         fail(f"{path}: {error.strerror or error}")
 

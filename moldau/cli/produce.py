@@ -86,7 +86,11 @@ NullValue = Annotated[
     str | None, typer.Option(help="Text: what stands for a null key or value (tombstone).")
 ]
 Delimiter = Annotated[
-    str, typer.Option(help="Text and json: what ends a record (\\0 for find -print0).")
+    str | None,
+    typer.Option(
+        help="Text and json: what ends a record (\\0 for find -print0). Without it a \\r in front "
+        "of the \\n is left out, too.  [default: \\n]"
+    ),
 ]
 ExtraHeaders = Annotated[
     list[str] | None, typer.Option(help="NAME=VALUE, added to every record; may be repeated.")
@@ -267,7 +271,7 @@ def produce(
     schema_registry: RegistryUrl = None,
     key_separator: KeySeparator = None,
     null_value: NullValue = None,
-    delimiter: Delimiter = "\\n",
+    delimiter: Delimiter = None,
     header: ExtraHeaders = None,
     partition: Partition = None,
     ignore_partition: IgnorePartition = False,
@@ -301,7 +305,8 @@ def produce(
         formats = typed_formats(names, schema_registry, settings, topic=topic, schemas=schemas)
         reader = _Reader(
             _parser(input_format, separator, null_marker, formats),
-            None if input_format is InputFormat.RAW else unescaped(delimiter, "--delimiter"),
+            input_format is InputFormat.RAW,
+            None if delimiter is None else unescaped(delimiter, "--delimiter"),
             _limit_bytes(input_format, settings),
             skip_lines,
         )
@@ -390,10 +395,11 @@ async def _find_topic(config: ProducerConfig, topic: str, create: bool) -> int |
 class _Reader:
     """Reads records of one format from inputs, and says where a bad one is.
 
-    Without a delimiter each input is one value. `line` counts over all of them together.
+    `line` counts over all of them together. With `is_whole` each input is one value.
     """
 
     parser: TextFormat | JsonFormat
+    is_whole: bool
     delimiter: bytes | None
     limit_bytes: int
     skip_count: int
@@ -427,13 +433,13 @@ class _Reader:
                 if self.line > self.skip_count:
                     record = self.parser.record(piece)
             except InputProblem as problem:
-                where = "" if self.delimiter is None else f", line {number}"
+                where = "" if self.is_whole else f", line {number}"
                 raise InputProblem(f"{shown}{where}: {problem}") from None
             if record is not None:
                 yield record
 
     def _pieces(self, source: BufferedIOBase) -> Iterator[bytes]:
-        if self.delimiter is None:
+        if self.is_whole:
             yield whole(source, self.limit_bytes)
         else:
             yield from lines(source, self.delimiter, self.limit_bytes)

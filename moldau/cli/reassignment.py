@@ -322,7 +322,7 @@ def _usable(cluster: client.ClusterDescription, wish: Wish) -> dict[int, str | N
 
 def _no_broker(unknown: Sequence[int], cluster: client.ClusterDescription) -> str:
     known = ", ".join(str(each.node_id) for each in cluster.brokers)
-    return f"there is no broker {', '.join(map(str, unknown))}; there are {known}"
+    return f"there is no broker {', '.join(map(str, unknown))}; there are {known or 'none'}"
 
 
 async def partition_sizes(

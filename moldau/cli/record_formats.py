@@ -167,14 +167,15 @@ class JsonFormat:
         return headers
 
 
-def lines(source: BufferedIOBase, delimiter: bytes, limit_bytes: int) -> Iterator[bytes]:
+def lines(source: BufferedIOBase, delimiter: bytes | None, limit_bytes: int) -> Iterator[bytes]:
     """The pieces between delimiters; what follows the last one, if anything, is a piece too.
 
-    At newlines, a carriage return in front goes with it. Raises: InputProblem: a piece is longer
-    than `limit_bytes`
+    None for newlines, each with the carriage return in front of it, if there is one. Raises:
+    InputProblem: a piece is longer than `limit_bytes`
     """
     held = bytearray()
-    strip = delimiter == b"\n"
+    strip = delimiter is None
+    delimiter = delimiter or b"\n"
     while read := source.read1(READ_BYTES):
         seen = max(0, len(held) - len(delimiter) + 1)
         held += read

@@ -15,7 +15,6 @@ from typing import Annotated
 import typer
 
 from moldau import client
-from moldau.cli.brokers import registered
 from moldau.cli.completion import complete_transactional_ids
 from moldau.cli.options import (
     AsJson,
@@ -25,6 +24,7 @@ from moldau.cli.options import (
     existing_partitions,
     parse_topics,
     partitions_of,
+    registered_broker,
 )
 from moldau.cli.output import age_text, complain, fail, print_json, print_rows, print_table
 from moldau.protocol.errors import ErrorCode
@@ -308,7 +308,7 @@ def find_hanging_transactions(
 
     async def work(admin: client.Admin) -> Search:
         if broker_id is not None:
-            await registered(admin, broker_id)
+            await registered_broker(admin, broker_id)
         partitions = await _searched(admin, wanted, broker_id)
         return await find_hanging(
             admin,
@@ -349,7 +349,7 @@ async def _producers(
     admin: client.Admin, partition: client.TopicPartition, broker_id: int | None
 ) -> list[client.ProducerState]:
     if broker_id is not None:
-        await registered(admin, broker_id)
+        await registered_broker(admin, broker_id)
     answer = (await admin.describe_partition_producers([partition], broker_id=broker_id))[partition]
     if isinstance(answer, client.KafkaError):
         raise answer

@@ -104,7 +104,7 @@ class StringDeserializer:
             return str(data, self.encoding)
         except UnicodeDecodeError as error:
             raise SerializationError(
-                f"byte {error.start} of {len(data)} is no {self.encoding} text (topic {topic})"
+                f"byte {error.start} of {len(data)} is no {self.encoding} text{_of(topic)}"
             ) from error
 
 
@@ -129,7 +129,7 @@ class JsonDeserializer:
         try:
             return orjson.loads(data)
         except ValueError as error:
-            raise SerializationError(f"no JSON in topic {topic}: {error}") from error
+            raise SerializationError(f"no JSON{_of(topic)}: {error}") from error
 
 
 class _Numbers:
@@ -166,8 +166,8 @@ class _NumberDeserializer(_Numbers, Generic[Number]):
         """The number in big endian bytes."""
         if len(data) != self.format.size:
             raise SerializationError(
-                f"{type(self).__name__} needs {self.format.size} bytes, not {len(data)} "
-                f"(topic {topic})"
+                f"{type(self).__name__} needs {self.format.size} bytes, not {len(data)}"
+                + _of(topic)
             )
         return cast("Number", self.format.unpack(data)[0])
 
@@ -229,7 +229,12 @@ class UuidDeserializer:
         try:
             return uuid.UUID(str(data, "utf-8"))
         except ValueError as error:
-            raise SerializationError(f"no UUID in topic {topic}: {error}") from error
+            raise SerializationError(f"no UUID{_of(topic)}: {error}") from error
+
+
+def _of(topic: str) -> str:
+    """What an error says of the topic, which not every caller knows."""
+    return f" (topic {topic})" if topic else ""
 
 
 def _kind(value: object) -> str:

@@ -89,7 +89,9 @@ def describe_topic_config(
     topic_overrides: Mapping[str, str],
     names: Collection[str] | None = None,
 ) -> list[DescribedConfig]:
-    """Describes a topic's configuration as this broker applies it; arguments as above."""
+    """Describes a topic's configuration as this broker applies it; arguments as above. Keys that
+    another version wrote and this one does not know are in it without their values.
+    """
     node_values = effective_broker_config(static, dynamic_cluster, dynamic_broker)
     effective = effective_topic_config(node_values, topic_overrides)
     levels = _Levels(static, dynamic_cluster, dynamic_broker)
@@ -103,6 +105,10 @@ def describe_topic_config(
             synonyms.append(ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG))
         synonyms.extend(levels.of([BROKER_KEYS[synonym] for synonym in key.synonyms]))
         described.append(_described(key, effective[name], synonyms, read_only=False))
+    for name in sorted(topic_overrides.keys() - TOPIC_KEYS.keys()):
+        if names is None or name in names:
+            synonym = ConfigSynonym(name, None, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            described.append(_entry(_unknown_key(name), None, (synonym,), read_only=False))
     return described
 
 

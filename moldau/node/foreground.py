@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -87,16 +88,26 @@ async def _serve_until(stop: asyncio.Event, config: NodeConfig, options: argpars
     try:
         for topic in options.create_topic:
             await node.create_topic(*topic)
+        if options.announce:
+            _announce(node.address)
     except NodeStartError:
         await node.stop()
         raise
-    if options.announce:
-        print(f"ready: {node.address}", flush=True)
     logger.info("node serves", extra={"node_id": config.node_id, "address": node.address})
     node.after_start()
     await stop.wait()
     await node.stop()
     return _refuse(failures[0], status=1) if failures else 0
+
+
+def _announce(address: str) -> None:
+    """Raises: NodeStartError: the standard output does not take it."""
+    try:
+        print(f"ready: {address}", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
+        why = "it is closed" if error.errno == errno.EBADF else error.strerror or error
+        raise NodeStartError(f"standard output: {why}") from None
 
 
 def _run(serving: Coroutine[object, None, int]) -> int:

@@ -241,7 +241,7 @@ class ClusterLayout:
                 try:
                     ports.hold(port)
                 except NoFreePort as error:
-                    raise NoFreePort(f"{error}; {node.name} has it in `listeners`") from None
+                    raise type(error)(f"{error}; {node.name} has it in `listeners`") from None
 
     def write_configs(self) -> None:
         """Write the `server.properties` of all nodes, making directories, and what secures them
@@ -375,7 +375,11 @@ def _number_in(home: Path) -> int:
 
 
 class NoFreePort(OSError):
-    """No port could be found, or a wanted one is taken."""
+    """No port could be found, or a wanted one cannot be used."""
+
+
+class PortInUse(NoFreePort):
+    """A wanted port is another process's."""
 
 
 def ephemeral_range(path: Path = EPHEMERAL_RANGE_FILE) -> tuple[int, int]:
@@ -424,16 +428,18 @@ class PortHolder:
 
     def hold(self, port: int) -> None:
         """Hold a port that a node had before; what is left of its connections does not matter.
-        Raises: NoFreePort: another process uses it, or the host has no such address
+        Raises: PortInUse; NoFreePort: the host has no such address
         """
         if port in self._held:
             return
         try:
             self._bind(port, is_own=True)
         except OSError as error:
-            in_use = error.errno == errno.EADDRINUSE
-            why = "is in use" if in_use else f"cannot be used: {error.strerror or error}"
-            raise NoFreePort(f"{host_and_port(self.host, port)} {why}") from None
+            where = host_and_port(self.host, port)
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"{where} is in use") from None
+            why = error.strerror or error
+            raise NoFreePort(f"{where} cannot be used: {why}") from None
 
     def close(self) -> None:
         for held in self._held.values():

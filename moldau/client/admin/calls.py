@@ -287,6 +287,18 @@ def check_several(*collections: object) -> None:
             )
 
 
+def check_kind(given: Iterable[object], *kinds: type) -> None:
+    """Refuse other objects than a call takes. Their values, such as a password, are not shown.
+
+    Raises:
+        TypeError: one is of none of the kinds.
+    """
+    for each in given:
+        if not isinstance(each, kinds):
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise TypeError(f"this call takes {names} objects, not {type(each).__name__}")
+
+
 def problem_of(
     error_code: int, message: str | None, what: str, *, final: bool = False
 ) -> BrokerError | None:

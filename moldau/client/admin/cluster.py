@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_several, gathered
+from moldau.client.admin.calls import (
+    OPERATION_TIMEOUT_MS,
+    AdminCalls,
+    check_kind,
+    check_several,
+    gathered,
+)
 from moldau.client.cluster.cluster_client import EndpointType
 from moldau.client.errors import InvalidRequest, error_for, raise_for
 from moldau.config.definition import ConfigSource
@@ -273,8 +279,9 @@ class ClusterCalls(AdminCalls):
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """Effective configurations. Raises: UnknownTopicOrPartition, InvalidRequest, KafkaError"""
         check_several(resources)
+        resources = list(resources)
+        check_kind(resources, ConfigResource)
         groups = _by_node(resources)
-
         began_ms = self._client.clock.monotonic_ms()
 
         async def ask(
@@ -317,6 +324,8 @@ class ClusterCalls(AdminCalls):
         timeout_ms: float | None = None,
     ) -> None:
         """Set, delete, append to or subtract from keys (KIP-339). Raises: InvalidRequest, …"""
+        check_kind(changes, ConfigResource)
+        check_kind((each for some in changes.values() for each in some), ConfigChange)
         began_ms = self._client.clock.monotonic_ms()
 
         async def ask(node_id: int | None, group: list[ConfigResource]) -> dict[None, None]:

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from moldau.client.admin.calls import (
     AdminCalls,
+    check_kind,
     check_several,
     problem_of,
     problem_told_by_controller,
@@ -211,6 +212,7 @@ class SecurityCalls(AdminCalls):
         """
         check_several(bindings)
         wanted = list(bindings)
+        check_kind(wanted, AclBinding)
         for each in wanted:
             _refuse_open(each)
         request = CreateAclsRequest(
@@ -245,6 +247,7 @@ class SecurityCalls(AdminCalls):
             BrokerError: of the first filter or ACL that failed; the others are done.
         """
         check_several(filters)
+        check_kind(filters, AclFilter)
         request = DeleteAclsRequest(filters=[_filter(DeleteAclsFilter, each) for each in filters])
         gone: dict[AclBinding, None] = {}
 
@@ -392,6 +395,7 @@ class SecurityCalls(AdminCalls):
             InvalidRequest: iterations outside of 4096 to 16384, or an empty name or password.
         """
         check_several(alterations)
+        check_kind(alterations, ScramUpsertion, ScramDeletion)
         upsertions = [each for each in alterations if isinstance(each, ScramUpsertion)]
         for each in upsertions:
             if not LEAST_ITERATIONS <= each.iterations <= MOST_ITERATIONS:

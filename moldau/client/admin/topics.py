@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_several
+from moldau.client.admin.calls import OPERATION_TIMEOUT_MS, AdminCalls, check_kind, check_several
 from moldau.client.cluster.metadata_updates import metadata_request
 from moldau.client.errors import error_for, raise_for
 from moldau.protocol.errors import ErrorCode
@@ -106,6 +106,8 @@ class TopicCalls(AdminCalls):
             TopicAlreadyExists, InvalidTopic, InvalidRequest, AuthorizationFailed, KafkaError
         """
         check_several(topics)
+        topics = list(topics)
+        check_kind(topics, NewTopic)
         request = CreateTopicsRequest(
             topics=[
                 CreatableTopic(
@@ -166,6 +168,10 @@ class TopicCalls(AdminCalls):
         timeout_ms: float | None = None,
     ) -> None:
         """Grow topics to a total number of partitions. Raises: InvalidRequest, KafkaError"""
+        if not isinstance(partitions, Mapping):
+            given = type(partitions).__name__
+            raise TypeError(f"this call takes NewPartitions by topic, in a mapping, not {given}")
+        check_kind(partitions.values(), NewPartitions)
         request = CreatePartitionsRequest(
             topics=[
                 CreatePartitionsTopic(

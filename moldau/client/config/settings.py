@@ -19,6 +19,7 @@ from moldau.client.config.keys import REDACTED, Key
 from moldau.client.errors import ConfigurationError
 from moldau.config import ConfigError, read_properties_file
 
+WHERE_LISTED: Final = "docs/compatibility.md"
 _JAVA_KEYS: Final = os.path.join(os.path.dirname(__file__), "java_keys.tsv")
 
 
@@ -259,6 +260,5 @@ def is_secret(name: str) -> bool:
 def _nearest(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    listed: list[str] = list(known)
-    matches = get_close_matches(name, listed, n=1)
-    return f"; did you mean {matches[0]}?" if matches else f"; known: {', '.join(sorted(listed))}"
+    matches = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {matches[0]}?" if matches else f"; {WHERE_LISTED} lists them"

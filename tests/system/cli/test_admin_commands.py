@@ -102,6 +102,22 @@ def test_configuration_of_a_topic(cli: Cli, name: str):
     assert "INVALID_CONFIG" in refused
 
 
+def test_a_key_that_there_is_not_cannot_be_deleted(cli: Cli, name: str):
+    cli.ok("topics", "create", name)
+
+    def delete(entity_type: str, entity: str, key: str) -> str:
+        return cli.refused("configs", "alter", entity_type, entity, "--delete", key)
+
+    unknown = "no such key, and it is not set"
+    assert delete("topics", name, "retention.mss") == (
+        f"moldau: --delete retention.mss: {unknown}; did you mean retention.ms?"
+    )
+    assert delete("brokers", "1", "nosuch") == f"moldau: --delete nosuch: {unknown}"
+    assert "did you mean log.retention.ms" in delete("brokers", "", "log.retention.mss")
+    cli.ok("configs", "alter", "brokers", "", "--delete", "log.retention.ms")
+    cli.ok("configs", "alter", "topics", name, "--delete", "retention.ms")
+
+
 def test_list_values_are_added_to_and_taken_from(cli: Cli, name: str):
     """Any list will do: the broker-wide one is shared, so a topic's is used."""
     cli.ok("topics", "create", name)

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.interop.raw.hanging import PRODUCER_ID, VERIFICATION, begin_behind_the_coordinator
-from tests.system.cli.conftest import FAILED, Cli
+from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
 
 RECORD_COUNT = 40
 JOIN_DEADLINE_S = 30.0
@@ -26,6 +26,18 @@ def topic(cli: Cli) -> Iterator[str]:
     cli.ok("bench", "produce", name, "--records", RECORD_COUNT, "--record-bytes", 10)
     yield name
     cli.ok("topics", "delete", name)
+
+
+def test_groups_are_chosen_by_words_that_there_are(cli: Cli):
+    def refused(*options: str) -> str:
+        return cli.refused("groups", "list", *options, status=WRONG_USAGE)
+
+    line = refused("--state", "Empyt")
+    assert "--state 'Empyt' is none of Empty, Stable, " in line
+    assert line.endswith("; did you mean Empty?")
+    line = refused("--type", "foo")
+    assert line == "moldau: --type 'foo' is none of classic, consumer, share, streams"
+    assert cli.json("groups", "list", "--state", "dead,NotReady", "--type", "CONSUMER") == []
 
 
 def test_a_group_and_its_offsets(cli: Cli, topic: str, tmp_path: Path):

@@ -44,6 +44,7 @@ class Piped:
 
     def __init__(self, cli: Cli) -> None:
         self._cli = cli
+        self.bootstrap = cli.bootstrap
 
     def start(self, *arguments: object, **streams: Any) -> subprocess.Popen[bytes]:
         """Start it; the standard streams are pipes unless told otherwise."""
@@ -103,6 +104,12 @@ def test_lines_go_in_and_come_out(piped: Piped, topic: str):
     assert piped.consume(topic, "--partition", 1, "--offset", -2) == b"4998\n4999\n"
     assert piped.consume(topic, "--partition", 0, "--offset", "earliest") == b""
     assert piped.consume(topic) == b""
+
+
+def test_a_carriage_return_stays_where_the_newline_is_given(piped: Piped, topic: str):
+    piped.produce(topic, "--partition", 0, given=b"a\r\n")
+    piped.produce(topic, "--partition", 0, "--delimiter", "\\n", given=b"b\r\n")
+    assert piped.consume(topic, "--from-beginning") == b"a\nb\r\n"
 
 
 def test_keys_headers_and_tombstones(piped: Piped, topic: str, tmp_path: Path):
@@ -186,6 +193,8 @@ def test_ends_at_an_offset_or_a_time(piped: Piped, topic: str, cluster: Cluster)
     assert read("--end-offset", -3) == ["00", "10", "11"]
     assert read("--end-offset", -3, "--until-end", "--end-timestamp", 1000) == ["00", "10"]
     assert read("--end-timestamp", "1970-01-01T00:00:02Z") == ["00", "01", "10", "11"]
+    assert read("--end-timestamp", "1970-01-01") == []
+    assert read("--end-timestamp", "1970-01-02", "--partition", 0) == ["00", "01", "02", "03"]
     # Partition 0 has nothing so late; its end is that of the log, as the time is over.
     assert read("--end-timestamp", 4000, "--partition", 0) == ["00", "01", "02", "03"]
     # The time is to come: a record of then ends it. Brokers take timestamps of the next hour.
@@ -393,6 +402,28 @@ def test_settings_come_from_files_and_options(piped: Piped, topic: str, tmp_path
     assert errors[0] == "moldau: without effect here: group.id"
     _, errors = piped.run("produce", topic, "--property", "lingre.ms=3", status=WRONG_USAGE)
     assert "did you mean linger.ms" in errors[0]
+
+
+def test_an_offset_that_is_not_in_the_log_is_told(piped: Piped, topic: str):
+    piped.produce(topic, "--partition", 1, given=b"a\nb\n")
+
+    def told(*arguments: object) -> list[str]:
+        output, errors = piped.run("consume", topic, "--until-end", *arguments)
+        assert output == b""
+        return errors
+
+    end = "is out of range; reading from the end (auto.offset.reset)"
+    assert told("--partition", 1, "--offset", 9) == [f"moldau: partition 1 ends at 2: 9 {end}"]
+    assert told("--offset", 2) == [f"moldau: partition 0 ends at 0: 2 {end}"]
+    assert told("--partition", 1, "--offset", 2) == []
+    with Admin(piped.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 1): 1})
+    assert told("--partition", 1, "--offset", 0) == [f"moldau: partition 1 begins at 1: 0 {end}"]
+
+
+def test_a_key_that_nothing_resembles_is_told_the_page_of_all(piped: Piped):
+    _, errors = piped.run("consume", "t", "--property", "foo=1", status=WRONG_USAGE)
+    assert errors == ["moldau: foo: no such setting; docs/compatibility.md lists them"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ import pytest
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p18_api_versions as versions
+from moldau.protocol.messages import p32_describe_configs as configs
 from moldau.protocol.messages import p43_elect_leaders as elect
+from moldau.protocol.messages import p44_incremental_alter_configs as altering
 from moldau.protocol.messages import p55_describe_quorum as quorum
 from moldau.protocol.messages import p75_describe_topic_partitions as describe
 from moldau.protocol.messages.p57_update_features import (
@@ -355,7 +357,30 @@ async def test_elections_tell_what_became_of_them(broker: ScriptedBroker):
 
 async def test_a_broker_is_unregistered(broker: ScriptedBroker):
     broker.script(ApiKey.UNREGISTER_BROKER, lambda _: UnregisterBrokerResponse())
-    assert await ok(broker, "brokers", "unregister", 3) == "broker 3 is no longer registered\n"
+    told = await ok(broker, "brokers", "unregister", 3, "--yes")
+    assert told == "broker 3 is no longer registered\n"
     [request] = broker.requests_of(UnregisterBrokerRequest)
     assert isinstance(request, UnregisterBrokerRequest)
     assert request.broker_id == 3
+
+
+async def test_a_key_that_is_set_can_be_deleted_though_it_is_unknown(broker: ScriptedBroker):
+    entry = configs.DescribeConfigsResourceResult(name="their.key", is_sensitive=True)
+    result = configs.DescribeConfigsResult(resource_type=2, resource_name="t", configs=[entry])
+    deleted: list[str] = []
+
+    def alter(request: altering.IncrementalAlterConfigsRequest) -> Any:
+        [resource] = request.resources
+        deleted.extend(each.name for each in resource.configs)
+        return altering.IncrementalAlterConfigsResponse()
+
+    broker.script(
+        ApiKey.DESCRIBE_CONFIGS, lambda _: configs.DescribeConfigsResponse(results=[result])
+    )
+    broker.script(ApiKey.INCREMENTAL_ALTER_CONFIGS, alter)
+    assert (
+        await ok(broker, "configs", "alter", "topics", "t", "--delete", "their.key") == "altered\n"
+    )
+    assert deleted == ["their.key"]
+    refused = await moldau(broker, "configs", "alter", "topics", "t", "--delete", "retention.ms")
+    assert (refused.status, deleted) == (1, ["their.key"])

@@ -151,6 +151,12 @@ def test_singular_and_plural_are_one_command(words: tuple[str, ...], known_as: s
     assert f"Usage: moldau {known_as} " in result.output
 
 
+def test_the_help_of_fields_breaks_no_word():
+    shown = CliRunner().invoke(app, ["consume", "--help"], env={"COLUMNS": "80"}).output
+    _, _, fields = shown.partition("--fields")
+    assert {"topic,", "partition,", "offset,", "timestamp,", "headers,"} < {*fields.split()}
+
+
 def test_other_names_are_not_listed():
     shown = CliRunner().invoke(app, ["--help"]).output
     listed = re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE)

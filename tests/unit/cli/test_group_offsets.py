@@ -106,7 +106,8 @@ def test_times_are_utc_unless_they_say():
     assert parse_datetime("2026-01-01T12:00:00.000") == noon
     assert parse_datetime("2026-01-01T13:00:00+01:00") == noon
     assert parse_datetime("2026-01-01T12:00:00Z") == noon
-    for text in ("2026-01-01", "noon", "2026-13-01T00:00:00"):
+    assert parse_datetime("2026-01-01") == noon - 12 * 3_600_000
+    for text in ("20260101", "noon", "2026-13-01T00:00:00", "2026-01-32", "2026-01"):
         with pytest.raises(ValueError, match=r"."):
             parse_datetime(text)
 

@@ -166,6 +166,17 @@ def test_a_port_in_use_is_named_before_anything_is_written(
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_host_that_is_not_this_machine_is_not_taken_for_a_port_in_use(
+    tmp_path: Path, refuse: Refuse
+):
+    line = refuse("dev", "--host", "no.such.host.invalid", "--data", tmp_path / "new")
+    assert re.fullmatch(r"moldau: no\.such\.host\.invalid(:\d+ cannot be used)?: [\w ,-]+", line), (
+        line
+    )
+    line = refuse("dev", "--host", "192.0.2.1", "--port", 80, "--data", tmp_path / "new")
+    assert line.endswith("Cannot assign requested address"), line
+
+
 def test_a_cluster_keeps_its_shape(tmp_path: Path, refuse: Refuse):
     assert bootstrap(tmp_path / "many", "--base-port", 21000).returncode == 0
     for option, value in (

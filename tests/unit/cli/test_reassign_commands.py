@@ -86,6 +86,10 @@ async def test_what_no_plan_can_do(broker: ScriptedBroker):
     said = await refused(broker)
     assert "brokers 3 have no broker.rack and others have" in said
     assert said.endswith("or give --disable-rack-aware\n")
+    script(broker, {})
+    assert await refused(broker, "--brokers", "2") == (
+        "moldau: there is no broker 2; there are none\n"
+    )
 
 
 async def test_who_may_not_know_of_moves_is_told(broker: ScriptedBroker):

@@ -52,7 +52,7 @@ def consumed(
     return ConsumerRecord("t", 2, 7, timestamp_ms, TimestampType.CREATE_TIME, key, value, headers)
 
 
-def split(content: bytes, delimiter: bytes = b"\n", limit: int = LIMIT) -> list[bytes]:
+def split(content: bytes, delimiter: bytes | None = b"\n", limit: int = LIMIT) -> list[bytes]:
     return list(lines(Pieces(content), delimiter, limit))
 
 
@@ -63,13 +63,18 @@ def split(content: bytes, delimiter: bytes = b"\n", limit: int = LIMIT) -> list[
         (b"one\ntwo\n", b"\n", [b"one", b"two"]),
         (b"one\ntwo", b"\n", [b"one", b"two"]),
         (b"\n\nx", b"\n", [b"", b"", b"x"]),
-        (b"one\r\ntwo\r\n", b"\n", [b"one", b"two"]),
+        (b"one\r\ntwo\r\n", None, [b"one", b"two"]),
+        (b"one\ntwo\r", None, [b"one", b"two"]),
+        (b"one\r\r\n\n", None, [b"one\r", b""]),
+        (b"one\r\ntwo\r", b"\n", [b"one\r", b"two\r"]),
         (b"one\r\0two\0", b"\0", [b"one\r", b"two"]),
         (b"one--two--three", b"--", [b"one", b"two", b"three"]),
         (b"one---two", b"--", [b"one", b"-two"]),
     ],
 )
-def test_input_is_split_at_delimiters(content: bytes, delimiter: bytes, expected: list[bytes]):
+def test_input_is_split_at_delimiters(
+    content: bytes, delimiter: bytes | None, expected: list[bytes]
+):
     assert split(content, delimiter) == expected
 
 

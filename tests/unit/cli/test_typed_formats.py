@@ -115,6 +115,13 @@ def test_bytes_that_are_something_else(name: str, data: bytes) -> None:
         of(name).decode(data)
 
 
+@pytest.mark.parametrize("name", ["long", "uuid", "string"])
+def test_an_error_of_reading_says_nothing_of_a_topic_that_it_does_not_know(name: str) -> None:
+    with pytest.raises(InputProblem) as refused:
+        typed_formats((None, name), None, {})[1].decode(b"\xff" * 4)  # type: ignore[union-attr]
+    assert "topic" not in str(refused.value)
+
+
 def test_floats_keep_their_bits() -> None:
     typed = of("double")
     for number in (0.1, -0.0, 5e-324, 1.7e308):

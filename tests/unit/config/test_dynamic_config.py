@@ -121,6 +121,18 @@ def test_a_topics_value_that_only_a_second_synonym_gives_has_no_synonyms(name):
     assert (described.source, described.synonyms) == (DEFAULT, ())
 
 
+def test_a_topics_key_of_another_version_is_there_without_its_value():
+    overrides = {"their.key": "secret", "retention.ms": "1"}
+    described = {
+        each.name: each for each in describe_topic_config(node_with({}), {}, {}, overrides)
+    }
+    unknown = described["their.key"]
+    assert (unknown.value, unknown.sensitive, unknown.read_only) == (None, True, False)
+    assert unknown.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    [chosen] = describe_topic_config(node_with({}), {}, {}, overrides, ["retention.ms"])
+    assert chosen.value == "1"
+
+
 def test_synonyms_are_told_level_by_level():
     static = node_with({"log.retention.ms": "5", "log.retention.hours": "1"})
     own = {"log.retention.ms": "7"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from moldau.client import Admin, TopicPartition, sync
+from moldau.client import Admin, ConfigResource, ConfigResourceType, NewTopic, TopicPartition, sync
 
 COLLECTION = re.compile(r"(Collection|Iterable|Sequence)\[")
 
@@ -56,3 +56,32 @@ def test_the_blocking_client_refuses_it_too():
         pytest.raises(TypeError, match="several"),
     ):
         admin.delete_topics("qrs")
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "said"),
+    [
+        ("create_topics", ["q"], "takes NewTopic objects, not str"),
+        ("create_topics", iter([NewTopic("t"), {"name": "q"}]), "takes NewTopic objects, not dict"),
+        ("create_partitions", ["q"], "takes NewPartitions by topic, in a mapping, not list"),
+        ("create_partitions", {"q": 3}, "takes NewPartitions objects, not int"),
+        ("describe_configs", [("topic", "t")], "takes ConfigResource objects, not tuple"),
+        ("alter_configs", {"t": []}, "takes ConfigResource objects, not str"),
+        (
+            *("alter_configs", {ConfigResource(ConfigResourceType.TOPIC, "t"): [("a", "1")]}),
+            "takes ConfigChange objects, not tuple",
+        ),
+        ("create_acls", ["User:a"], "takes AclBinding objects, not str"),
+        ("delete_acls", ["User:a"], "takes AclFilter objects, not str"),
+        (
+            "alter_user_scram_credentials",
+            [("alice", "secret")],
+            "takes ScramUpsertion or ScramDeletion objects, not tuple",
+        ),
+    ],
+)
+async def test_objects_of_another_kind_are_refused(call: str, given: object, said: str):
+    async with Admin("127.0.0.1:1", default_api_timeout_ms=1) as admin:
+        with pytest.raises(TypeError, match=said) as refused:
+            await getattr(admin, call)(given)
+    assert "secret" not in str(refused.value)
