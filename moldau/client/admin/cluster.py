@@ -382,7 +382,11 @@ class ClusterCalls(AdminCalls):
         return await self._ask_any(request, read, "list resources", timeout_ms)
 
     def _raise_configs(self, code: int, message: str | None, name: str, began_ms: float) -> None:
-        """A topic that is still unknown after a while is not only news that one broker lacks."""
+        """Raise a resource's error; nothing for NONE. A topic that is unknown for longer than a new
+        one may be is not asked for again.
+
+        Raises: BrokerError.
+        """
         if code != ErrorCode.NONE:
             is_old = self._client.clock.monotonic_ms() - began_ms >= NEWS_MS
             final = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and is_old

@@ -146,7 +146,8 @@ class SaslGate:
         self, request: Request, failure: str, response: Message | None, *, is_raw: bool
     ) -> None:
         """Say no, after a pause: guessing passwords takes time. A raw token's answer is the end of
-        the connection. A request that is out of place ends it at once.
+        the connection. What has no response, such as a request that is out of place, ends it at
+        once.
         """
         if response is None:
             request.close(failure)
