@@ -112,6 +112,10 @@ def _code(caller: Caller) -> ErrorCode | None:
     return answer if isinstance(answer, ErrorCode) else ErrorCode.of(answer.error_code)
 
 
+def _is_refused(answer: Any) -> bool:
+    return answer is not None and (isinstance(answer, ErrorCode) or bool(answer.error_code))
+
+
 class Client(Consumer):
     """A member of the new protocol whose answers may come late, or never."""
 
@@ -125,9 +129,7 @@ class Client(Consumer):
             changes = {**self.full(), **changes}
         self.is_unsure = False
         answer = super().heartbeat(**changes)
-        self.is_unsure = answer is not None and (
-            isinstance(answer, ErrorCode) or bool(answer.error_code)
-        )
+        self.is_unsure = _is_refused(answer)
         return answer
 
     def _take(self, answer: Any) -> Any:
@@ -140,6 +142,21 @@ class Client(Consumer):
         if self.last is not None and self.last.is_answered:
             answer, self.last = self.last.answer, None
             self._take(answer)
+            self.is_unsure = self.is_unsure or _is_refused(answer)
+
+
+def test_a_late_refusal_is_a_refusal() -> None:
+    """The answer that had the assignment was refused after it had waited too long for its commit:
+    the client tells everything again, and is told everything.
+    """
+    machine = ConsumerGroupMachine()
+    machine.start(interval_ms=0, assignor="uniform")
+    machine.topic_appears_or_grows(count=1, name="b")
+    machine.join_by_expression()
+    machine.commits_stop()
+    machine.everybody_heartbeats()
+    machine.time_passes(elapsed_ms=5000)
+    machine.teardown()
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
