@@ -253,11 +253,10 @@ def contents(store: Store) -> tuple[str | None, str | None]:
         )
     if kind == "PKCS12":
         return _read_pkcs12(data, store.password, where)
-    try:
-        text = data.decode("ascii")
-    except UnicodeDecodeError:
-        raise SecuritySettingError(f"{where}: neither PEM nor PKCS12") from None
-    return _split_pem(text, where)
+    if PEM_MARK not in data and not data.isascii():
+        raise SecuritySettingError(f"{where}: neither PEM nor PKCS12")
+    # Comments between the blocks are in any encoding: names of authorities, a key's friendly name.
+    return _split_pem(data.decode("latin-1"), where)
 
 
 def _kind_of(data: bytes) -> str:

@@ -105,6 +105,23 @@ async def test_pem_files_with_an_encrypted_key(
             client_context(bad)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1"])
+async def test_comments_in_pem_files_are_in_any_encoding(
+    authority: trustme.CA, own: trustme.LeafCert, tmp_path: Path, encoding: str
+):
+    trust, store = tmp_path / "ca.pem", tmp_path / "own.pem"
+    trust.write_text(f"# Autorité de Genève\n{pem(authority)}", encoding=encoding)
+    store.write_text(
+        f"friendlyName: Schlüssel\n{own.private_key_pem.bytes().decode()}\nsubject=Zürich\n"
+        + chain_of(own),
+        encoding=encoding,
+    )
+    settings = TlsSettings(
+        trust=Store("ssl.truststore", str(trust)), own=Store("ssl.keystore", str(store))
+    )
+    assert await handshake(settings, authority) == "hi"
+
+
 async def test_pkcs12_files(authority: trustme.CA, own: trustme.LeafCert, tmp_path: Path):
     certificates = x509.load_pem_x509_certificates(chain_of(own).encode())
     key = serialization.load_pem_private_key(own.private_key_pem.bytes(), None)
@@ -229,12 +246,15 @@ def test_stores_that_cannot_be_used(authority: trustme.CA, tmp_path: Path):
     empty.write_text("nothing")
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xff")
+    damaged = tmp_path / "damaged.pem"
+    damaged.write_text(pem(authority).replace("MII", "MÏI", 1))
     inline = pem(authority)
     for store, reason in (
         (Store("ssl.truststore", str(tmp_path / "absent")), "No such file"),
         (Store("ssl.truststore", str(jks)), "keytool -importkeystore"),
         (Store("ssl.truststore", str(empty)), "no PEM in it"),
         (Store("ssl.truststore", str(binary)), "neither PEM nor PKCS12"),
+        (Store("ssl.truststore", str(damaged)), "a character in it is not ASCII"),
         (Store("ssl.truststore", certificates="nothing"), "no certificates in it"),
         (Store("ssl.truststore", "x", certificates=inline), "exclude each other"),
         (Store("ssl.truststore", type="PKCS12", certificates=inline), "inline text is PEM"),
