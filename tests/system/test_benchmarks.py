@@ -12,6 +12,8 @@ from benchmarks.run import BENCHMARKS, load
 
 pytestmark = [
     pytest.mark.system,
+    # How long they take says something about the machine.
+    pytest.mark.timeout(600),
     # kafka-python reads its resources the old way.
     pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
     pytest.mark.skipif(sys.platform != "linux", reason="the benchmarks read /proc"),

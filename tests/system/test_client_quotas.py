@@ -103,11 +103,11 @@ def test_mutations_are_refused_and_come_back() -> None:
         bootstrap = cluster.bootstrap_server
         alter(cluster, ANONYMOUS, controller_mutation_rate=1.0)
         with Admin(bootstrap) as admin:
-            admin.create_topics([NewTopic("large", 30)])
+            admin.create_topics([NewTopic("large", 100)])
         # Each has a connection of its own: a refusal makes the connection pause.
         refused: tuple[Callable[[Admin], object], ...] = (
             lambda admin: admin.create_topics([NewTopic("one-more")], timeout_ms=1000),
-            lambda admin: admin.create_partitions({"large": NewPartitions(31)}, timeout_ms=1000),
+            lambda admin: admin.create_partitions({"large": NewPartitions(101)}, timeout_ms=1000),
             lambda admin: admin.delete_topics(["large"], timeout_ms=1000),
         )
         for mutate in refused:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from moldau.cli.completion import QUESTION_MS
 from moldau.client import NewTopic
 from moldau.client.sync import Admin, Consumer
 from tests.system.cli.conftest import Cli
@@ -19,13 +20,19 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is n
 
 
 class Shell:
-    """A bash that has our completion."""
+    """A bash that has our completion.
 
-    def __init__(self, home: Path, environ: dict[str, str]) -> None:
+    Args:
+        question_ms: how long the cluster may take to answer, if not as long as usual.
+    """
+
+    def __init__(self, home: Path, environ: dict[str, str], question_ms: int = QUESTION_MS) -> None:
         command = home / "moldau"
         command.write_text(
             f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "
-            '\'import sys; sys.argv[0] = "moldau"; import moldau.__main__ as m; m.main()\' "$@"\n'
+            '\'import sys; sys.argv[0] = "moldau"; import moldau.cli.completion as c; '
+            f"c.QUESTION_MS = {question_ms}; "
+            'import moldau.__main__ as m; m.main()\' "$@"\n'
         )
         command.chmod(0o755)
         self._environ = {
@@ -65,13 +72,19 @@ def shell(cli: Cli, tmp_path: Path) -> Shell:
     return Shell(tmp_path, cli.environ)
 
 
+@pytest.fixture
+def patient(cli: Cli, tmp_path: Path) -> Shell:
+    """A busy machine may take longer than a user at the keyboard should wait."""
+    return Shell(tmp_path, cli.environ, question_ms=50_000)
+
+
 def test_commands_and_options(shell: Shell) -> None:
     assert shell.completed("moldau", "top") == ["topics"]
     assert {"describe", "delete"} <= set(shell.completed("moldau", "topics", "de"))
     assert "--value-format" in shell.completed("moldau", "consume", "--value")
 
 
-def test_what_only_the_cluster_knows(shell: Shell, cli: Cli) -> None:
+def test_what_only_the_cluster_knows(patient: Shell, cli: Cli) -> None:
     names = [f"completed-{index}" for index in range(3)]
     with Admin(cli.bootstrap) as admin:
         admin.create_topics([NewTopic(each) for each in names])
@@ -85,11 +98,11 @@ def test_what_only_the_cluster_knows(shell: Shell, cli: Cli) -> None:
         ("consume", "-b", cli.bootstrap),
         ("produce",),
     ):
-        assert shell.completed("moldau", *words, "completed-") == names, words
-    assert shell.completed("moldau", "groups", "describe", "completed-g") == ["completed-group"]
-    assert shell.completed("moldau", "consume", "--group", "completed-") == ["completed-group"]
-    assert shell.completed("moldau", "brokers", "describe", "") == ["1"]
-    assert "__consumer_offsets" in shell.completed("moldau", "topics", "describe", "__")
+        assert patient.completed("moldau", *words, "completed-") == names, words
+    assert patient.completed("moldau", "groups", "describe", "completed-g") == ["completed-group"]
+    assert patient.completed("moldau", "consume", "--group", "completed-") == ["completed-group"]
+    assert patient.completed("moldau", "brokers", "describe", "") == ["1"]
+    assert "__consumer_offsets" in patient.completed("moldau", "topics", "describe", "__")
 
 
 def test_profiles(shell: Shell) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,13 +20,9 @@ from moldau.client import NewPartitions, NewTopic, TopicPartition
 from moldau.client.sync import Admin, Consumer
 from moldau.testing import Cluster
 from tests.system.cli.conftest import WRONG_USAGE, Cli
+from tests.system.processes import without_slow_node
 
 END_DEADLINE_S: Final = 60
-
-SLOW_NODE: Final = re.compile(r"moldau: no broker can be reached: \S+: no answer in time")
-"""Where the machine is so busy that a connection takes more than 1.5 s, a command warns, and goes
-on: no test here has a node that does not answer.
-"""
 
 
 @pytest.fixture
@@ -70,7 +65,7 @@ class Piped:
                 main()
         output.flush()
         assert ended.value.code in (status, status or None), errors.getvalue()
-        return output.buffer.getvalue(), without_slow_node(errors.getvalue())  # type: ignore[attr-defined]
+        return output.buffer.getvalue(), without_slow_node(errors.getvalue()).splitlines()  # type: ignore[attr-defined]
 
     def produce(self, *arguments: object, given: bytes) -> None:
         """Produce, silently."""
@@ -86,10 +81,6 @@ class Piped:
 @pytest.fixture
 def piped(cli: Cli) -> Piped:
     return Piped(cli)
-
-
-def without_slow_node(errors: str) -> list[str]:
-    return [line for line in errors.splitlines() if not SLOW_NODE.fullmatch(line)]
 
 
 def lines_of(output: bytes) -> list[dict[str, Any]]:
@@ -208,7 +199,8 @@ def test_ends_at_an_offset_or_a_time(piped: Piped, topic: str, cluster: Cluster)
         for value, stamp in (("before", 4000), ("then", later), ("behind", 5000))
     ]
     piped.produce(topic, "--format", "json", given=b"\n".join(json.dumps(e).encode() for e in last))
-    assert process.communicate(timeout=END_DEADLINE_S) == (b"before\n", b"")
+    output, errors = process.communicate(timeout=END_DEADLINE_S)
+    assert (output, without_slow_node(errors.decode())) == (b"before\n", "")
     assert process.returncode == 0
 
 
@@ -300,7 +292,7 @@ def test_a_partition_that_does_not_exist_is_not_waited_for(
         b'{"value": "4", "partition": 0}\n',
         timeout=END_DEADLINE_S,
     )
-    assert without_slow_node(told.decode()) == [
+    assert without_slow_node(told.decode()).splitlines() == [
         f"moldau: topic {topic} has partitions 0 to 2, not 3 "
         "(2 records are written; go on at line 3 of the input: --skip-lines 2)"
     ]
@@ -317,7 +309,7 @@ def test_an_interrupted_producer_says_what_is_written(piped: Piped, topic: str):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=END_DEADLINE_S)
     assert process.returncode == 130
-    assert errors.decode() == (
+    assert without_slow_node(errors.decode()) == (
         "moldau: interrupted (2 records are written; go on at line 3 of the input: "
         "--skip-lines 2)\n"
     )
@@ -360,10 +352,15 @@ def test_a_transaction_is_everything_or_nothing(piped: Piped, topic: str):
 def test_ends_by_count_by_time_and_by_signal(piped: Piped, topic: str):
     piped.produce(topic, "--partition", 0, given=b"1\n")
     start = ("consume", topic, "--from-beginning")
-    output, errors = piped.run(*start, "--max-messages", 2, "--timeout-ms", 200, status=1)
+    for timeout_ms in (200, 2_000, 20_000):  # on a busy machine the first record may take longer
+        idle = ("--timeout-ms", timeout_ms)
+        output, errors = piped.run(*start, "--max-messages", 2, *idle, status=1)
+        if output and piped.run(*start, *idle) == (b"1\n", []):
+            break
+    else:
+        raise AssertionError("nothing is read before the time is over")
     assert (output, len(errors)) == (b"1\n", 1)
     assert "1 of 2 records" in errors[0]
-    assert piped.run(*start, "--timeout-ms", 200) == (b"1\n", [])
     for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         process = piped.start(*start, "--group", f"{topic}-{status}")
         assert process.stdout is not None
@@ -382,7 +379,7 @@ def test_a_reader_that_has_enough_is_no_fault(piped: Piped, topic: str, cluster:
     process.stdout.close()
     process.stdout = None
     _, errors = process.communicate(timeout=END_DEADLINE_S)
-    assert (process.returncode, without_slow_node(errors.decode())) == (0, [])
+    assert (process.returncode, without_slow_node(errors.decode())) == (0, "")
     with Consumer(cluster.bootstrap_server, group_id=topic) as consumer:
         assert all(committed is None for committed in _committed(consumer, topic))
 

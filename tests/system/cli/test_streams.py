@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.system.cli.conftest import FAILED, WRONG_USAGE, Cli
-from tests.system.processes import END_DEADLINE_S, Ended
+from tests.system.processes import END_DEADLINE_S, Ended, without_slow_node
 
 TOPIC: Final = "streams"
 FULL: Final = "moldau: standard output: No space left on device\n"
@@ -30,7 +30,7 @@ def redirected(cli: Cli, redirection: str, command: str, **environ: str) -> Ende
         check=False,
         env={**os.environ, **cli.environ, **environ},
     )
-    return Ended(done.returncode, done.stdout, done.stderr)
+    return Ended(done.returncode, done.stdout, without_slow_node(done.stderr))
 
 
 @pytest.fixture(scope="module", autouse=True)

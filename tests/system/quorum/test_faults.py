@@ -64,7 +64,7 @@ def wait_converged(cluster: SpreadCluster) -> int:
 
     def same() -> list[dict[str, object]] | None:
         seen = [cluster.metadata(each) for each in cluster.broker_ids]
-        return seen if len({str(each) for each in seen}) == 1 else None
+        return seen if all(seen) and len({str(each) for each in seen}) == 1 else None
 
     seen = wait_until(same, what="equal digests", deadline_s=CONVERGE_DEADLINE_S)
     assert seen is not None

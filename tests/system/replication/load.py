@@ -99,8 +99,8 @@ class LoadProducer:
 
     def finish(self, deadline_s: float) -> int:
         """Send no more, wait for what is on its way; how many records were never answered."""
-        self._stop.set()
         self._flush_deadline_s = deadline_s
+        self._stop.set()
         self._thread.join()
         return self._left_count
 

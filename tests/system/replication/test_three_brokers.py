@@ -69,7 +69,7 @@ def test_the_leader_is_killed_while_records_come(trio: Trio, topic: str) -> None
         writer.flush()
         assert trio.wait_leader(topic, other_than=killed) != killed
         acknowledged_and_read(trio, topic, writer)
-        assert killed not in trio.isr(topic)
+        wait_until(lambda: killed not in trio.isr(topic), what="every broker knows of it")
     finally:
         trio.cluster.restart(killed)
     trio.wait_isr(topic, {1, 2, 3})

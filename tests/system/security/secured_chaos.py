@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import itertools
 import random
 import ssl
 import threading
@@ -46,7 +46,6 @@ from tests.system.replication.chaos_cluster import ChaosCluster
 CLIENT_PORT: Final = 9094
 INTERNAL_PORT: Final = 9095
 MECHANISM: Final = "SCRAM-SHA-256"
-PROBER: Final = "prober"
 PAUSE_S: Final = (2.0, 6.0)
 ANSWER_MS: Final = 5_000
 CONNECT_MS: Final = 3_000
@@ -184,18 +183,21 @@ class SecuredChaosCluster(ChaosCluster):
         """Until every broker has the metadata that are committed now. Raises: TimeoutError."""
         wanted = -1
 
+        def applied() -> list[int]:
+            told = [self.metadata(each) for each in self.broker_ids]
+            return [each["last_applied_offset"] for each in told if each]
+
         def told() -> bool:
+            # A controller that leads since a moment ago may know of less than brokers do.
             nonlocal wanted
             described = [self._describe_quorum(each) for each in self.broker_ids]
-            wanted = max((each.high_watermark for each in described if each is not None), default=0)
-            return wanted > 0
+            known = [each.high_watermark for each in described if each is not None]
+            wanted = max((*known, *(offset + 1 for offset in applied())), default=0)
+            return bool(known) and wanted > 0
 
         def followed() -> bool:
-            statuses = [self._http(each, "/api/v1/metadata") for each in self.broker_ids]
-            return all(
-                status == 200 and json.loads(body)["last_applied_offset"] >= wanted - 1
-                for status, body in statuses
-            )
+            offsets = applied()
+            return len(offsets) == len(self.broker_ids) and min(offsets) >= wanted - 1
 
         wait_until(told, what="the high watermark of the metadata", deadline_s=FOLLOWED_S)
         wait_until(followed, what=f"all brokers at {wanted}", deadline_s=FOLLOWED_S)
@@ -256,6 +258,8 @@ class Rotation:
         self.counts: Counter[str] = Counter()
         self._cluster = cluster
         self._dice = random.Random(f"{seed}-rotation")
+        #: Of users, none twice: a change that was not answered in time may come about later.
+        self._numbers = itertools.count(1)
         self._say = say
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="rotation")
@@ -286,17 +290,18 @@ class Rotation:
             self.counts["certificates"] += 1
 
     def _add_user(self) -> None:
-        self._cluster.add_user(f"load-{self.counts['users'] + 1}", self._password())
+        self._cluster.add_user(f"load-{next(self._numbers)}", self._password())
         self.counts["users"] += 1
 
     def _change_password(self) -> None:
         old, new = self._password(), self._password()
+        prober = f"prober-{next(self._numbers)}"
         for password in (old, new):
-            self._cluster.set_password(PROBER, password)
+            self._cluster.set_password(prober, password)
         self._cluster.wait_followed()
         for broker_id in self._cluster.broker_ids:
             for password, expected in ((new, True), (old, False)):
-                found = self._cluster.lets_in(broker_id, PROBER, password)
+                found = self._cluster.lets_in(broker_id, prober, password)
                 if found is None:
                     continue
                 self.counts["logins tried"] += 1

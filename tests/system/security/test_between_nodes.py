@@ -229,7 +229,7 @@ def test_a_broker_with_a_foreign_certificate_stays_outside(certified: SecuredClu
         cluster.write_config(broker_id, {**changed, **limit})
         before = len(cluster.log(broker_id))
         node.start()
-        wait_until(lambda: not node.running, what="the end of the start")
+        wait_until(lambda: not node.running, what="the end of the start", deadline_s=90)
         complaint = node.complaint()
         assert "no active controller of cluster" in complaint
         assert "refuses our certificate" in complaint
@@ -323,7 +323,7 @@ def test_a_broker_with_a_wrong_password_is_told_so(tmp_path: Path) -> None:
         limit = {"initial.broker.registration.timeout.ms": "10000"}
         cluster.write_config(broker_id, {**wrong, **limit})
         node.start()
-        wait_until(lambda: not node.running, what="the end of the start")
+        wait_until(lambda: not node.running, what="the end of the start", deadline_s=90)
         assert "PLAIN: the user name or the password is wrong" in node.complaint()
         no_secrets(cluster)
         cluster.write_config(broker_id)

@@ -113,13 +113,16 @@ async def test_short_names_are_what_permissions_are_about(secured: Kerberized):
 
 
 async def test_a_session_is_renewed(secured: Kerberized):
-    async with Admin(**secured.by_keytab(listener="SASL_SSL")) as admin:
-        connection = await admin._client.any_connection()
-        end_s = time.monotonic() + 1.4 * SESSION_MS / 1000
-        while time.monotonic() < end_s:
-            await admin.describe_cluster()
-            await asyncio.sleep(0)
-        assert await admin._client.any_connection() is connection
+    for _ in range(4):  # on a busy machine it may be too late now and then
+        async with Admin(**secured.by_keytab(listener="SASL_SSL")) as admin:
+            connection = await admin._client.any_connection()
+            end_s = time.monotonic() + 1.4 * SESSION_MS / 1000
+            while time.monotonic() < end_s:
+                await admin.describe_cluster()
+                await asyncio.sleep(0)
+            if await admin._client.any_connection() is connection:
+                return
+    raise AssertionError("no session is renewed")
 
 
 async def test_what_is_wrong_with_a_client_is_said(secured: Kerberized, tmp_path: Path):

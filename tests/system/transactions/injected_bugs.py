@@ -58,7 +58,7 @@ CONFIG: Final = {
     "group.consumer.min.heartbeat.interval.ms": "500",
 }
 ENOUGH: Final = 8
-LIMIT_S: Final = 360
+LIMIT_S: Final = 600
 DIRTY: Final = "dirty reader"
 
 #: Which client is faulty in which way, and what that is called.

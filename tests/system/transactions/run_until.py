@@ -22,7 +22,7 @@ from tests.system.transactions.workload import (
 )
 
 CREATE_S: Final = 30.0
-ENOUGH_DEADLINE_S: Final = 120.0
+ENOUGH_DEADLINE_S: Final = 240.0
 
 
 def create_topics(bootstrap: str) -> None:

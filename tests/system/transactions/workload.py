@@ -294,8 +294,14 @@ class Workload:
         self.setting.stop.set()
         missing += run(self._read_everything, everything, max(end, time.monotonic() + WATERMARK_S))
         for group in self.groups:
-            if run(self._offsets, group) is None:
-                missing.append(f"nobody says where {group} stands")
+            try:
+                wait_until(
+                    lambda group=group: run(self._offsets, group) is not None,  # type: ignore[misc]
+                    what=f"a coordinator says where {group} stands",
+                    deadline_s=WATERMARK_S,
+                )
+            except TimeoutError as error:
+                missing.append(str(error))
         return missing
 
     def _topics(self) -> dict[str, int]:
