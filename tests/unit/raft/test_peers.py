@@ -134,6 +134,12 @@ VOTE = VoteRequest(ReplicaKey(1, UUID(int=1)), ReplicaKey(2, UUID(int=2)), 3, 2,
 FETCH = FetchRequest(ReplicaKey(1, UUID(int=1)), 3, 0, 0, max_wait_ms=100)
 
 
+def deposed(log: QuorumLog) -> Callable[[], bool]:
+    """Whether it does not lead any more in the epoch in which it leads now."""
+    epoch = log.leader_epoch
+    return lambda: not log.is_leader or log.leader_epoch != epoch
+
+
 async def test_three_over_sockets() -> None:
     seed = 31
     print(f"seed {seed}")
@@ -183,15 +189,10 @@ async def test_three_over_sockets() -> None:
         """As a client does: again when a leader has taken it, and leads no more."""
         while not is_everywhere(name):
             log = logs[await leader()]
-            epoch = log.leader_epoch
-            error, _ = log.append([(TopicRecord(name=name), 0)], leader_epoch=epoch)
+            is_over = deposed(log)
+            error, _ = log.append([(TopicRecord(name=name), 0)], leader_epoch=log.leader_epoch)
             if error is ErrorCode.NONE:
-                await until(
-                    lambda log=log, epoch=epoch: (  # type: ignore[misc]
-                        is_everywhere(name) or not log.is_leader or log.leader_epoch != epoch
-                    ),
-                    f"{name} everywhere",
-                )
+                await until(lambda over=is_over: is_everywhere(name) or over(), name)  # type: ignore[misc]
 
     for node_id in hosts:
         filesystem = SimulatedFilesystem()
