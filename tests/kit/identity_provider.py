@@ -256,11 +256,18 @@ class IdentityProvider:
         application.router.add_post("/token", self._answer_token)
         runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self._context)
-        await site.start()
-        self._port = runner.addresses[0][1]
+        assert runner.server is not None
+        server = await self._loop.create_server(
+            runner.server, "127.0.0.1", self._port, ssl=self._context
+        )
+        self._port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stopping.wait()
+        # asyncio never closes a connection that its server accepted in the turn in which it ends.
+        for each in server.sockets:
+            self._loop.remove_reader(each)
+        await asyncio.sleep(0)
+        server.close()
         await runner.cleanup()
 
     def _error(self, authorization: str | None, form: Mapping[str, str]) -> str | None:

@@ -134,6 +134,12 @@ VOTE = VoteRequest(ReplicaKey(1, UUID(int=1)), ReplicaKey(2, UUID(int=2)), 3, 2,
 FETCH = FetchRequest(ReplicaKey(1, UUID(int=1)), 3, 0, 0, max_wait_ms=100)
 
 
+def deposed(log: QuorumLog) -> Callable[[], bool]:
+    """Whether it does not lead any more in the epoch in which it leads now."""
+    epoch = log.leader_epoch
+    return lambda: not log.is_leader or log.leader_epoch != epoch
+
+
 async def test_three_over_sockets() -> None:
     seed = 31
     print(f"seed {seed}")
@@ -176,25 +182,27 @@ async def test_three_over_sockets() -> None:
         await until(lambda: any(log.is_leader for log in logs.values()), "a leader")
         return next(node_id for node_id, log in logs.items() if log.is_leader)
 
+    def is_everywhere(name: str) -> bool:
+        return all(name in listeners[each].names for each in logs)
+
     async def append(name: str) -> None:
-        """As a client does: until a leader has taken it."""
-        while True:
+        """As a client does: again when a leader has taken it, and leads no more."""
+        while not is_everywhere(name):
             log = logs[await leader()]
+            is_over = deposed(log)
             error, _ = log.append([(TopicRecord(name=name), 0)], leader_epoch=log.leader_epoch)
             if error is ErrorCode.NONE:
-                return
+                await until(lambda over=is_over: is_everywhere(name) or over(), name)  # type: ignore[misc]
 
     for node_id in hosts:
         filesystem = SimulatedFilesystem()
         write_bootstrap(filesystem, DIRECTORY, [], voters, now_ms=5)
         await open_node(node_id, filesystem)
     await append("a")
-    await until(lambda: all("a" in each.names for each in listeners.values()), "a everywhere")
     first = await leader()
     await logs.pop(first).close()
     hosts[first].handler = None
     await append("b")
-    await until(lambda: all("b" in listeners[each].names for each in logs), "b on both")
     assert fatal == []
     for log in list(logs.values()):
         await log.close()

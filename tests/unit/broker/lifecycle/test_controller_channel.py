@@ -279,6 +279,7 @@ async def test_one_that_gives_up_does_not_disturb_the_others(start: Start, quoru
         await quorum.channel.forward(topics("b"), OWN, CLIENT, timeout_ms=30)
     assert not patient.done()
     assert controller.connection_count == 1
+    await until(lambda: len(held) == 2, "the one that has given up was there too")
     assert [request.topics[0].name for request in held] == ["a", "b"]  # type: ignore[attr-defined]
     await controller.close()
     patient.cancel()

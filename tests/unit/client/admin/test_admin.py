@@ -136,7 +136,7 @@ async def test_the_last_error_is_told_when_the_time_is_over(
 ) -> None:
     broker.script(ApiKey.CREATE_TOPICS, created(ErrorCode.NOT_CONTROLLER, "elections"))
     with pytest.raises(BrokerError, match="NOT_CONTROLLER: elections"):
-        await admin.create_topics([NewTopic("a")], timeout_ms=30)
+        await admin.create_topics([NewTopic("a")], timeout_ms=300)
 
 
 async def test_nobody_there_is_one_clear_error() -> None:

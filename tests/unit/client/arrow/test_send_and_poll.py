@@ -278,7 +278,7 @@ async def test_tables_in_transactions_are_seen_when_committed_and_never_when_abo
 async def test_what_cannot_be_sent_is_one_clear_error(data, error, word) -> None:
     async with (
         FakeCluster(1, topics={"t": 2}) as cluster,
-        producer_of(cluster, max_request_size=100_000, max_block_ms=200) as producer,
+        producer_of(cluster, max_request_size=100_000, max_block_ms=800) as producer,
     ):
         with pytest.raises(error, match=word):
             await ends(producer.send_arrow("t", data), "send_arrow")

@@ -33,7 +33,7 @@ from moldau.client.cluster.reachability import RecurringWarning
 from moldau.client.consumer import positions
 from moldau.protocol import ApiKey, ErrorCode
 from moldau.runtime.connection import ConnectionLost, NothingHeard
-from moldau.testing.waiting import wait_until_async
+from moldau.testing.waiting import wait_until, wait_until_async
 from tests.fake_broker import Change, FakeCluster, Settings
 from tests.kit.manual_clock import ManualClock
 from tests.unit.client.faults.harness import CONSUMER, MEMBER, PRODUCER, ends
@@ -169,6 +169,7 @@ async def test_a_consumer(caplog: pytest.LogCaptureFixture):
     async with Consumer(NOBODY) as consumer:
         consumer.assign([PARTITION])
         assert await ends(consumer.getmany(timeout_ms=300), "getmany") == {}
+        await warned(caplog, WHY)
     assert warnings_of(caplog) == [f"no broker can be reached: {WHY}"]
 
 
@@ -176,11 +177,12 @@ async def test_a_member_of_a_group(caplog: pytest.LogCaptureFixture):
     async with Consumer(NOBODY, group_id="g") as consumer:
         consumer.subscribe(["t"])
         assert await ends(consumer.getmany(timeout_ms=300), "getmany") == {}
+        await warned(caplog, WHY)
     assert warnings_of(caplog) == [f"no broker can be reached: {WHY}"]
 
 
 async def test_a_producer(caplog: pytest.LogCaptureFixture):
-    async with Producer(NOBODY, max_block_ms=300) as producer:
+    async with Producer(NOBODY, max_block_ms=600) as producer:
         with pytest.raises(RequestTimeout, match=WHY):
             await ends(producer.send("t", b"v"), "send")
     assert warnings_of(caplog) == [f"no broker can be reached: {WHY}"]
@@ -197,6 +199,7 @@ def test_blocking_clients(caplog: pytest.LogCaptureFixture):
     with sync.Consumer(NOBODY) as consumer:
         consumer.assign([PARTITION])
         assert consumer.getmany(timeout_ms=300) == {}
+        wait_until(lambda: warnings_of(caplog), what="the consumer's warning")
     with sync.Admin(NOBODY) as admin, pytest.raises(NoBrokerAvailable, match=WHY):
         admin.list_topics()
     with sync.Producer(NOBODY) as producer:
@@ -232,7 +235,7 @@ async def test_one_broker_that_cannot_be_reached_among_others(caplog: pytest.Log
         cluster.move_leader("t", 0, 1)
         cluster.fault(ApiKey.METADATA, Change(advertise_nonsense), times=None)
         servers = cluster.bootstrap_servers.split(",")[0]
-        settings = {**PRODUCER, "request_timeout_ms": 200, "delivery_timeout_ms": 700}
+        settings = {**PRODUCER, "request_timeout_ms": 600, "delivery_timeout_ms": 700}
         async with Producer(servers, **settings) as producer:
             with pytest.raises(DeliveryTimeout, match=WHY):
                 await ends(producer.send("t", b"v", partition=0), "send")
@@ -271,7 +274,7 @@ async def test_a_silent_port_does_not_hide_the_next_one():
     with silent_port() as address:
         async with FakeCluster(1, topics={"t": 1}) as cluster:
             servers = f"{address},{cluster.bootstrap_servers}"
-            async with Admin(servers, request_timeout_ms=600) as admin:
+            async with Admin(servers, request_timeout_ms=1_500) as admin:
                 assert await ends(admin.list_topics(), "list_topics") == ["t"]
 
 
@@ -444,6 +447,7 @@ async def test_a_missing_coordinator_is_said_with_the_brokers_reason(
         async with Consumer(cluster.bootstrap_servers, **MEMBER) as consumer:
             consumer.subscribe(["t"])
             assert await ends(consumer.getmany(timeout_ms=200), "getmany") == {}
+            await warned(caplog, REASON)
             assert len(warnings_of(caplog)) == 1
             assert f"coordinator of g: COORDINATOR_NOT_AVAILABLE: {REASON}" in caplog.text
             cluster.faults.clear()
@@ -456,7 +460,7 @@ async def test_a_missing_coordinator_is_said_with_the_brokers_reason(
 async def test_a_transaction_without_a_coordinator(missing: Callable[[FakeCluster], None]):
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         missing(cluster)
-        settings = {**PRODUCER, "max_block_ms": 200, "transactional_id": "id"}
+        settings = {**PRODUCER, "max_block_ms": 800, "transactional_id": "id"}
         async with Producer(cluster.bootstrap_servers, **settings) as producer:
             with pytest.raises(RequestTimeout, match=REASON):
                 await ends(producer.init_transactions(), "init_transactions")
@@ -465,7 +469,7 @@ async def test_a_transaction_without_a_coordinator(missing: Callable[[FakeCluste
 async def test_offsets_without_a_coordinator(missing: Callable[[FakeCluster], None]):
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         missing(cluster)
-        settings = {**CONSUMER, "default_api_timeout_ms": 200}
+        settings = {**CONSUMER, "default_api_timeout_ms": 800}
         async with Consumer(cluster.bootstrap_servers, group_id="g", **settings) as consumer:
             with pytest.raises(KafkaError, match=REASON):
                 await ends(consumer.committed([PARTITION]), "committed")

@@ -60,9 +60,7 @@ async def test_a_producer_goes_on_over_a_new_connection(action: Any):
 async def test_a_bad_first_answer_is_no_end(action: Any):
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         fault = cluster.fault(ApiKey.API_VERSIONS, action)
-        async with Admin(
-            cluster.bootstrap_servers, **{**QUICK, "request_timeout_ms": 300}
-        ) as admin:
+        async with Admin(cluster.bootstrap_servers, **QUICK) as admin:
             assert await ends(admin.list_topics(), repr(action)) == ["t"]
         assert fault.fired_count == 1
 

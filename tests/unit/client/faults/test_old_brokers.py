@@ -85,8 +85,9 @@ async def test_groups_share_and_commit(release: str):
     async with _cluster(release) as cluster:
         for index in range(2):
             cluster.fill("t", [b"%d" % index], index)
-        first = Consumer(cluster.bootstrap_servers, **MEMBER)
-        second = Consumer(cluster.bootstrap_servers, **MEMBER)
+        settings = {**MEMBER, "session_timeout_ms": 10_000}  # nobody is to be expelled here
+        first = Consumer(cluster.bootstrap_servers, **settings)
+        second = Consumer(cluster.bootstrap_servers, **settings)
         async with first, second:
             for consumer in (first, second):
                 consumer.subscribe(["t"])

@@ -263,7 +263,7 @@ async def test_epochs_that_are_used_up_lead_to_a_new_producer_id():
 
 
 async def test_a_delivery_that_takes_too_long_is_one_error_and_later_ones_go_on():
-    settings = {"delivery_timeout_ms": 300, "request_timeout_ms": 200}
+    settings = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 600}
     async with FakeCluster(1, topics={"t": 1}) as cluster:
         async with _producer(cluster, **settings) as producer:
             await _send_each(producer, [b"before"])

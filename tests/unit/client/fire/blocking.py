@@ -64,6 +64,7 @@ class Gun:
         self._random = random
         self._longest_pause_s = longest_pause_s
         self._is_armed = False
+        self.has_struck = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._shoot, name="gun")
         self._main = threading.get_ident()
@@ -96,6 +97,7 @@ class Gun:
             self._is_armed = False
         except KeyboardInterrupt:
             self._account.count("interruptions")
+            self.has_struck.set()
             raise Interrupted from None
         finally:
             self._is_armed = False
@@ -138,13 +140,14 @@ class Sender:
         self._random = random
         self._left = record_count
         self._next = 0
+        self._gun = gun
         self._aimed: Callable[[], Any] = _unaimed if gun is None else gun.aimed
         self._unsettled: list[tuple[Sent, Any]] = []
 
     def run(self) -> None:
-        """Everything, unless the producer is closed before."""
+        """Everything, unless the producer is closed before; more until a signal has struck."""
         try:
-            while self._left > 0:
+            while self._left > 0 or not (self._gun is None or self._gun.has_struck.is_set()):
                 self.step()
         except ClientClosed:
             self._account.count("ended by close")
@@ -327,6 +330,7 @@ def produce(seed: int, record_count: int, *, is_transactional: bool) -> Account:
                 def run(sender: Sender, number: int) -> None:
                     sender.run()
                     if number == closer:
+                        gun.has_struck.wait(CALL_LIMIT_S)
                         with account.timed("close", CALL_LIMIT_S):
                             producer.close()
                         account.count("early closes")

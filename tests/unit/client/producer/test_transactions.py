@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -210,20 +210,26 @@ async def test_cancellation_anywhere_leaves_all_or_nothing(version: int) -> None
     assert {(True, False), (False, True)} <= outcomes
 
 
+@contextmanager
+def cut_off(producer: ScriptedProducer) -> Iterator[None]:
+    """Nothing leaves, and calls wait only a short time for that."""
+    limit_ms, producer.transactions._limit_ms = producer.transactions._limit_ms, 30
+    producer.link.is_unreachable = True
+    yield
+    producer.link.is_unreachable = False
+    producer.transactions._limit_ms = limit_ms
+
+
 async def test_time_runs_out_and_the_same_call_goes_on() -> None:
-    async with opened(max_block_ms=30) as producer:
-        producer.link.is_unreachable = True
-        with pytest.raises(RequestTimeout, match="init_transactions"):
+    async with opened() as producer:
+        with cut_off(producer), pytest.raises(RequestTimeout, match="init_transactions"):
             await producer.init_transactions()
-        producer.link.is_unreachable = False
         await producer.init_transactions()
         producer.begin_transaction()
         producer.batches.send(P0, 1)
         await producer.batches.flush()
-        producer.link.is_unreachable = True
-        with pytest.raises(RequestTimeout, match="commit_transaction"):
+        with cut_off(producer), pytest.raises(RequestTimeout, match="commit_transaction"):
             await producer.commit_transaction()
-        producer.link.is_unreachable = False
         await producer.commit_transaction()
         assert producer.visible == [1]
 

@@ -139,8 +139,9 @@ def test_records_that_had_no_room_end_with_their_block():
     with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded:
         fault = threaded.call(lambda cluster: cluster.fault(ApiKey.PRODUCE, Stall()))
         told: list[Any] = []
+        settings = {**NARROW, "max_block_ms": 1_000}  # also for the end of the block
         with Producer(
-            threaded.cluster.bootstrap_servers, transactional_id="id", **NARROW
+            threaded.cluster.bootstrap_servers, transactional_id="id", **settings
         ) as producer:
             producer.init_transactions()
             leaving = producer.transaction()
