@@ -28,9 +28,10 @@ from moldau.client import (
     TlsFailed,
 )
 from moldau.testing.waiting import wait_until_async
-from tests.interop.java.server import KafkaServer, free_port
+from tests.interop.java.server import KafkaServer
 from tests.interop.java.sessions import ask_beyond_a_session
 from tests.interop.java.tools import JavaTools
+from tests.kit.ports import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from moldau.client import Admin, AuthenticationFailed, NewTopic
-from tests.interop.java.jvm import free_port, jvm_command
+from tests.interop.java.jvm import jvm_command
 from tests.interop.java.server import SMALL, KafkaServer
 from tests.interop.java.sessions import ask_beyond_a_session
 from tests.interop.java.tools import JavaTools
 from tests.kit.kerberos import HOST, MODULE, SERVICE
+from tests.kit.ports import free_port
 from tests.system.security.kerberized import Kerberized, kerberized
 from tests.unit.server.authentication.local_name_cases import CASES
 
