@@ -33,7 +33,7 @@ from tests.interop.java.sessions import ask_beyond_a_session
 from tests.interop.java.tools import JavaTools
 from tests.kit.ports import free_port
 
-pytestmark = [pytest.mark.interop, pytest.mark.java]
+pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
 
 REAUTHENTICATION_MS = 5_000
 """Kafka refuses who comes again within a second."""

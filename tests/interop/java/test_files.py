@@ -30,6 +30,8 @@ from tests.interop.java.tools import JavaTools
 from tests.interop.samples import CODECS, Rec, sample_records
 from tests.interop.topics import TopicMaker, wait_decided
 
+pytestmark = pytest.mark.timeout(300)
+
 GOLDEN = Path(__file__).parents[2] / "storage" / "golden" / "kafka-4.3.0-clean"
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "512"}
 COMPACTED = {

@@ -20,7 +20,7 @@ from tests.kit.ports import free_port
 from tests.unit.controller.quorum_cluster import CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID
 
-pytestmark = [pytest.mark.interop, pytest.mark.java]
+pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
 
 MAIN_CLASSES.setdefault("kafka-metadata-quorum", "org.apache.kafka.tools.MetadataQuorumCommand")
 
