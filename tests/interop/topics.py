@@ -1,4 +1,5 @@
-"""Fresh topics for interop tests, made by librdkafka's admin client.
+"""Fresh topics for interop tests, made by librdkafka's admin client, and the end of transactions in
+them.
 
 Owns one admin client per process.
 """
@@ -9,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from types import TracebackType
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from moldau.testing import wait_until
@@ -20,6 +21,27 @@ ADMIN_TIMEOUT_S = 20
 def fresh_name(prefix: str = "interop") -> str:
     """A topic name that nothing else uses."""
     return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def wait_decided(bootstrap: str, topic: str) -> None:
+    """Wait until no transaction is open in the topic. EndTxn is answered before the markers are
+    written, and until then a reader of what is committed finds its end before the transaction.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=ADMIN_TIMEOUT_S).topics[topic].partitions
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
+
+    def ends(isolation: IsolationLevel) -> dict[int, int]:
+        futures = admin.list_offsets(asked, isolation_level=isolation)
+        return {
+            where.partition: future.result(ADMIN_TIMEOUT_S).offset
+            for where, future in futures.items()
+        }
+
+    wait_until(
+        lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED),
+        what=f"the markers of all transactions in {topic}",
+    )
 
 
 class TopicMaker:

@@ -19,6 +19,8 @@ from aiohttp import web
 from joserfc import jws
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
+from tests.kit.ports import free_port
+
 ISSUER = "https://issuer.example"
 AUDIENCE = "kafka"
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -190,7 +192,12 @@ class IdentityProvider:
         hangs: whether it answers nothing.
     """
 
-    def __init__(self, signer: Signer | None = None, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        signer: Signer | None = None,
+        context: ssl.SSLContext | None = None,
+        port: int | None = None,
+    ) -> None:
         self._context = context
         self.signer = signer or Signer("first")
         self.keys: list[object] = [self.signer.public()]
@@ -208,7 +215,7 @@ class IdentityProvider:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._stopping = asyncio.Event()
-        self._port = 0
+        self._port = free_port() if port is None else port
 
     @property
     def url(self) -> str:
@@ -240,9 +247,7 @@ class IdentityProvider:
 
     def again(self) -> IdentityProvider:
         """The same provider on the same port, after its end."""
-        made = IdentityProvider(self.signer, self._context)
-        made._port = self._port
-        return made
+        return IdentityProvider(self.signer, self._context, self._port)
 
     def __exit__(self, *_: object) -> None:
         assert self._loop is not None
@@ -260,7 +265,6 @@ class IdentityProvider:
         server = await self._loop.create_server(
             runner.server, "127.0.0.1", self._port, ssl=self._context
         )
-        self._port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stopping.wait()
         # asyncio never closes a connection that its server accepted in the turn in which it ends.

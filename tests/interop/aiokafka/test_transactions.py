@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerFenced
 
 from moldau.testing.waiting import wait_until_async
-from tests.interop.topics import TopicMaker, fresh_name
+from tests.interop.topics import TopicMaker, fresh_name, wait_decided
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,7 +46,8 @@ async def write(producer: AIOKafkaProducer, topic: str, values: list[bytes]) -> 
 
 
 async def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """All that can be read from the beginning on, sorted."""
+    """All that can be read from the beginning on, sorted, once every transaction has ended."""
+    await asyncio.to_thread(wait_decided, bootstrap, topic)
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=isolation)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     await consumer.start()
@@ -107,6 +108,17 @@ async def test_a_newer_producer_fences_the_old_one(trio: str, trio_topics: Topic
     assert await read(trio, topic) == [b"new"] * PARTITIONS
 
 
+async def committed(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
+    """Wait until the group has the offsets: this client asks for them without waiting for those of
+    a transaction whose markers are on their way.
+    """
+
+    async def are_there() -> bool:
+        return {each: await consumer.committed(each) for each in offsets} == offsets
+
+    await wait_until_async(are_there, what="the transaction's offsets", deadline_s=WAIT_S)
+
+
 async def test_consume_transform_produce(trio: str, trio_topics: TopicMaker) -> None:
     """An aborted round is done again by the group's next member, a committed one is not."""
     source = trio_topics.create(partitions=PARTITIONS)
@@ -146,6 +158,7 @@ async def test_consume_transform_produce(trio: str, trio_topics: TopicMaker) -> 
                 await producer.send_offsets_to_transaction(offsets, group)
                 if is_committed:
                     await producer.commit_transaction()
+                    await committed(consumer, offsets)
                 else:
                     await producer.abort_transaction()
             finally:

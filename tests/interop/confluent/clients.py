@@ -27,6 +27,8 @@ def consumer_config(bootstrap: str, group: str, **config: Any) -> dict[str, Any]
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
         "topic.metadata.refresh.interval.ms": 500,
+        # By default three refreshes: a member whose refresh takes longer would forget its topics.
+        "metadata.max.age.ms": 60_000,
         "log_level": 0,
         **config,
     }

@@ -26,7 +26,7 @@ from tests.interop.confluent.clients import (
     positions,
     write_numbers,
 )
-from tests.interop.topics import TopicMaker, fresh_name
+from tests.interop.topics import TopicMaker, fresh_name, wait_decided
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -80,6 +80,12 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
     return sorted(found)
 
 
+def read_decided(bootstrap: str, topic: str) -> list[bytes]:
+    """What is committed, once every transaction has ended."""
+    wait_decided(bootstrap, topic)
+    return read(bootstrap, topic)
+
+
 def test_commit_and_abort_over_several_partitions(trio: str, trio_topics: TopicMaker) -> None:
     topic = trio_topics.create(partitions=PARTITIONS)
     producer = transactional(trio, fresh_name("t"))
@@ -95,7 +101,7 @@ def test_commit_and_abort_over_several_partitions(trio: str, trio_topics: TopicM
         sorted(b"%d-%d" % (number, each) for number in range(0, 6, step) for each in range(9))
         for step in (2, 1)
     )
-    assert read(trio, topic) == committed
+    assert read_decided(trio, topic) == committed
     assert read(trio, topic, "read_uncommitted") == every
 
 
@@ -109,7 +115,7 @@ def test_an_open_transaction_hides_what_comes_after_it(trio: str, trio_topics: T
     assert read(trio, topic) == []
     assert read(trio, topic, "read_uncommitted") == [*numbers(3), b"a", b"b", b"c"]
     producer.commit_transaction(WAIT_S)
-    assert read(trio, topic) == [*numbers(3), b"a", b"b", b"c"]
+    assert read_decided(trio, topic) == [*numbers(3), b"a", b"b", b"c"]
 
 
 def test_a_newer_producer_fences_the_old_one(trio: str, trio_topics: TopicMaker) -> None:
@@ -131,7 +137,7 @@ def test_a_newer_producer_fences_the_old_one(trio: str, trio_topics: TopicMaker)
     assert error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
     with pytest.raises(KafkaException):
         zombie.begin_transaction()
-    assert read(trio, topic) == [b"new"] * 3
+    assert read_decided(trio, topic) == [b"new"] * 3
 
 
 def test_a_transaction_that_takes_too_long_is_aborted(trio: str, trio_topics: TopicMaker) -> None:
@@ -182,7 +188,7 @@ def test_consume_transform_produce(trio: str, trio_topics: TopicMaker, protocol:
                 producer.commit_transaction(WAIT_S)
             else:
                 producer.abort_transaction(WAIT_S)
-    assert read(trio, target) == [b"of " + each for each in numbers(count)]
+    assert read_decided(trio, target) == [b"of " + each for each in numbers(count)]
     with consuming(trio, group, **config) as consumer:
         ends = [TopicPartition(source, number) for number in range(PARTITIONS)]
         assert [each.offset for each in consumer.committed(ends, timeout=WAIT_S)] == [

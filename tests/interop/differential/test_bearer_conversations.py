@@ -15,7 +15,7 @@ import pytest
 
 from moldau.protocol.messages.p03_metadata import MetadataRequest
 from tests.interop.differential.test_sasl_conversations import Both, Talk, heard
-from tests.interop.java.server import KafkaServer, free_port
+from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools, missing
 from tests.kit.identity_provider import (
     AUDIENCE,
@@ -27,6 +27,7 @@ from tests.kit.identity_provider import (
     symmetric,
     unsecured,
 )
+from tests.kit.ports import free_port
 from tests.system.security.nodes import SecuredNode
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]

@@ -37,8 +37,9 @@ from moldau.runtime.authentication.sasl import ScramClient
 from moldau.testing import wait_until
 from moldau.testing.waiting import wait_until_async
 from tests.interop.differential.test_sasl_conversations import Talk
-from tests.interop.java.server import KafkaServer, free_port
+from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools, missing
+from tests.kit.ports import free_port
 from tests.system.security.nodes import AUTHORIZER, PLAIN_MODULE, SCRAM_MODULE, SecuredNode
 
 pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(120)]

@@ -25,8 +25,9 @@ from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateRequest
 from moldau.protocol.schema import Message
 from moldau.runtime.authentication.sasl import ScramClient
-from tests.interop.java.server import KafkaServer, free_port
+from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools, missing
+from tests.kit.ports import free_port
 from tests.system.security.nodes import PLAIN_MODULE, SCRAM_MODULE, SecuredNode
 
 pytestmark = [pytest.mark.interop, pytest.mark.java]

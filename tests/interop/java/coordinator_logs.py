@@ -13,10 +13,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from moldau.client import Admin
+from moldau.testing import wait_until
 from tests.interop.confluent.clients import Reading, consuming
 from tests.interop.drivers import DRIVERS
 from tests.interop.samples import Rec
-from tests.interop.topics import TopicMaker
+from tests.interop.topics import TopicMaker, wait_decided
 
 WAIT_S: Final = 60.0
 TOPIC: Final = "grouped"
@@ -66,6 +67,11 @@ def _commit_in_transactions(bootstrap: str) -> None:
                 producer.commit_transaction(WAIT_S)
             else:
                 producer.abort_transaction(WAIT_S)
+    wait_until(
+        lambda: transactions(bootstrap)["with-offsets"] == "CompleteAbort",
+        what="the markers of the last transaction",
+        deadline_s=WAIT_S,
+    )
 
 
 def _transactional(bootstrap: str, transactional_id: str) -> Producer:
@@ -129,6 +135,7 @@ def go_on(bootstrap: str, group_offset: int) -> None:
     producer.begin_transaction()
     producer.produce(OPEN, b"%d" % group_offset)
     producer.commit_transaction(WAIT_S)
+    wait_decided(bootstrap, OPEN)
     with consuming(bootstrap, "left-classic") as consumer:
         consumer.subscribe([TOPIC])
         Reading(consumer).until_shared(TOPIC, [PARTITIONS])

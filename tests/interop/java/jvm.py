@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from moldau.testing import wait_until
-from moldau.testing.layout import PortHolder
+from tests.kit.ports import free_ports
 
 ROOT: Final = Path(__file__).parents[3]
 CACHE: Final = (ROOT / ".cache").resolve()
@@ -53,12 +53,6 @@ def jvm_command(*arguments: str, heap_mib: int, options: Sequence[str] = ()) -> 
     sharing = [f"-XX:SharedArchiveFile={shared}"] if shared.exists() else []
     return [*_plain_command(heap_mib), *sharing, *options,
             "-cp", f"{CLASS_PATH}:{kept / COMPILED}", *arguments]  # fmt: skip
-
-
-def free_port() -> int:
-    """A port that was free a moment ago, and that the kernel gives to no connection."""
-    with contextlib.closing(PortHolder("127.0.0.1")) as ports:
-        return ports.take()[0]
 
 
 def _plain_command(heap_mib: int) -> list[str]:
@@ -107,7 +101,7 @@ def _compile(target: Path) -> None:
 
 def _share_classes(home: Path) -> None:
     """Start a server once, and have the JVM write down its classes when it ends."""
-    port, controller_port = free_port(), free_port()
+    port, controller_port = free_ports(2)
     properties = home / "server.properties"
     properties.write_text(CONFIG.format(port=port, controller_port=controller_port, home=home))
     format_ = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER_ID]

@@ -12,8 +12,9 @@ from moldau.client import Admin
 from moldau.config import read_properties_file
 from moldau.testing import wait_until
 from tests.interop.java.jvm import jvm_command
-from tests.interop.java.server import START_DEADLINE_S, KafkaServer, free_port
+from tests.interop.java.server import START_DEADLINE_S, KafkaServer
 from tests.interop.java.tools import JavaTools
+from tests.kit.ports import free_port
 
 
 @contextmanager

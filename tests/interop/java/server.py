@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 
 from moldau.testing import wait_until
-from tests.interop.java.jvm import free_port, jvm_command
+from tests.interop.java.jvm import jvm_command
 from tests.interop.java.tools import JavaTools
+from tests.kit.ports import free_port
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0

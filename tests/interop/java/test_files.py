@@ -28,7 +28,9 @@ from tests.interop.java.coordinator_logs import (
 from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools
 from tests.interop.samples import CODECS, Rec, sample_records
-from tests.interop.topics import TopicMaker
+from tests.interop.topics import TopicMaker, wait_decided
+
+pytestmark = pytest.mark.timeout(300)
 
 GOLDEN = Path(__file__).parents[2] / "storage" / "golden" / "kafka-4.3.0-clean"
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "index.interval.bytes": "512"}
@@ -95,6 +97,7 @@ def fill(bootstrap: str) -> None:
         else:
             producer.flush(WAIT_S)
             producer.abort_transaction(WAIT_S)
+    wait_decided(bootstrap, "transactions")
     fill_coordinators(bootstrap)
 
 

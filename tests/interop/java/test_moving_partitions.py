@@ -16,7 +16,7 @@ from tests.interop.java.kafka_pair import kafka_pair
 from tests.interop.java.tools import MAIN_CLASSES, JavaTools
 from tests.system.processes import Ended, Writer, read_all, run_cli
 
-pytestmark = [pytest.mark.interop, pytest.mark.java]
+pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.timeout(300)]
 
 MAIN_CLASSES.setdefault(
     "kafka-reassign-partitions",

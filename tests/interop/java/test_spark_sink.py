@@ -39,6 +39,8 @@ from tests.spark.sink.test_without_spark import (  # noqa: F401
     test_the_own_record_behind_a_transaction_of_another_sink,
 )
 
+pytestmark = pytest.mark.timeout(300)
+
 # The node's own requests come from the same principal: what is denied is only what sinks do.
 SECURED = """
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer

@@ -68,10 +68,15 @@ def test_kafka_s_client_copies_each_record_once(
     assert read(java, trio, target, COUNT, "read_committed") == expected
     # Records, and a marker for each transaction at least; an aborted one may have sent nothing yet.
     assert end_offsets(java, trio, target) >= COUNT + COUNT // 30
-    described = java.check(
-        "kafka-consumer-groups", "--bootstrap-server", trio, "--group", group, "--describe"
-    )
-    assert re.search(rf"{source}\s+0\s+{COUNT}\s+{COUNT}\s+0\b", described.output)
+
+    def is_described() -> bool:
+        """The tool does not wait for offsets whose transaction lacks a marker."""
+        told = java.check(
+            "kafka-consumer-groups", "--bootstrap-server", trio, "--group", group, "--describe"
+        )
+        return re.search(rf"{source}\s+0\s+{COUNT}\s+{COUNT}\s+0\b", told.output) is not None
+
+    wait_until(is_described, what="the offsets of the last transaction")
 
 
 def test_the_transactions_tool(java: JavaTools, trio: str, trio_topics: TopicMaker) -> None:

@@ -24,7 +24,8 @@ TOOL_DEADLINE_S = 90.0
 """A tool still running then is shown with all its threads, and its JVM is replaced: the next tool
 must not wait behind it."""
 
-THREAD_DUMP_S = 3.0
+THREAD_DUMP_S = 30.0
+THREAD_DUMP_END = b"JNI global ref"
 
 #: Short names of Kafka's scripts and what they run.
 MAIN_CLASSES = {
@@ -147,7 +148,7 @@ class JavaTools:
         self._process.send_signal(signal.SIGQUIT)
         dump = b""
         deadline = time.monotonic() + THREAD_DUMP_S
-        while piece := self._read_some(1 << 16, deadline):
+        while THREAD_DUMP_END not in dump and (piece := self._read_some(1 << 16, deadline)):
             dump += piece
         return dump.decode(errors="replace")
 

@@ -17,7 +17,7 @@ from kafka import (
 from kafka.errors import KafkaError, ProducerFencedError
 
 from moldau.testing import wait_until
-from tests.interop.topics import TopicMaker, fresh_name
+from tests.interop.topics import TopicMaker, fresh_name, wait_decided
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -44,7 +44,8 @@ def write(producer: KafkaProducer, topic: str, values: list[bytes]) -> None:
 
 
 def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """All that can be read from the beginning on, sorted."""
+    """All that can be read from the beginning on, sorted, once every transaction has ended."""
+    wait_decided(bootstrap, topic)
     consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), isolation_level=isolation)
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     try:

@@ -16,7 +16,7 @@ from moldau.runtime.connection import Connection
 from moldau.runtime.network import AsyncioNetwork
 from tests.interop.drivers import DRIVERS, Driver
 from tests.interop.samples import BASE_TIMESTAMP_MS, CODECS, Rec
-from tests.interop.topics import TopicMaker, fresh_name
+from tests.interop.topics import TopicMaker, fresh_name, wait_decided
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 WAIT_S = 30
@@ -168,5 +168,6 @@ def test_a_transactional_producer_s_records_and_read_committed(
     topic = trio_topics.create()
     transactional_id = fresh_name("kcat")
     kcat(trio, "-P", "-t", topic, "-X", f"transactional.id={transactional_id}", lines=b"a\nb\n")
+    wait_decided(trio, topic)
     read = kcat(trio, "-C", "-t", topic, "-e", "-q", "-X", "isolation.level=read_committed")
     assert read.split() == [b"a", b"b"]

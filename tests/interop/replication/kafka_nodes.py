@@ -1,6 +1,7 @@
 """A whole Apache Kafka cluster on the directories, and with the very configuration files, of ours.
 
-Owns the JVMs. Must not format or change anything. Invariant: leaving the context ends them all.
+Owns the JVMs, and the nodes' ports, which no other process gets while a JVM is not there yet or is
+down. Must not format or change anything. Invariant: leaving the context ends them all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, Final, Self
 
 from confluent_kafka.admin import AdminClient
 
+from moldau.config import read_properties_file
 from moldau.testing import wait_until
+from moldau.testing.layout import PROPERTIES, PortHolder
 from tests.interop.java.jvm import jvm_command
 
 START_DEADLINE_S: Final = 240.0
@@ -43,9 +46,14 @@ class KafkaNodes:
         self._homes = [each for each in homes if names is None or each.name in names]
         self._wanted_count = broker_count
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._ports = PortHolder("127.0.0.1")
 
     def __enter__(self) -> Self:
         try:
+            for home in self._homes:
+                listeners = read_properties_file(str(home / PROPERTIES))["listeners"]
+                for listener in listeners.split(","):
+                    self._ports.hold(int(listener.rpartition(":")[2]))
             # The controllers first, so that no broker waits for them in vain for long.
             for home in sorted(self._homes, reverse=True):
                 self._start(home)
@@ -120,3 +128,4 @@ class KafkaNodes:
         for process in self._processes.values():
             process.kill()
             process.wait()
+        self._ports.close()

@@ -15,7 +15,7 @@ import pytest
 
 from moldau.schema_registry import SchemaRegistry, SchemaRegistryError
 from moldau.testing import Cluster, wait_until
-from tests.interop.java.server import free_port
+from tests.kit.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 START_DEADLINE_S = 90.0

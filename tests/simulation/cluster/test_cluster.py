@@ -27,7 +27,8 @@ TIMEOUT_S = TIME_BOX_S + 240
 @pytest.mark.timeout(TIMEOUT_S)
 def test_no_seed_of_the_time_box_breaks_a_promise():
     total = check_time_box(CLUSTER, FIRST_SEED, TIME_BOX_S)
-    assert total.faults.total() >= len(total.events)  # the first seed alone has one
+    # The first seed, which is all that a busy machine has the time for, has one.
+    assert total.faults.total() >= len(total.events)
 
 
 def test_a_seed_gives_the_same_run_whatever_the_hash_seed():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from moldau.node.quorum_link import LeaderRelay
 from moldau.node.quorum_node import QuorumNode
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p19_create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.testing.layout import PortHolder
+from tests.kit.ports import free_ports
 from tests.unit.controller.test_quorum_node import Consumer
 from tests.unit.metadata.builders import CLUSTER_ID, node_config
 
@@ -85,8 +84,3 @@ class Cluster:
     async def stop(self) -> None:
         await self.channel.close()
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.closing(PortHolder("127.0.0.1")) as ports:
-        return ports.take(count)

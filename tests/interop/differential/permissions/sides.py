@@ -19,9 +19,10 @@ from moldau.protocol.messages.p36_sasl_authenticate import SaslAuthenticateReque
 from moldau.protocol.schema import Message
 from tests.interop.differential.asking import ANSWER_TIMEOUT_S, CLIENT_ID, CLOSED, Closed, Node
 from tests.interop.differential.clusters import CONFIG
-from tests.interop.java.server import KafkaServer, free_port
+from tests.interop.java.server import KafkaServer
 from tests.interop.java.tools import JavaTools
 from tests.interop.raw.wire import read_exactly
+from tests.kit.ports import free_port
 from tests.system.security.nodes import AUTHORIZER, PLAIN_MODULE, SecuredNode
 
 PASSWORD: Final = "a-secret"
