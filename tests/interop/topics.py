@@ -1,7 +1,7 @@
 """Fresh topics for interop tests, made by librdkafka's admin client, and the end of transactions in
 them.
 
-Owns one admin client per process.
+Owns an admin client for each maker of topics.
 """
 
 from __future__ import annotations

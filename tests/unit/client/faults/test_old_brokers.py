@@ -85,7 +85,7 @@ async def test_groups_share_and_commit(release: str):
     async with _cluster(release) as cluster:
         for index in range(2):
             cluster.fill("t", [b"%d" % index], index)
-        settings = {**MEMBER, "session_timeout_ms": 10_000}  # nobody is to be expelled here
+        settings = {**MEMBER, "session_timeout_ms": 10_000}  # no member is expelled here
         first = Consumer(cluster.bootstrap_servers, **settings)
         second = Consumer(cluster.bootstrap_servers, **settings)
         async with first, second:
