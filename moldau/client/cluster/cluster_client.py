@@ -35,8 +35,9 @@ from moldau.config.backoff import Backoff
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p60_describe_cluster import DescribeClusterRequest
 from moldau.protocol.schema import Request, Response
-from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.clock import Clock
 from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedByPeer
+from moldau.runtime.ports import Ports
 
 if TYPE_CHECKING:
     from moldau.protocol.messages import p00_produce
@@ -81,18 +82,26 @@ class ClusterClient:
 
     Args:
         allow_auto_topic_creation: whether `updates` may create a topic.
+        ports: the machine's own unless a simulation brings others.
     """
 
-    def __init__(self, config: ClientConfig, *, allow_auto_topic_creation: bool = False) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        allow_auto_topic_creation: bool = False,
+        ports: Ports | None = None,
+    ) -> None:
         self.config = config
-        self.clock: Clock = SystemClock()
-        self.random: random.Random = random.Random()
+        ports = ports or Ports.of_machine()
+        self.clock: Clock = ports.clock
+        self.random: random.Random = ports.random
         self.metadata: MetadataCache = MetadataCache()
         self._bootstrap = [parse_address(server) for server in config.addresses]
         security = security_of(config, self.clock, self.random)
         failing, self._unreachable = RecurringWarning(self.clock), RecurringWarning(self.clock)
         self._connections = Connections(
-            config, self.clock, self.random, security, self._lost, failing, self._unreachable
+            config, *ports, security, self._lost, failing, self._unreachable
         )
         #: Whether `retry` ends soon while no broker has ever been reached.
         self.gives_up_early: bool = False

@@ -40,7 +40,7 @@ from moldau.runtime.authentication import (
 )
 from moldau.runtime.clock import Clock, TimerHandle
 from moldau.runtime.connection import DEFAULT_MAX_IN_FLIGHT, Connection, NothingHeard
-from moldau.runtime.network import AsyncioNetwork, Network
+from moldau.runtime.network import Network
 
 Purpose: TypeAlias = Literal["data", "fetch", "coordinator"]
 """Each has a socket of its own, so that heartbeats wait neither for fetches nor for joins."""
@@ -69,12 +69,12 @@ class Connections:
 
     _config: ClientConfig
     _clock: Clock
+    _network: Network
     _random: random.Random
     _security: Security
     _on_lost: Callable[[], object]
     _warning: RecurringWarning
     _unreachable: RecurringWarning
-    _network: Network = field(default_factory=AsyncioNetwork)
     _open: dict[tuple[Address, Purpose], Connection] = field(default_factory=dict)
     _attempts: dict[tuple[Address, Purpose], asyncio.Task[Connection]] = field(default_factory=dict)
     _failures: dict[Address, tuple[int, float, str]] = field(default_factory=dict)

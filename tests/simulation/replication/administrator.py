@@ -24,8 +24,8 @@ from moldau.protocol.messages import p45_alter_partition_reassignments as reassi
 from moldau.protocol.schema import Message
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.link import ControllerLink
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld

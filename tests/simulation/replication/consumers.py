@@ -17,9 +17,9 @@ from moldau.protocol.messages import p02_list_offsets as listing
 from moldau.protocol.messages import p23_offset_for_leader_epoch as epochs
 from moldau.protocol.types import ZERO_UUID
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
 from tests.simulation.replication.mirror import Batch, batches_in
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ledger import PartitionTruth

@@ -26,8 +26,8 @@ from moldau.protocol.messages.p22_init_producer_id import InitProducerIdRequest
 from moldau.protocol.records import Record, encode_batch, increment_sequence, read_batch_header
 from moldau.protocol.types import ZERO_UUID
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.replication.world import ReplicationWorld

@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.kit.seeds import Violation
 from tests.simulation.cluster.base_world import POLL_MS, BaseWorld
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.administrator import Administrator, TopicPlan
 from tests.simulation.replication.consumers import SimulatedConsumer
 from tests.simulation.replication.data_broker import NO_ROOM, PORT, DataBroker
@@ -24,6 +23,7 @@ from tests.simulation.replication.metadata_ledger import MetadataLedger
 from tests.simulation.replication.mirror import read_mirror
 from tests.simulation.replication.offset_readers import OffsetReader
 from tests.simulation.replication.producers import SimulatedProducer
+from tests.virtual.loop import Process
 
 START_LIMIT_MS = 60_000.0
 CONVERGENCE_LIMIT_MS = 90_000.0

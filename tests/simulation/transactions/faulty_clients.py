@@ -21,7 +21,6 @@ from moldau.protocol.messages.p24_add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
 )
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.transactions.coordinator_link import (
     ELSEWHERE,
     GROUP,
@@ -30,6 +29,7 @@ from tests.simulation.transactions.coordinator_link import (
 )
 from tests.simulation.transactions.group_applications import GroupPlan
 from tests.simulation.transactions.members import subscription
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.transactions.consumer_members import ConsumerMembership
 from tests.simulation.transactions.cooperative_members import CooperativeMembership
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
@@ -22,6 +21,7 @@ from tests.simulation.transactions.transactional_client import (
     TransactionalClient,
     gathered,
 )
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import TransactionWorld

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS
 from tests.simulation.cluster.base_nemesis import Act
-from tests.simulation.cluster.wall_clocks import HOUR_MS
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.nemesis import ReplicationNemesis
 from tests.simulation.transactions.consumer_members import ConsumerMembership
@@ -29,6 +28,7 @@ from tests.simulation.transactions.world import (
     INTERNAL_PARTITIONS,
     TransactionWorld,
 )
+from tests.virtual.wall_clocks import HOUR_MS
 
 ClientT = TypeVar("ClientT", bound=FaultyClient)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages import p02_list_offsets as listing
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ledger import Key, PartitionTruth

@@ -9,7 +9,6 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
 from tests.simulation.transactions.transactional_client import (
     Fenced,
@@ -17,6 +16,7 @@ from tests.simulation.transactions.transactional_client import (
     TransactionalClient,
     gathered,
 )
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.ledger import ClientTransaction

@@ -19,9 +19,9 @@ from moldau.protocol.records import (
     iter_batches,
 )
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.replication.cluster_link import NO_ANSWER, ClusterLink, PartitionView
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
     from tests.simulation.replication.ledger import Key

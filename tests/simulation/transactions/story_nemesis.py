@@ -15,8 +15,6 @@ from typing import Any
 from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.protocol.coordinator_records import TRANSACTION_STATE
 from tests.simulation.cluster.base_nemesis import Act
-from tests.simulation.cluster.virtual_loop import Process
-from tests.simulation.cluster.wall_clocks import HOUR_MS
 from tests.simulation.transactions.consumer_members import ConsumerMembership
 from tests.simulation.transactions.faulty_clients import (
     HOARD,
@@ -28,6 +26,8 @@ from tests.simulation.transactions.group_applications import GroupApplication, G
 from tests.simulation.transactions.group_nemesis import GroupNemesis
 from tests.simulation.transactions.members import Membership
 from tests.simulation.transactions.world import INPUT, INTERNAL_PARTITIONS, TransactionWorld
+from tests.virtual.loop import Process
+from tests.virtual.wall_clocks import HOUR_MS
 
 FLOODED_LINE = 100
 """A line that holds more is not flooded: it would take too long."""

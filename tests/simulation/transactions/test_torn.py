@@ -10,12 +10,12 @@ import pytest
 
 from moldau.protocol.api_keys import ApiKey
 from moldau.protocol.messages.p26_end_txn import EndTxnRequest
-from tests.simulation.cluster.virtual_loop import Process
 from tests.simulation.transactions.coordinator_link import TRANSACTION, CoordinatorLink
 from tests.simulation.transactions.ledger import ClientTransaction
 from tests.simulation.transactions.taps import transaction_taps
 from tests.simulation.transactions.transactional_client import TransactionalClient
 from tests.simulation.transactions.world import TransactionWorld
+from tests.virtual.loop import Process
 
 ID = "torn"
 OTHER = ("output", 0)

@@ -16,7 +16,6 @@ from moldau.broker.coordinator.key_partitions import partition_for
 from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.kit.seeds import Violation
-from tests.simulation.cluster.wall_clocks import HOUR_MS
 from tests.simulation.replication.administrator import TopicPlan
 from tests.simulation.replication.consumers import SimulatedConsumer
 from tests.simulation.replication.data_broker import DataBroker
@@ -43,6 +42,7 @@ from tests.simulation.transactions.producers import Application
 from tests.simulation.transactions.readers import CommittedReader
 from tests.simulation.transactions.tamperer import Tamperer
 from tests.simulation.transactions.transaction_log import ONGOING
+from tests.virtual.wall_clocks import HOUR_MS
 
 INTERNAL_PARTITIONS = 2
 SLOW_ASSIGNMENTS = 0.2

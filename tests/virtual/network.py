@@ -22,8 +22,8 @@ from random import Random
 from typing import TypeVar
 
 from moldau.runtime.network import Handshakes
-from tests.simulation.cluster.transport import FIN, SimulatedTransport
-from tests.simulation.cluster.virtual_loop import Process, VirtualLoop, current_process
+from tests.virtual.loop import Process, VirtualLoop, current_process
+from tests.virtual.transport import FIN, SimulatedTransport
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cluster.virtual_loop import Process
+from tests.virtual.loop import Process
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster.network import Fabric
+    from tests.virtual.network import Fabric
 
 WINDOW_BYTES = 64 * 1024
 DEFAULT_HIGH_WATER_BYTES = 64 * 1024

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.simulation.cluster.wall_clocks import WallClock
 from tests.storage.simulated_filesystem import SimulatedCrash
+from tests.virtual.wall_clocks import WallClock
 
 MAX_STEPS_AT_ONE_INSTANT = 50_000
 """More callbacks than this without virtual time passing are taken for an endless loop."""
