@@ -32,6 +32,7 @@ from tests.unit.client.faults.harness import (
     take,
     values_of,
 )
+from tests.virtual.machine import pass_time
 
 USER = {"sasl_username": "alice", "sasl_password": "s3cret, with =signs"}
 USERS = {"alice": "s3cret, with =signs"}
@@ -139,9 +140,7 @@ async def test_old_brokers_without_session_lifetimes():
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 async def test_sessions_are_renewed_before_they_end(mechanism: str):
     """KIP-368: on the same connections, and what comes after a session's end fails this test."""
-    security = Security(
-        "SASL_PLAINTEXT", users=USERS, tokens={"good"}, session_lifetime_ms=60_000
-    )
+    security = Security("SASL_PLAINTEXT", users=USERS, tokens={"good"}, session_lifetime_ms=60_000)
     settings = {**PRODUCER, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": mechanism}
     if mechanism == "OAUTHBEARER":
         settings["sasl_oauthbearer_token_provider"] = lambda: "good"
@@ -158,7 +157,7 @@ async def test_sessions_are_renewed_before_they_end(mechanism: str):
                     value = b"%d" % len(sent)
                     await producer.send("t", value)
                     sent.append(value)
-                    await asyncio.sleep(1)
+                    await pass_time(1_000)
 
             await ends(send(), "sending over several sessions' ends", 1_000)
             assert cluster.nodes[0].accepted_count == connection_count
