@@ -1,6 +1,6 @@
-"""Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere;
-what `make test` leaves to `make test-all` (`thorough`); in which order parallel workers take files;
-and loggers as they are by default. Random tests are not judged by how long they take.
+"""Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere,
+and by kind (`gate`, `real`, `long`, `smoke`: tests/kit/kinds.py); in which order parallel workers
+take files; how hypothesis searches; and loggers as they are by default.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from tests.kit.kinds import is_smoke, kind_of, place_of
+from tests.kit.waiting import patience
 
 pytest_plugins = ("tests.kit.guard", "tests.kit.rerun")
 
 # How long an example takes says something about the machine, and the first one imports things.
-settings.register_profile("moldau", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("moldau")
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.register_profile("gate", BUSY, derandomize=True)
+settings.register_profile("long", BUSY, max_examples=1_000, print_blob=True)
+settings.load_profile(os.environ.get("MOLDAU_HYPOTHESIS", "gate"))
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,8 +42,6 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    "system/replication/test_soak.py",
-    "system/transactions/test_soak.py",
     "spark",
     "simulation/transactions",
     "simulation/test_injected_bugs.py",
@@ -84,9 +85,10 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test below a folder of the table carries the folder's mark; a worker of several begins
-    with the longest files.
+    """Every test below a folder of the table carries the folder's mark, and that of its kind; a
+    worker of several begins with the longest files.
     """
+    factor = patience()
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)  # stable: the order within a file stays
     for item in items:
@@ -97,6 +99,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if folder == prefix or folder.startswith(prefix + "/"):
                 item.add_marker(getattr(pytest.mark, mark))
         item.add_marker(str(kind_of(item)))
+        if factor > 1:
+            item.add_marker(pytest.mark.timeout(_limit_s(item) * factor), append=False)
         if is_smoke(place_of(item)):
             item.add_marker("smoke")
 
@@ -118,14 +122,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     into librdkafka that never returns, in the last test's end too, ends the worker here, with the
     stacks of its threads.
     """
-    marker = item.get_closest_marker("timeout")
-    limit_s = float(item.config.getini("timeout") if marker is None else marker.args[0])
     stderr = item.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(limit_s + DEAF_S, exit=True, file=stderr)
+    faulthandler.dump_traceback_later(_limit_s(item) + DEAF_S, exit=True, file=stderr)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def _limit_s(item: pytest.Item) -> float:
+    """What the test says itself, or the configuration."""
+    marker = item.get_closest_marker("timeout")
+    return float(item.config.getini("timeout") if marker is None else marker.args[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

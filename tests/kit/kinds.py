@@ -33,14 +33,36 @@ KINDS = {
     "deploy/test_running.py": Kind.REAL,
     "fake_broker": Kind.REAL,  # until the fake cluster is on the simulated network
     "interop": Kind.REAL,
+    "interop/confluent/test_ownership.py": Kind.GATE,
+    "interop/differential/test_comparing.py": Kind.GATE,
     "spark": Kind.REAL,
     "system": Kind.REAL,
+    "system/client/test_exactly_once.py": Kind.GATE,
+    "system/replication/test_checker.py": Kind.GATE,
+    "system/topics/test_account.py": Kind.GATE,
+    "system/transactions/test_checker.py": Kind.GATE,
+    "system/transactions/test_checker_random.py": Kind.GATE,
     "unit/client": Kind.REAL,  # until the fake cluster is on the simulated network
 }
-"""Below these, and in these files, tests are not of the gate, or are of it again."""
+"""What these folders and files have; the checkers of real runs are logic."""
 
-SMOKE = ("client/test_producing.py::test_records_arrive[moldau]",)
-"""One node, each client and tool once, one batch of Spark."""
+SMOKE = (
+    "interop/aiokafka/test_produce_consume.py::test_every_acks_level",
+    "interop/aiokafka/test_transactions.py::test_commit_and_abort",
+    "interop/confluent/test_produce_consume.py::test_every_acks_level",
+    "interop/java/test_cluster_tools.py::test_console_producer_and_consumer",
+    "interop/java/test_cluster_tools.py::test_kafka_topics",
+    "interop/kafka_python/test_produce_consume.py::test_every_acks_level",
+    "interop/kcat/test_kcat.py::test_every_codec",
+    "spark/source/test_batch.py::test_every_record_is_a_row",
+    "system/client/test_sync.py",
+    "system/embedding/test_pytest_plugin.py::test_a_topic_of_its_own",
+    "system/groups/test_consumer_protocol.py",
+    "system/http/test_listener.py",
+    "system/test_start_up.py",
+    "unit/kit/test_rerun.py",
+)
+"""One node, each client and tool once, one batch of Spark, and the judge of runs itself."""
 
 
 def kind_of(item: pytest.Item) -> Kind:
