@@ -1,9 +1,10 @@
 """Keeps the real world out of the gate: no sockets with addresses, no child processes, no sleeping.
 
 Owns: the audit hook, which sees such calls whichever module makes them, a `time.sleep` that says
-what it was asked for (Python 3.11 has no event for it), and the failure that says what to do. Must not: look at tests of other kinds, or at threads that earlier tests have left.
-Invariant: a test of the gate that did one of these fails, even if it caught what came of it.
-(What libraries in C do by themselves, librdkafka and uvloop among them, is not seen.)
+what it was asked for (Python 3.11 has no event for it), and the failure that says what to do. Must
+not: look at tests of other kinds, or at threads that earlier tests have left. Invariant: a test of
+the gate that did one of these fails, even if it caught what came of it. (What libraries in C do by
+themselves, librdkafka and uvloop among them, is not seen.)
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ import pytest
 from tests.kit import waiting
 from tests.kit.waiting import patience, until, until_async
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize(("said", "factor"), [(None, 1), ("1", 1), ("2.5", 2.5)])
 def test_the_factor_is_what_the_environment_says(monkeypatch, said, factor):
