@@ -16,6 +16,8 @@ from moldau.server.server import ListenerSpec, Server
 from tests.unit.broker.harness import DataPath, until
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
+pytestmark = pytest.mark.real
+
 
 class Client:
     """Frames over one TCP connection."""

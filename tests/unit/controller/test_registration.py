@@ -22,6 +22,8 @@ from moldau.runtime.leader_link import LeaderAddress, LeaderLink
 from moldau.server.request import Sender
 from tests.unit.controller.harness import LISTENER, ControllerBench, until
 
+pytestmark = pytest.mark.real
+
 NOBODY_LISTENS = LeaderAddress(9, "127.0.0.1", 1)
 
 

@@ -44,6 +44,8 @@ from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, until
 
+pytestmark = pytest.mark.real
+
 SERVED = [
     ApiVersion(api_key=18, min_version=0, max_version=4),
     ApiVersion(api_key=3, min_version=0, max_version=9),

@@ -17,6 +17,8 @@ from moldau.server.request import Request
 
 from .conftest import Harness, response, until
 
+pytestmark = pytest.mark.real
+
 FILE_BYTES = 3_000_000
 
 

@@ -50,6 +50,8 @@ from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, until
 
+pytestmark = pytest.mark.real
+
 PLAIN_USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'user_alice="a-secret" user_bob="b-secret";'

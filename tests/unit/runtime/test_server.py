@@ -44,6 +44,8 @@ from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
 
+pytestmark = pytest.mark.real
+
 
 def echo(request: Request) -> None:
     request.respond_parts(response(request, request.body))

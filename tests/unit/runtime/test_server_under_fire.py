@@ -27,6 +27,8 @@ from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, response, until
 
+pytestmark = pytest.mark.real
+
 FILE_BYTES = 2_000_000
 MEMORY_LIMIT_BYTES = 300_000
 REQUESTS_PER_PEER = 50

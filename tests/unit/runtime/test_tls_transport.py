@@ -18,6 +18,8 @@ from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
 
 from .conftest import until
 
+pytestmark = pytest.mark.real
+
 ALERT, APPLICATION_DATA = 21, 23
 """Kinds of records of TLS."""
 
