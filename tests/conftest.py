@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from hypothesis import HealthCheck, settings
 
-# How long an example takes says something about the machine, and the first one imports things.
-settings.register_profile("moldau", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("moldau")
+from tests.kit import hypothesis_profiles
+
+_REAL_STDERR: list[int] = []
+hypothesis_profiles.register(lambda text: os.write(_REAL_STDERR[0], text.encode()))
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,6 +120,11 @@ QUICK = (
 """Of these, what `make test` runs too: each client and tool, short simulations, the checkers."""
 
 MARKS = {"interop": "interop", "interop/java": "java", "spark": "spark", "system": "system"}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    _REAL_STDERR[:] = [config.stash[fault_handler_stderr_fd_key]]
 
 
 @pytest.hookimpl(wrapper=True)
