@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-from tests.kit import hypothesis_profiles
+from tests.kit.kinds import is_smoke, kind_of, place_of
 
-_REAL_STDERR: list[int] = []
-hypothesis_profiles.register(lambda text: os.write(_REAL_STDERR[0], text.encode()))
+pytest_plugins = ("tests.kit.guard", "tests.kit.hypothesis_profiles", "tests.kit.rerun")
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,71 +59,7 @@ ONE_WORKER = ("tests/spark", "tests/tidy")
 DEAF_S = 120.0
 """Longer than that behind its time limit no test is still being ended."""
 
-THOROUGH = ("deploy/test_running.py", "interop", "simulation", "spark", "system")
-"""Below these only `make test-all` runs everything: minutes of real processes and of many seeds."""
-
-QUICK = (
-    "interop/aiokafka",
-    "interop/confluent/test_admin.py",
-    "interop/confluent/test_ownership.py",
-    "interop/confluent/test_produce_consume.py",
-    "interop/differential/test_comparing.py",
-    "interop/java/test_cluster_tools.py",
-    "interop/java/test_consumer_protocol.py",
-    "interop/java/test_controller_listener.py",
-    "interop/kafka_python/test_produce_consume.py",
-    "interop/kcat",
-    "interop/raw",
-    "interop/test_samples.py",
-    "simulation/cluster/test_cluster.py::test_no_seed_of_the_time_box_breaks_a_promise",
-    "simulation/cluster/test_network.py",
-    "simulation/cluster/test_virtual_loop.py",
-    "simulation/cluster/test_wall_clocks.py",
-    "simulation/replication/test_replication.py::test_no_seed_of_the_time_box_breaks_a_promise",
-    "simulation/replication/test_taps.py",
-    "simulation/test_model.py",
-    "simulation/test_pysyncobj.py",
-    "simulation/test_quorum.py",
-    "simulation/transactions/test_group_log.py",
-    "simulation/transactions/test_torn.py",
-    "simulation/transactions/test_transactions.py::test_no_seed_of_the_time_box_breaks_a_promise",
-    "simulation/transactions/test_upheavals.py",
-    "spark/pipelines/test_story.py",
-    "spark/source/test_batch.py",
-    "spark/source/test_reading.py",
-    "system/client/test_sync.py",
-    "system/client/test_transactions.py",
-    "system/embedding/test_pytest_plugin.py",
-    "system/groups/test_consumer_protocol.py",
-    "system/http",
-    "system/quorum/test_hostile_requests.py",
-    "system/quorum/test_hosts.py",
-    "system/replication/test_checker.py",
-    "system/replication/test_load.py",
-    "system/replication/test_tools.py",
-    "system/test_admin_replicas.py",
-    "system/test_changes_while_producing.py",
-    "system/test_find_coordinator.py",
-    "system/test_full_disk.py",
-    "system/test_http.py",
-    "system/test_lost_answers.py",
-    "system/test_start_up.py",
-    "system/topics/test_account.py",
-    "system/transactions/test_checker.py",
-    "system/transactions/test_checker_random.py",
-    "system/transactions/test_consumers.py",
-    "system/transactions/test_migrating_members.py",
-    "system/transactions/test_senders.py",
-    "system/transactions/test_soak_child.py",
-)
-"""Of these, what `make test` runs too: each client and tool, short simulations, the checkers."""
-
 MARKS = {"interop": "interop", "interop/java": "java", "spark": "spark", "system": "system"}
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
-    _REAL_STDERR[:] = [config.stash[fault_handler_stderr_fd_key]]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -156,17 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for prefix, mark in MARKS.items():
             if folder == prefix or folder.startswith(prefix + "/"):
                 item.add_marker(getattr(pytest.mark, mark))
-        place = item.path.relative_to(HERE).as_posix()
-        is_clients_with_kafka = place.startswith("client/") and "[kafka" in item.name
-        if is_clients_with_kafka or (
-            place.startswith(THOROUGH) and not _is_quick(place, item.name)
-        ):
-            item.add_marker(pytest.mark.thorough)
-
-
-def _is_quick(place: str, name: str) -> bool:
-    parents = [place, *(str(parent) for parent in Path(place).parents)]
-    return any(each in QUICK for each in (*parents, f"{place}::{name}"))
+        item.add_marker(str(kind_of(item)))
+        if is_smoke(place_of(item)):
+            item.add_marker("smoke")
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,12 @@
-"""How hypothesis runs: `gate`, which is loaded, and `long`; `--hypothesis-profile` chooses.
+"""How hypothesis runs: `gate` (loaded), `shrink` or `long`; `--hypothesis-profile` chooses.
 
-Owns both profiles. Must not: judge how long an example takes, which says something about the
+Owns the profiles. Must not: judge how long an example takes, which says something about the
 machine. Invariant: what replays a failure is printed before hypothesis tries to shrink it, so that
 a process that is ended while it shrinks has said how to go on.
 
 - gate: the same examples in every run, so that the test itself is what replays a failure. It is
-  printed as it was found: `--hypothesis-profile=shrink` runs the same examples and shrinks.
+  printed as it was found.
+- shrink: the examples of `gate`, and what fails is shrunk.
 - long: other examples in every run. What fails is printed as a decorator for the test.
 """
 
@@ -15,6 +16,8 @@ import base64
 import os
 from collections.abc import Callable, Iterable
 
+import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import __version__ as hypothesis_version
 from hypothesis.database import ExampleDatabase
@@ -49,16 +52,24 @@ class PrintingDatabase(ExampleDatabase):
         """There is nothing to delete."""
 
 
-def register(write: Callable[[str], object]) -> None:
-    """Make the profiles, and load `gate`. `write` gets past what pytest captures."""
-    engine.MAX_SHRINKING_SECONDS = SHRINKING_S
-    patient = settings(
-        deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, database=None
-    )
-    examples = (Phase.explicit, Phase.generate)
-    settings.register_profile("gate", patient, derandomize=True, phases=examples)
-    settings.register_profile(
-        "shrink", patient, derandomize=True, phases=(*examples, Phase.shrink, Phase.explain)
-    )
-    settings.register_profile("long", patient, database=PrintingDatabase(write))
-    settings.load_profile("gate")
+_real_stderr: list[int] = []
+
+
+def _past_capture(text: str) -> None:
+    os.write(_real_stderr[0], text.encode())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    _real_stderr[:] = [config.stash[fault_handler_stderr_fd_key]]
+
+
+engine.MAX_SHRINKING_SECONDS = SHRINKING_S
+_patient = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, database=None
+)
+_gate = settings(_patient, derandomize=True, phases=(Phase.explicit, Phase.generate))
+settings.register_profile("gate", _gate)
+settings.register_profile("shrink", _gate, phases=(*_gate.phases, Phase.shrink, Phase.explain))
+settings.register_profile("long", _patient, database=PrintingDatabase(_past_capture))
+settings.load_profile("gate")

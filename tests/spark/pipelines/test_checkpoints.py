@@ -31,7 +31,7 @@ from tests.spark.pipelines.steps import run, send, values
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 
 PIPELINE = """
 name: {name}

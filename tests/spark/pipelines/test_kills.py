@@ -19,7 +19,7 @@ from moldau.testing import Cluster
 from tests.spark.conftest import SEVERAL_BATCHES, make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.usefixtures("spark")]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.usefixtures("spark")]
 
 KEYS = [b"key-%d" % number for number in range(12)]
 PER_PARTITION = 450

@@ -22,7 +22,7 @@ from demo.story_data import (
 FLIGHTS = 16_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.system
 @pytest.mark.timeout(400)
 def test_flights_are_counted_exactly_once_whoever_is_killed(tmp_path: Path):

@@ -25,7 +25,7 @@ PLACES = (
 )
 
 # Spark logs the sockets of the JVM that was killed under it.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
 @pytest.mark.timeout(600)

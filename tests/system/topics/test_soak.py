@@ -11,7 +11,7 @@ from moldau.spark_connector.pipelines.embedded_spark import java_home
 from tests.system.topics.bugs import BUGS
 from tests.system.topics.soak import soak
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MINUTES = 0.4
 SEED = 5

@@ -144,7 +144,7 @@ def test_honest_clients_of_an_honest_broker(bootstrap: str):
     assert check(setting.history).kinds() == {"shared-partition"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("short_lives")
 def test_an_upgrade_that_forgets_what_is_read_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node_process, "COMMAND", COMMAND)

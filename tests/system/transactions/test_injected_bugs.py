@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(2 * injected_bugs.LIMIT_S 
 
 
 @pytest.mark.parametrize(
-    "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS)]
+    "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in SLOW_RUNS)]
 )
 def test_what_is_wrong_is_found_and_nothing_else(run: str, tmp_path: Path):
     # The output is not captured: what librdkafka says when it ends the process is read from it.

@@ -1,0 +1,83 @@
+"""Of which kind a test is: gate, real or long, and which real ones are the smoke of `make test`.
+
+Owns: the one table. Must not: run anything. Invariant: every test is of exactly one kind. A mark
+`real` or `long` at the test, its class or its module says so, else the longest row above its file
+or function, else it is of the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+
+
+class Kind(StrEnum):
+    """How a failure is judged."""
+
+    GATE = "gate"
+    """Logic, on virtual time: red at once, on the slowest machine too."""
+    REAL = "real"
+    """Processes, sockets, clients of others: what fails is run again, alone."""
+    LONG = "long"
+    """For `make long`: minutes of load, of random seeds, of Spark."""
+
+
+KINDS = {
+    "client": Kind.REAL,
+    "deploy/test_image.py": Kind.LONG,
+    "deploy/test_running.py": Kind.REAL,
+    "fake_broker": Kind.REAL,  # until the fake cluster is on the simulated network
+    "interop": Kind.REAL,
+    "spark": Kind.REAL,
+    "system": Kind.REAL,
+    "unit/client": Kind.REAL,  # until the fake cluster is on the simulated network
+}
+"""Below these, and in these files, tests are not of the gate, or are of it again."""
+
+SMOKE = ("client/test_producing.py::test_records_arrive[moldau]",)
+"""One node, each client and tool once, one batch of Spark."""
+
+
+def kind_of(item: pytest.Item) -> Kind:
+    """The kind of a collected test."""
+    for kind in (Kind.LONG, Kind.REAL):
+        if item.get_closest_marker(kind) is not None:
+            return kind
+    return kind_at(place_of(item))
+
+
+def kind_at(place: str) -> Kind:
+    """What the table says of `folder/test_file.py::test`, below tests/."""
+    row = _row_above(place, KINDS)
+    return Kind.GATE if row is None else KINDS[row]
+
+
+def is_smoke(place: str) -> bool:
+    """It is in the list."""
+    return _row_above(place, SMOKE) is not None
+
+
+def place_of(item: pytest.Item) -> str:
+    """Where a test is, below tests/; its whole path if it is elsewhere."""
+    path = item.path
+    if path.is_relative_to(TESTS):
+        path = path.relative_to(TESTS)
+    return f"{path.as_posix()}::{item.nodeid.partition('::')[2]}"
+
+
+def _row_above(place: str, rows: Iterable[str]) -> str | None:
+    """The longest row that names the place or something above it."""
+    path, _, names = place.partition("::")
+    parts = names.partition("[")[0].split("::")
+    above = {
+        place,
+        path,
+        *(str(parent) for parent in Path(path).parents),
+        *("::".join((path, *parts[: count + 1])) for count in range(len(parts))),
+    }
+    return max((row for row in rows if row in above), key=len, default=None)
