@@ -16,18 +16,11 @@ from typing import Any
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from hypothesis import HealthCheck, settings
 
 from tests.kit.kinds import is_smoke, kind_of, place_of
 from tests.kit.waiting import patience
 
-pytest_plugins = ("tests.kit.guard", "tests.kit.rerun")
-
-# How long an example takes says something about the machine, and the first one imports things.
-BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
-settings.register_profile("gate", BUSY, derandomize=True)
-settings.register_profile("long", BUSY, max_examples=1_000, print_blob=True)
-settings.load_profile(os.environ.get("MOLDAU_HYPOTHESIS", "gate"))
+pytest_plugins = ("tests.kit.guard", "tests.kit.hypothesis_profiles", "tests.kit.rerun")
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

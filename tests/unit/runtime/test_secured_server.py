@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import errno
-import gc
 import logging
 import os
 import socket
@@ -46,6 +45,7 @@ from moldau.server.request import RequestContext
 from moldau.server.request_router import Handler, RequestRouter, Route
 from moldau.server.server import ListenerSpec, Server
 from moldau.server.server_connection import ServerConnection
+from tests.kit.counting import Newcomers, collector_at_rest
 from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness, Peer, until
@@ -503,9 +503,8 @@ async def test_connections_that_are_gone_leave_no_cycles(
 ) -> None:
     """The collector of a node comes seldom, and a TLS connection holds much memory."""
     made = await secured(harness, authority, SecurityProtocol.SSL, stores)
-    gc.collect()
-    gc.disable()
-    try:
+    new = Newcomers(ServerConnection, TlsTransport)
+    with collector_at_rest():
         for _ in range(3):
             client = await made.tls_client()
             assert await client.who_am_i() == "User:ANONYMOUS"
@@ -515,10 +514,7 @@ async def test_connections_that_are_gone_leave_no_cycles(
             assert (await stranger.reader.read())[:1] in (b"", b"\x15"), "an alert at most"
             stranger.close()
         await until(lambda: not len(made.server.connections))
-        kinds = (ServerConnection, TlsTransport)
-        await until(lambda: not any(type(each) in kinds for each in gc.get_objects()))
-    finally:
-        gc.enable()
+        await until(lambda: not new.objects())
 
 
 # -- SASL -----------------------------------------------------------------------------------------
