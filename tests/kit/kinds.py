@@ -31,7 +31,6 @@ KINDS = {
     "client": Kind.REAL,
     "deploy/test_image.py": Kind.LONG,
     "deploy/test_running.py": Kind.REAL,
-    "fake_broker": Kind.REAL,  # until the fake cluster is on the simulated network
     "interop": Kind.REAL,
     "interop/confluent/test_ownership.py": Kind.GATE,
     "interop/differential/test_comparing.py": Kind.GATE,
@@ -42,7 +41,6 @@ KINDS = {
     "system/topics/test_account.py": Kind.GATE,
     "system/transactions/test_checker.py": Kind.GATE,
     "system/transactions/test_checker_random.py": Kind.GATE,
-    "unit/client": Kind.REAL,  # until the fake cluster is on the simulated network
 }
 """What these folders and files have; the checkers of real runs are logic."""
 

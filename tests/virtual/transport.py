@@ -189,16 +189,23 @@ class SimulatedTransport(asyncio.Transport):
             if not self.protocol.eof_received():
                 self.close()
             return
-        buffer = self.protocol.get_buffer(-1)
-        count = min(len(buffer), len(piece))
-        assert count > 0, "a buffered protocol gives room"
-        buffer[:count] = piece[:count]
-        if count < len(piece):
-            self._arrived.appendleft(piece[count:])
-        if self.peer is not None:
-            self.fabric.send_acknowledgement(self, count)
-        self.protocol.buffer_updated(count)
+        if isinstance(self.protocol, asyncio.BufferedProtocol):
+            buffer = self.protocol.get_buffer(-1)
+            count = min(len(buffer), len(piece))
+            assert count > 0, "a buffered protocol gives room"
+            buffer[:count] = piece[:count]
+            if count < len(piece):
+                self._arrived.appendleft(piece[count:])
+            self._acknowledge(count)
+            self.protocol.buffer_updated(count)
+        else:
+            self._acknowledge(len(piece))
+            self.protocol.data_received(piece)
         self._schedule_reading()
+
+    def _acknowledge(self, size_bytes: int) -> None:
+        if self.peer is not None:
+            self.fabric.send_acknowledgement(self, size_bytes)
 
     def _adjust_writer(self) -> None:
         if self.is_lost or self.protocol is None:

@@ -345,16 +345,16 @@ class Connections:
 
     def _forget(self, connection: Connection) -> None:
         address = (connection.host, connection.port)
+        lost = [key for key, known in self._open.items() if known is connection]
         # One answer is that to ApiVersions, which every listener gives to every client.
         if connection.answer_count > 1:
             self._silent.pop(address, None)
-        elif not self.is_closed:
+        elif lost and not self.is_closed:
             self._silent[address] = self._silent.get(address, 0) + 1
-        for key, known in list(self._open.items()):
-            if known is connection:
-                del self._open[key]
-                if not self.is_closed:
-                    self._on_lost()
+        for key in lost:
+            del self._open[key]
+            if not self.is_closed:
+                self._on_lost()
 
     def _watch_idleness(self) -> None:
         limit_ms = self._config.connections_max_idle_ms
@@ -373,7 +373,7 @@ class Connections:
                 connection.last_used_ms = now_ms
             elif now_ms - connection.last_used_ms >= limit_ms:
                 # Out of the table first: a connection that is closed because it is idle is not
-                # lost.
+                # lost, nor was its broker silent.
                 del self._open[key]
                 connection.close()
         self._watch_idleness()

@@ -162,7 +162,7 @@ async def test_memory_stays_below_its_limit_while_the_broker_is_slow() -> None:
         sending = asyncio.create_task(producer.send_arrow("t", table))
         while not sending.done():
             least = min(least, accumulator.free_bytes)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.000_01)
         assert sending.result().row_count == 3000
         assert 0 <= least < limit // 2, "memory was used, and never more than there is"
         assert accumulator.free_bytes == limit

@@ -7,12 +7,15 @@ ends, with an error that says what was waited for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar, cast
 
 from moldau.client import TopicPartition
 from moldau.protocol import ErrorCode
+from moldau.runtime.ports import Ports
 from tests.fake_broker import FakeCluster
+from tests.fake_broker.node import HOST
 
 _T = TypeVar("_T")
 
@@ -52,6 +55,29 @@ MEMBER: Final[Mapping[str, Any]] = {
     "heartbeat_interval_ms": 20,
     "enable_auto_commit": False,
 }
+
+
+@asynccontextmanager
+async def port_saying(answer: bytes | None) -> AsyncIterator[str]:
+    """The address of a port that answers everything with the same bytes, or never."""
+    transports: list[asyncio.BaseTransport] = []
+
+    class Server(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            transports.append(transport)
+            self.write = cast(asyncio.Transport, transport).write
+
+        def data_received(self, data: bytes) -> None:
+            if answer is not None:
+                self.write(answer)
+
+    listener = await Ports.of_machine().network.listen(Server, HOST, 0)
+    try:
+        yield f"{HOST}:{listener.port}"
+    finally:
+        listener.close()
+        for transport in transports:
+            transport.close()
 
 
 async def ends(awaitable: Awaitable[_T], what: str, timeout_s: float = DEADLINE_S) -> _T:

@@ -435,7 +435,9 @@ async def test_a_client_belongs_to_its_event_loop(
 
 
 async def test_a_client_made_without_a_loop_is_started_by_its_first_use(cluster: FakeCluster):
-    made = await asyncio.to_thread(lambda: Producer(cluster.bootstrap_servers, **PRODUCER))
+    made = await asyncio.to_thread(
+        lambda: Producer(cluster.bootstrap_servers, **PRODUCER, ports=cluster.ports)
+    )
     async with made:
         await ends(made.send("t", b"v", partition=0), "send")
     assert cluster.values("t") == [b"v"]

@@ -442,6 +442,7 @@ async def test_leaving_by_an_exception_commits_nothing_automatically(
         assert cluster.groups.committed("g", "t") == (3 if ending is None else 1)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("is_left_by_an_exception", [False, True])
 async def test_the_blocking_consumer_too(is_left_by_an_exception: bool):
     async with _cluster() as cluster:

@@ -58,11 +58,13 @@ async def _round_trip(cluster: FakeCluster, settings: dict[str, Any]) -> None:
         assert values_of(await take(consumer, 1)) == [b"secret"]
 
 
+@pytest.mark.real
 async def test_tls(certificates: Certificates, trust: dict[str, Any]):
     async with FakeCluster(1, topics={"t": 1}, security=Security("SSL", certificates)) as cluster:
         await _round_trip(cluster, {"security_protocol": "SSL", **trust})
 
 
+@pytest.mark.real
 async def test_tls_with_a_client_certificate(certificates: Certificates, trust: dict[str, Any]):
     security = Security("SSL", certificates, client_certificate_required=True)
     async with FakeCluster(1, topics={"t": 1}, security=security) as cluster:
@@ -80,6 +82,7 @@ async def test_tls_with_a_client_certificate(certificates: Certificates, trust: 
                 await ends(admin.list_topics(), "without a certificate")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_passwords(
@@ -314,6 +317,7 @@ MIX_UPS = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("listener", "client"), MIX_UPS)
 async def test_the_wrong_security_protocol_is_one_error_that_names_the_setting(
     listener: Any, client: str, certificates: Certificates, trust: dict[str, Any]
@@ -337,6 +341,7 @@ async def test_the_wrong_security_protocol_is_one_error_that_names_the_setting(
         cluster.problems.clear()
 
 
+@pytest.mark.real
 async def test_a_certificate_that_nobody_vouches_for(certificates: Certificates):
     async with FakeCluster(1, security=Security("SSL", certificates)) as cluster:
         settings: dict[str, Any] = {"security_protocol": "SSL", "default_api_timeout_ms": 3_000}
@@ -348,6 +353,7 @@ async def test_a_certificate_that_nobody_vouches_for(certificates: Certificates)
                 await ends(_send(cluster.bootstrap_servers, settings), "the refusal")
 
 
+@pytest.mark.real
 async def test_a_certificate_of_another_host(tmp_path: Path):
     certificates = Certificates(tmp_path, host="elsewhere.example.org")
     async with FakeCluster(1, topics={"t": 1}, security=Security("SSL", certificates)) as cluster:
@@ -374,6 +380,7 @@ async def test_a_connection_that_breaks_during_authentication_is_made_anew(api_k
         assert delivered(cluster, "t") == [b"value"] * 5
 
 
+@pytest.mark.real
 async def test_over_tls_faults_are_overcome_as_without(
     certificates: Certificates, trust: dict[str, Any]
 ):

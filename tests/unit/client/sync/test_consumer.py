@@ -14,6 +14,8 @@ from tests.fake_broker import FakeCluster, ThreadedCluster
 from tests.unit.client.faults.harness import CONSUMER
 from tests.unit.client.sync.interruptions import interrupted_at
 
+pytestmark = pytest.mark.real
+
 FUNCTIONS = ("__next__", "getone", "getmany", "poll_arrow", "_call", "call", "run", "post", "_next")
 RECORD_COUNT = 2_000
 
