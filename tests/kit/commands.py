@@ -19,8 +19,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import BinaryIO, Final, NoReturn
+from typing import BinaryIO, Final, NamedTuple, NoReturn
 from unittest.mock import patch
 
 from moldau.cli.main import main
@@ -35,11 +34,12 @@ END_S: Final = 120
 SHARED_THREADS: Final = ("moldau-client-sync", "asyncio_")
 """Threads of the process that outlive what they were started for."""
 
+_ALONE: Final = threading.Lock()
+
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How a command ended. Bytes that are no text are surrogates."""
 
     status: int
@@ -75,6 +75,7 @@ def run_here(
         stdin, stdout, stderr: a descriptor to use as the stream, or `CLOSED`; else files are.
     """
     with ExitStack() as stack:
+        stack.enter_context(_ALONE)
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
         files[0].write(given)
         files[0].seek(0)

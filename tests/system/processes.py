@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def run_cli(
 ) -> Ended:
     """Run the `moldau` command in this process; what it says of a slow node is left out."""
     ended = run_here(*arguments, given=given, environ=environ, **streams)
-    return replace(ended, errors=without_slow_node(ended.errors))
+    return ended._replace(errors=without_slow_node(ended.errors))
 
 
 def without_slow_node(errors: str) -> str:
