@@ -138,7 +138,7 @@ def test_a_broker_that_is_down_is_seen(moldau: Cli, trio: Cluster, name: str):
         assert own[row["leader"]]["behind"] == 0
         assert (row["high_watermark"], row["log_end_offset"]) == (10, 10)
         assert rows(moldau, name, "--at-min-isr-partitions") == []
-        trio.kill(row["leader"])
+        trio.stop(row["leader"])
         try:
             wait_until(
                 lambda: rows(moldau, name, "--unavailable-partitions"), what="there is no leader"
@@ -310,7 +310,7 @@ def test_a_move_that_cannot_end_is_shown_and_cancelled(moldau: Cli, trio: Cluste
     create(moldau, name)
     [stays] = rows(moldau, name)[0]["replicas"]
     down = 1 if stays == 3 else 3
-    trio.kill(down)
+    trio.stop(down)
     try:
         wait_until(
             lambda: (
