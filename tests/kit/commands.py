@@ -1,4 +1,5 @@
-"""Runs the `moldau` command in the process of the test, as its own process would run it.
+"""Runs the `moldau` command in the process of the test, as its own process would run it, and nodes
+that refuse to start.
 
 Owns the arguments, the environment, the standard streams (files of their own, which may be closed)
 and the loggers while a command runs. Must not judge what a command says. Invariants: what the
@@ -8,16 +9,18 @@ another directory behind fails the test; a command that becomes a node is a chil
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, Final, NamedTuple, NoReturn
 from unittest.mock import patch
@@ -66,6 +69,7 @@ def run_here(
     stdin: int | None = None,
     stdout: int | None = None,
     stderr: int | None = None,
+    program: Callable[[], object] = main,
 ) -> Ended:
     """Run a command to its end. What it raises, which would be a traceback, is raised.
 
@@ -73,6 +77,7 @@ def run_here(
         given: what is to read on the standard input.
         environ: beside the environment of this process.
         stdin, stdout, stderr: a descriptor to use as the stream, or `CLOSED`; else files are.
+        program: what the process is for, and how it exits.
     """
     with ExitStack() as stack:
         stack.enter_context(_ALONE)
@@ -93,14 +98,14 @@ def run_here(
             opened = None if descriptor == CLOSED else _opened(name, descriptor)
             for attribute in (name, f"__{name}__"):
                 stack.enter_context(patch.object(sys, attribute, opened))
-        status = _status()
+        status = _status(program)
         return Ended(status, *map(_content, files[1:]))
 
 
-def _status() -> int:
+def _status(program: Callable[[], object]) -> int:
     """The exit status of the command whose arguments, environment and streams are in place."""
     try:
-        main()
+        program()
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
@@ -142,14 +147,19 @@ def _become(path: str, arguments: list[str]) -> NoReturn:
 
 @contextmanager
 def _nothing_left() -> Iterator[None]:
-    """Our loggers and the filters of warnings are put back; what else is left is a fault."""
+    """Our loggers, the filters of warnings, and what a node asks of its process (no collection of
+    garbage, all descriptors) are put back; what else is left is a fault.
+    """
     before = _process_state()
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     kept = {each: (each.level, each.propagate, [*each.handlers]) for each in _loggers()}
     logging.getLogger("moldau").propagate = False  # what pytest hears, nobody else would hear
     with warnings.catch_warnings():
         try:
             yield
         finally:
+            gc.enable()
+            resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
             for each in _loggers():
                 level, each.propagate, each.handlers = kept.get(each, (logging.NOTSET, True, []))
                 each.setLevel(level)

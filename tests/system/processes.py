@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from moldau.node import foreground
+from moldau.runtime.stop_signals import StopSignals
 from moldau.testing import wait_until
 from tests.kit.commands import Ended, run_here
 
@@ -43,17 +44,13 @@ def properties(home: Path, **changed: str | None) -> Path:
 
 
 def run_node(config: Path, *arguments: str, format_if_needed: bool = True) -> Ended:
-    """Run a node that is expected to end by itself."""
+    """Run a node in this process that is expected to end by itself."""
     options = ["--announce", *(["--format-if-needed"] if format_if_needed else []), *arguments]
-    done = subprocess.run(
-        [sys.executable, "-m", "moldau.broker", str(config), *options],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=END_DEADLINE_S,
-        check=False,
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+
+    def node() -> NoReturn:
+        sys.exit(foreground.run_node([str(config), *options], StopSignals()))
+
+    return run_here(program=node)
 
 
 def run_cli(

@@ -16,8 +16,7 @@ from tests.kit.commands import CLOSED, Ended, run_here
 
 
 def ran(monkeypatch: pytest.MonkeyPatch, main: Callable[[], object], **given: object) -> Ended:
-    monkeypatch.setattr(commands, "main", lambda: (main(), sys.exit()))
-    return run_here("a", 1, **given)  # type: ignore[arg-type]
+    return run_here("a", 1, program=lambda: (main(), sys.exit()), **given)  # type: ignore[arg-type]
 
 
 def exits(code: object) -> Callable[[], object]:
