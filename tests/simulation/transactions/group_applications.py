@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from moldau.client.records import ConsumerGroupMetadata
 from tests.simulation.transactions.consumer_members import ConsumerMembership
 from tests.simulation.transactions.cooperative_members import CooperativeMembership
 from tests.simulation.transactions.coordinator_link import CoordinatorLink
+from tests.simulation.transactions.group_reads import read_committed
 from tests.simulation.transactions.members import ClassicMembership, Membership, Place
-from tests.simulation.transactions.readers import read_committed
-from tests.simulation.transactions.transactional_client import (
+from tests.simulation.transactions.transactional_producer import (
     Fenced,
     MustAbort,
-    TransactionalClient,
+    TransactionalProducer,
     gathered,
 )
 from tests.virtual.loop import Process
@@ -176,10 +177,12 @@ class Worker:
             list(plan.topics) or world.input_topics,
             has_topic_ids=bool(plan.topics),
         )
-        self.client: TransactionalClient | None = None
+        self.client: TransactionalProducer | None = None
         if plan.version:
-            self.client = TransactionalClient(
-                world, self.link, f"txn-{application.host}", str(number), plan.version, 4_000
+            self.client = TransactionalProducer(
+                *(world, self.process, application.host, random, f"txn-{application.host}"),
+                plan.version,
+                transaction_timeout_ms=4_000,
             )
         self.positions: dict[Place, int] = {}
         self._read_ids: dict[Place, Any] = {}
@@ -285,10 +288,9 @@ class Worker:
         return bool(self._read_ids.get(place) != self._topic_id(place))
 
     async def _transform(
-        self, client: TransactionalClient, read: dict[Place, list[int]], after: dict[Place, int]
+        self, client: TransactionalProducer, read: dict[Place, list[int]], after: dict[Place, int]
     ) -> bool:
         """One transaction; whether it was committed. Raises Fenced."""
-        await client.adopt_level()
         transaction = client.begin()
         group = self.plan.name
         count = self.world.partition_count(OUTPUT)
@@ -300,7 +302,6 @@ class Worker:
                 outputs.setdefault(place, []).append(value.encode())
         try:
             if outputs:
-                await client.add(transaction, [(OUTPUT, place) for place in sorted(outputs)])
                 await gathered(
                     *(
                         client.send(transaction, OUTPUT, place, values)
@@ -309,7 +310,9 @@ class Worker:
                 )
             await self._dawdle()
             self.member.signs(transaction.name)
-            await client.commit_offsets(transaction, group, self.member.identity, after)
+            member_id, instance_id, generation_id = self.member.identity
+            identity = ConsumerGroupMetadata(group, generation_id, member_id, instance_id)
+            await client.send_offsets(transaction, identity, after)
             await self._dawdle()
             if self.random.random() < 0.9:
                 await client.end(transaction, is_commit=True)

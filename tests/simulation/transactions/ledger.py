@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from moldau.client.producer.delivery import Delivery
+from moldau.client.records import RecordMetadata
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.kit.seeds import Violation
 from tests.simulation.replication.ledger import DataLedger, Key, PartitionTruth
@@ -34,7 +36,11 @@ from tests.simulation.transactions.group_log import (
     topic_mark,
 )
 from tests.simulation.transactions.streams import Placed, Stream
-from tests.simulation.transactions.transaction_log import EPOCH_BUMP_VERSION, TransactionLog
+from tests.simulation.transactions.transaction_log import (
+    EPOCH_BUMP_VERSION,
+    ONGOING,
+    TransactionLog,
+)
 
 SEPARATOR = b" "
 COMPACTED = (CONSUMER_OFFSETS.topic, TRANSACTION_STATE.topic)
@@ -54,6 +60,7 @@ class ClientTransaction:
     asked: set[bool] = field(default_factory=set)
     told: bool | None = None
     acknowledged: dict[str, set[bytes]] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
     offsets: dict[OffsetKey, int] = field(default_factory=dict)
     outcomes: dict[str, bool] = field(default_factory=dict)
     is_two_phase: bool = False
@@ -409,13 +416,6 @@ class TransactionLedger(DataLedger):
                 if before is None or before[0] < epoch:
                     self.fences[known] = (epoch, self.now())
 
-    def continued(self, name: str, before: tuple[int, int], after: tuple[int, int]) -> None:
-        """EndTxn has told a producer its next pair (KIP-890)."""
-        self.id_of_producer[after[0]] = name
-        self.given.add(after)
-        if after == before or (after[0] == before[0] and after[1] <= before[1]):
-            raise Violation("epoch-not-bumped", f"{name}: {before}, then {after}")
-
     def begun(self, transaction: ClientTransaction) -> None:
         """A client has begun a transaction."""
         self.transactions[transaction.name] = transaction
@@ -427,21 +427,114 @@ class TransactionLedger(DataLedger):
         if name in self.group_of_id:
             self.group_log.may_go_back.add(self.group_of_id[name])
 
-    def ended(self, transaction: ClientTransaction, *, is_commit: bool) -> None:
-        """EndTxn was answered."""
+    def delivered(
+        self,
+        transaction: ClientTransaction,
+        place: tuple[str, int],
+        value: bytes,
+        metadata: RecordMetadata,
+    ) -> None:
+        """A producer says where a record is."""
+        if self.is_spoilt:
+            return
+        if (metadata.topic, metadata.partition) != place:
+            raise Violation("delivered-elsewhere", f"{transaction}: {metadata}, not {place}")
+        where = self._where(place, value, metadata.offset)
+        if where is not None:
+            transaction.acknowledged.setdefault(where, set()).add(value)
+        elif not self.is_unclean(place[0]):
+            raise Violation("delivered-elsewhere", f"{transaction}: {value!r} not at {metadata}")
+
+    def _where(self, place: tuple[str, int], value: bytes, offset: int) -> str | None:
+        """The partition, of whichever topic of that name, that has the value there; at any offset
+        where the leader only knew that it has it already (-1).
+        """
+        for name, stream in self.streams.items():
+            topic, _, index = name.rpartition("-")
+            if (topic.partition("~")[0], index) != (place[0], str(place[1])):
+                continue
+            found = stream.placed if offset < 0 else stream.between(offset, offset + 1)
+            if any(each.record.value == value for each in found):
+                return name
+        return None
+
+    def is_unclean(self, topic: str) -> bool:
+        """Whether something of a topic of that name was lawfully lost, or deleted with it."""
+        return any(
+            truth.allows_unclean and truth.name.rpartition("-")[0].partition("~")[0] == topic
+            for truth in self.partitions.values()
+        )
+
+    def check_decided(self, transaction: ClientTransaction) -> None:
+        """A transaction or its producer has ended: every record was delivered or has failed."""
+        left = sum(not each.done() for each in transaction.deliveries)
+        if left:
+            raise Violation("undecided-after-end", f"{transaction}: {left} records")
+
+    def check_not_open(self, transaction: ClientTransaction) -> None:
+        """Its producer was closed, and has had the time to abort it."""
+        known = self.transaction_log.last.get(transaction.transactional_id)
+        pair = (transaction.producer_id, transaction.producer_epoch)
+        if self.is_spoilt or transaction.transactional_id in self.excused or known is None:
+            return
+        is_same = (known.producer_id, known.producer_epoch) == pair
+        if is_same and known.transaction_status == ONGOING:
+            raise Violation("closed-and-left-open", f"{transaction}: {known}")
+
+    def gave_up(self, name: str, pair: tuple[int, int], what: str) -> None:
+        """A producer can do nothing more: another one has its id, or its transaction had its time,
+        or its id was forgotten.
+        """
+        if self.is_spoilt or name in self.excused:
+            return
+        log = self.transaction_log
+        if name in log.last and max(log.pairs.get(name, ()), default=pair) <= pair:
+            raise Violation("gave-up-without-reason", f"{name}, {pair}: {what}")
+
+    def ended(
+        self, transaction: ClientTransaction, following: tuple[int, int], *, is_commit: bool
+    ) -> None:
+        """The call that ends it has returned; the producer is the `following` pair now."""
         self.counts["commits" if is_commit else "aborts"] += 1
         transaction.told = is_commit
-        if self.is_spoilt or transaction.transactional_id in self.excused:
+        self.check_decided(transaction)
+        failed = [each for each in transaction.deliveries if each.exception() is not None]
+        if is_commit and failed:
+            raise Violation("committed-without", f"{transaction}: {failed[0].exception()!r}")
+        if self.is_spoilt:
+            return
+        self._follow(transaction, following)
+        if transaction.transactional_id in self.excused:
             return
         log = self.transaction_log
         # Those of version 1 have the transaction's own epoch, of version 2 the one after it.
         epoch = transaction.producer_epoch + (transaction.version >= EPOCH_BUMP_VERSION)
         known = log.outcomes.get((transaction.producer_id, epoch))
-        if known is not is_commit and (is_commit or transaction.acknowledged):
+        if known is not is_commit and (transaction.acknowledged or transaction.offsets):
             raise Violation("answered-uncommitted", f"{transaction}: the log says {known}")
         for where, outcome in transaction.outcomes.items():
             if outcome is not is_commit:
                 raise Violation("outcome-is-another", f"{transaction} in {where}")
+
+    def _follow(self, transaction: ClientTransaction, after: tuple[int, int]) -> None:
+        """The pair of the transaction after this one: its own from version 2 on (KIP-890)."""
+        name, before = (
+            transaction.transactional_id,
+            (
+                transaction.producer_id,
+                transaction.producer_epoch,
+            ),
+        )
+        if after == before:
+            is_known = bool(transaction.acknowledged or transaction.offsets)
+            if transaction.version >= EPOCH_BUMP_VERSION and is_known:
+                raise Violation("epoch-not-bumped", f"{name}: {before}, then {after}")
+        elif after in self.given or after < before:
+            raise Violation("pair-given-twice", f"{name}: {before}, then {after}")
+        elif after not in self.transaction_log.pairs.get(name, ()):
+            raise Violation("answered-uncommitted", f"{name} is {after}, which no log has")
+        self.id_of_producer[after[0]] = name
+        self.given.add(after)
 
     def offset_answered(self, group: str, topic: str, index: int, metadata: str) -> None:
         """A commit outside of transactions was answered well."""
@@ -635,6 +728,7 @@ class TransactionLedger(DataLedger):
             name: {each.record.value for each in stream.placed if each.outcome}
             for name, stream in self.streams.items()
         }
+        self._check_once()
         for transaction in self.transactions.values():
             if transaction.transactional_id in self.excused:
                 continue
@@ -653,6 +747,19 @@ class TransactionLedger(DataLedger):
                     for each in self.group_log.commits.get(key, ())
                 ):
                     raise Violation("committed-offset-missing", f"{transaction}: {key}")
+
+    def _check_once(self) -> None:
+        """What a transaction has committed is there once."""
+        for name, stream in self.streams.items():
+            if name.startswith(CONSUMER_OFFSETS.topic):
+                continue
+            found = Counter(each.record.value for each in stream.placed if each.outcome)
+            for value, count in found.items():
+                whose = bytes(value or b"").partition(SEPARATOR)[0].decode()
+                known = self.transactions.get(whose)
+                is_excused = known is None or known.transactional_id in self.excused
+                if count > 1 and not is_excused:
+                    raise Violation("committed-twice", f"{known} in {name}: {value!r}")
 
     def _gone(self) -> set[str]:
         """Partitions of topics that were deleted."""

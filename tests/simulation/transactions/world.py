@@ -39,7 +39,7 @@ from tests.simulation.transactions.ledger import COMPACTED, TransactionLedger, i
 from tests.simulation.transactions.offset_readers import OffsetReader
 from tests.simulation.transactions.prepared_application import PreparedApplication
 from tests.simulation.transactions.producers import Application
-from tests.simulation.transactions.readers import CommittedReader
+from tests.simulation.transactions.readers import ALL, COMMITTED, Reader
 from tests.simulation.transactions.tamperer import Tamperer
 from tests.simulation.transactions.transaction_log import ONGOING
 from tests.virtual.wall_clocks import HOUR_MS
@@ -89,7 +89,7 @@ class TransactionWorld(ReplicationWorld):
         self.rivals: list[GroupApplication] = []
         self.assigned_shapes: dict[str, Any] = {}
         """By group: the topics and partitions that the leader of a classic group has assigned."""
-        self.readers: list[CommittedReader] = []
+        self.readers: list[Reader] = []
         self.offset_readers: list[OffsetReader] = []
         self.chaos_ms = self.random.uniform(1_500, 6_000)
         self.tamperer = Tamperer(self, self._new_random())
@@ -282,7 +282,8 @@ class TransactionWorld(ReplicationWorld):
             (plan.name, index) for plan in self.topics[:3] for index in range(plan.partitions)
         ]
         some = random.sample(data_places, 3)
-        self.readers.append(CommittedReader(self, 1, self._new_random(), some))
+        self.readers.append(Reader(self, 1, self._new_random(), some, COMMITTED))
+        self.readers.append(Reader(self, 2, self._new_random(), some, ALL))
         some = random.sample(data_places, 3)
         self.offset_readers.append(OffsetReader(self, 1, self._new_random(), some))
 
@@ -452,10 +453,11 @@ class TransactionWorld(ReplicationWorld):
         await super()._read_everything()
         if self.data.is_spoilt:
             return
-        reader, offset_reader = self.readers[0], self.offset_readers[0]
+        offset_reader = self.offset_readers[0]
+        for reader in self.readers:
+            await reader.process.spawn(reader.read_all())
         for plan in self.topics[:3]:
             for index in range(plan.partitions):
-                await reader.process.spawn(reader.read_all((plan.name, index)))
                 await offset_reader.process.spawn(offset_reader.name_both_ends((plan.name, index)))
         self.data.check_end()
         for plan in self.group_plans:
