@@ -399,7 +399,9 @@ class SimulatedNetwork:
         ssl_context: ssl.SSLContext | None = None,
         timeout_ms: int = 10_000,
     ) -> tuple[SimulatedTransport, ProtocolT]:
-        assert ssl_context is None, "no TLS in a simulation"
+        if ssl_context is not None:
+            # A client looks whether TLS is spoken there: the peer hangs up on what is no frame.
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         assert current_process() is self._process, "a process uses its own network"
         future: asyncio.Future[tuple[SimulatedTransport, ProtocolT]]
         future = asyncio.get_running_loop().create_future()

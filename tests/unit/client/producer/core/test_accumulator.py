@@ -9,6 +9,7 @@ import pytest
 from moldau.client.errors import DeliveryTimeout, KafkaError
 from moldau.client.producer.core.accumulator import (
     FORGOTTEN_MS,
+    NEVER,
     PLENTY_RESERVE_BYTES,
     Accumulator,
     Room,
@@ -104,6 +105,17 @@ def test_what_a_node_will_never_take_ends_with_the_batch_that_is_being_filled() 
     world.announce()
     assert [world.ended[number][0] for number in (0, 2)] == [None, None]
     world.finish()
+
+
+def test_a_batch_expires_at_the_time_for_which_the_next_look_is_planned() -> None:
+    """Whatever the clock's fractions are rounded to: the sender would not let go otherwise."""
+    for step in range(200):
+        created_ms = step * 0.7
+        world = World("plain")
+        world.now_ms = created_ms
+        assert world.append(0, 10)
+        world.results.expire(world.accumulator.expiry_ms())
+        assert world.accumulator.expiry_ms() == NEVER, f"created at {created_ms!r}"
 
 
 def test_an_expired_batch_says_how_many_records_it_had() -> None:
