@@ -48,6 +48,7 @@ OUT = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.UNRELEASED_INSTANCE_ID,
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.UNSUPPORTED_VERSION,
     }
 )
 """With which a membership ends, or does not begin."""
@@ -85,7 +86,7 @@ class GroupWatch:
         """After so long in silence, or of rebalancing, the coordinator may go on without it."""
         self.member_id = ""
         self.epoch = -1
-        self.is_member = False
+        self.is_member = self.is_closing = False
         self.reported: dict[Place, Any] = {}
         self.asked: list[type] = []
         """What it wanted to send since that was emptied, reached or not."""
@@ -154,7 +155,7 @@ class GroupWatch:
         elif isinstance(request, LeaveGroupRequest):
             for member in request.members:
                 data.group_log.left.add((self.group, member.member_id))
-            self._drop()
+            self._leaves()
         elif isinstance(request, ConsumerGroupHeartbeatRequest):
             self._beats(request)
         elif isinstance(request, OffsetCommitRequest):
@@ -168,7 +169,7 @@ class GroupWatch:
 
     def _beats(self, request: ConsumerGroupHeartbeatRequest) -> None:
         if request.member_epoch < JOIN_EPOCH:
-            self._drop()
+            self._leaves()
             return
         if request.member_epoch == JOIN_EPOCH:
             self._begin_membership(is_classic=False)
@@ -318,6 +319,12 @@ class GroupWatch:
     def _heard(self, sent_at: float) -> None:
         self._heard_at = max(self._heard_at, sent_at)
         self.world.data.heard(self.group, self.label, sent_at)
+
+    def _leaves(self) -> None:
+        """Its listener is told before, unless the consumer was not polled for too long."""
+        if self.is_closing and self.reported and self.is_member:
+            raise Violation("left-with-partitions", f"{self.label}: {self}")
+        self._drop()
 
     def _drop(self) -> None:
         """It is a member no more, and knows: it commits nothing from now on."""

@@ -316,6 +316,7 @@ class GroupMember(RebalanceListener):
         uncommitted = self._uncommitted() if self.commits_automatically else {}
         must_leave = watch.is_member and (watch.instance_id is None or not watch.is_classic)
         watch.asked.clear()
+        watch.is_closing = True
         try:
             await self.called(lambda: self.consumer.close(CLOSING_MS), "close")
         except MustEnd:
@@ -379,7 +380,7 @@ class GroupMember(RebalanceListener):
             is_lawful = error.code in PASSING or error.code in refusals
         if not is_lawful and not world.data.is_spoilt:
             self._fail("unexpected-error", f"{what}: {error!r}, {refusals}, {self.watch}")
-        if not error.retriable and not isinstance(error, CommitFailed):
+        if not error.retriable and not isinstance(error, CommitFailed | RebalanceInProgress):
             raise MustEnd(str(error))
 
 

@@ -268,7 +268,9 @@ class TransactionWorld(ReplicationWorld):
     def note_partitions(self) -> None:
         """Topics have grown: from now on everybody knows."""
         for number, plan in enumerate(self.topics):
-            count = max(self.partition_count(plan.name), plan.partitions)
+            count = self.partition_count(plan.name)
+            if plan.is_recreated and count:
+                self.topics[number] = replace(plan, partitions=count)
             if count > plan.partitions:
                 self.topics[number] = replace(plan, partitions=count)
                 if plan.name in (INPUT, PASSING):
