@@ -17,7 +17,7 @@ from moldau.metadata.features import GROUP_VERSION, TRANSACTION_VERSION
 from moldau.protocol.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.kit.seeds import Violation
 from tests.simulation.replication.administrator import TopicPlan
-from tests.simulation.replication.consumers import SimulatedConsumer
+from tests.simulation.replication.consumers import ConsumerClient
 from tests.simulation.replication.data_broker import DataBroker
 from tests.simulation.replication.ledger import Key
 from tests.simulation.replication.mirror import read_bytes, read_mirror
@@ -55,6 +55,9 @@ SETTLE_LIMIT_MS = 45_000.0
 STUCK_AFTER_MS = 60_000.0
 """How long clients are waited for that a lawful loss may keep waiting for ever; less than the
 convergence limit."""
+
+SHOWN_ALL = {"isolation_level": "read_uncommitted"}
+"""What is aborted is shown, too, so that every record is."""
 
 
 class TransactionWorld(ReplicationWorld):
@@ -279,7 +282,7 @@ class TransactionWorld(ReplicationWorld):
     def _make_readers(self) -> None:
         random = self.random
         some = random.sample([each for each in self._places() if self._keeps_all(each[0])], 2)
-        self.consumers.append(SimulatedConsumer(self, 1, self._new_random(), some))
+        self.consumers.append(ConsumerClient(self, 1, self._new_random(), some, **SHOWN_ALL))
         data_places = [
             (plan.name, index) for plan in self.topics[:3] for index in range(plan.partitions)
         ]
