@@ -31,8 +31,10 @@ from tests.simulation.transactions.contents import Content, contents_of
 from tests.simulation.transactions.group_log import (
     EPOCH,
     GROUP,
+    Commit,
     GroupLog,
     OffsetKey,
+    commit_number,
     topic_mark,
 )
 from tests.simulation.transactions.streams import Placed, Stream
@@ -117,6 +119,8 @@ class TransactionLedger(DataLedger):
         self.group_of_id: dict[str, str] = {}
         """For ids that commit a group's offsets."""
         self.owners: dict[tuple[str, str, int], Ownership] = {}
+        self.processed: dict[OffsetKey, set[int]] = {}
+        """Offsets of records that the members of a group have handed out."""
         self.challengers: dict[tuple[str, str], dict[str, bool]] = {}
         """By group and instance id: processes that have joined with it, in the classic protocol?"""
         self.challenges: dict[tuple[str, str], dict[str, float]] = {}
@@ -538,15 +542,28 @@ class TransactionLedger(DataLedger):
         self.id_of_producer[after[0]] = name
         self.given.add(after)
 
-    def offset_answered(self, group: str, topic: str, index: int, metadata: str) -> None:
+    def offset_answered(self, key: OffsetKey, offset: int, metadata: str) -> None:
         """A commit outside of transactions was answered well."""
         self.counts["offset_commits"] += 1
+        if not self.is_spoilt and not any(
+            (each.offset, each.metadata) == (offset, metadata) for each in self._ever(key)
+        ):
+            raise Violation("answered-uncommitted", f"{key}: {offset} {metadata!r}")
+
+    def commit_reported(self, key: OffsetKey, metadata: str) -> None:
+        """A client's commit has returned: it is committed, or a later one of the same client."""
+        self.counts["commits_reported"] += 1
         if self.is_spoilt:
             return
-        key = (group, topic, index)
-        known = [*self.group_log.commits.get(key, ()), *self.group_log.removed.get(key, ())]
-        if not any(each.metadata == metadata for each in known):
-            raise Violation("answered-uncommitted", f"{group}, {topic}-{index}: {metadata}")
+        who, number = metadata.partition(":")[0], commit_number(metadata)
+        known = [each.metadata for each in self._ever(key)]
+        mine = [each for each in known if each.partition(":")[0] == who]
+        if not any(commit_number(each) >= number for each in mine):
+            raise Violation("reported-uncommitted", f"{key}: {metadata}, committed {known[-3:]}")
+
+    def _ever(self, key: OffsetKey) -> list[Commit]:
+        """What has been committed, with what is not there any more."""
+        return [*self.group_log.commits.get(key, ()), *self.group_log.removed.get(key, ())]
 
     def offset_fetched(
         self,
@@ -642,6 +659,11 @@ class TransactionLedger(DataLedger):
             return False
         others = self.challenges.get((group, owner.instance_id), {})
         return any(member != owner.member and at >= owner.heard_at for member, at in others.items())
+
+    def is_rivalled(self, group: str, member: str, instance_id: str | None) -> bool:
+        """Whether another process has ever asked for the same instance id."""
+        others = self.challenges.get((group, instance_id or ""), {})
+        return any(other != member for other in others)
 
     def _is_challenged(self, group: str, owner: Ownership) -> bool:
         """Whether another process has asked for the same instance id, and so may have replaced an

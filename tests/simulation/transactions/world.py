@@ -7,7 +7,6 @@ Invariant: everything follows from the seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -42,6 +41,7 @@ from tests.simulation.transactions.producers import Application, Witness
 from tests.simulation.transactions.readers import ALL, COMMITTED, Reader
 from tests.simulation.transactions.tamperer import Tamperer
 from tests.simulation.transactions.transaction_log import ONGOING
+from tests.virtual.loop import Process
 from tests.virtual.wall_clocks import HOUR_MS
 
 INTERNAL_PARTITIONS = 2
@@ -87,11 +87,9 @@ class TransactionWorld(ReplicationWorld):
         """How many leaders of classic groups take their time to assign partitions."""
         self.held_groups: set[str] = set()
         """Groups whose leaders wait until they are let go."""
-        self.thinking_groups: set[str] = set()
-        """Of these, those whose members wait for their assignment now."""
+        self.thinking: dict[str, Process] = {}
+        """By group: the leader of such a one that has waited last."""
         self.rivals: list[GroupApplication] = []
-        self.assigned_shapes: dict[str, Any] = {}
-        """By group: the topics and partitions that the leader of a classic group has assigned."""
         self.readers: list[Reader] = []
         self.offset_readers: list[OffsetReader] = []
         self.chaos_ms = self.random.uniform(1_500, 6_000)
@@ -208,7 +206,8 @@ class TransactionWorld(ReplicationWorld):
             plans = [replace(plan, static=True) for plan in plans]
             plans = plans or [replace(plan_group(self.drawn, "group-1", 0), static=True)]
         if self.draws.has_visitors:
-            plan = replace(plan_group(self.drawn, VISITORS, 0), topics=(PASSING,))
+            plan = plan_group(self.drawn, VISITORS, 0)
+            plan = replace(plan, topics=(PASSING,), is_automatic=False)
             plans.append(plan)
         return plans
 
@@ -266,14 +265,17 @@ class TransactionWorld(ReplicationWorld):
         """The level that is finalized now."""
         return int(self.ledger.image.features.level(feature))
 
-    def shape(self, topics: Sequence[str]) -> dict[str, Any]:
-        """What a client's metadata would say of these topics: their ids and sizes."""
-        return {topic: (self._topic_id_of(topic), self.partition_count(topic)) for topic in topics}
+    def is_thinking(self, group: str) -> bool:
+        """Whether a held group's members wait for their assignment now."""
+        leader = self.thinking.get(group)
+        return leader is not None and leader.is_alive and leader.stopped_until is not None
 
     def note_partitions(self) -> None:
         """Topics have grown: from now on everybody knows."""
         for number, plan in enumerate(self.topics):
-            count = max(self.partition_count(plan.name), plan.partitions)
+            count = self.partition_count(plan.name)
+            if plan.is_recreated and count:
+                self.topics[number] = replace(plan, partitions=count)
             if count > plan.partitions:
                 self.topics[number] = replace(plan, partitions=count)
                 if plan.name in (INPUT, PASSING):
@@ -390,7 +392,7 @@ class TransactionWorld(ReplicationWorld):
         """
         applications = [each for each in self.groups if each.plan is plan]
         living = [each.member for each in applications if each.member is not None]
-        owned = {place for member in living if member.is_member for place in member.mine}
+        owned = {place for member in living for place in member.mine}
         places = {
             (topic, index)
             for topic in plan.topics or self.input_topics
@@ -475,6 +477,8 @@ class TransactionWorld(ReplicationWorld):
         for plan in self.group_plans:
             if plan.version:
                 self._check_exactly_once(plan.name)
+            elif not plan.topics:
+                self._check_at_least_once(plan.name)
 
     def _check_exactly_once(self, group: str) -> None:
         """What a group has made is what it has read up to its committed offsets, once each."""
@@ -499,6 +503,22 @@ class TransactionWorld(ReplicationWorld):
                     wrong = sorted(set(found) ^ set(wanted))
                     raise Violation(what, f"{group}, {topic}-{index} up to {end}: {wrong[:5]}")
                 self.counts["processed_once"] += len(found)
+
+    def _check_at_least_once(self, group: str) -> None:
+        """A group has handed out all that lies below its committed offsets."""
+        if group in self.data.group_log.forgotten:
+            return
+        for topic in self.input_topics:
+            for index in range(self.partition_count(topic)):
+                key = (group, topic, index)
+                last = self.data.group_log.last(key)
+                end = 0 if last is None else last.offset
+                stream = self.data.stream(f"{topic}-{index}")
+                wanted = {each.offset for each in stream.between(0, end) if each.outcome}
+                missing = wanted - self.data.processed.get(key, set())
+                if missing:
+                    raise Violation("processed-not", f"{key} up to {end}: {sorted(missing)[:5]}")
+                self.counts["processed"] += len(wanted)
 
     def describe(self) -> str:
         open_ones = {name: each.open for name, each in self.data.streams.items() if each.open}
