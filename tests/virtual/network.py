@@ -399,17 +399,19 @@ class SimulatedNetwork:
         ssl_context: ssl.SSLContext | None = None,
         timeout_ms: int = 10_000,
     ) -> tuple[SimulatedTransport, ProtocolT]:
-        if ssl_context is not None:
-            # A client looks whether TLS is spoken there: the peer hangs up on what is no frame.
-            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
         assert current_process() is self._process, "a process uses its own network"
         future: asyncio.Future[tuple[SimulatedTransport, ProtocolT]]
         future = asyncio.get_running_loop().create_future()
         self._fabric.dial(self._process, self._host, (host, port), protocol_factory, future)  # type: ignore[arg-type]
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await future
+                transport, protocol = await future
         except BaseException:
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result()[0].abort()
             raise
+        if ssl_context is not None:
+            # A client looks whether it should speak TLS; no listener does in a simulation.
+            transport.abort()
+            raise ConnectionResetError(errno.ECONNRESET, "no TLS in a simulation")
+        return transport, protocol

@@ -97,6 +97,7 @@ class TransactionLedger(DataLedger):
         topic_id_of: Callable[[str], Any],
     ) -> None:
         super().__init__(counts, note)
+        self.records.names_writers = False
         self.now = now
         self.topic_id_of = topic_id_of
         self.recreated: set[str] = set()
@@ -176,6 +177,7 @@ class TransactionLedger(DataLedger):
 
     def on_contents(self, key: Key, batches: list[Batch], records: Any) -> None:
         """As a leader writes it; a marker's outcome must be settled before."""
+        super().on_contents(key, batches, records)
         name = self.truth(key).name
         for content in contents_of(records, self.now()):
             self._contents[(name, content.base_offset, content.leader_epoch)] = content

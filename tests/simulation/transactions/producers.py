@@ -7,6 +7,7 @@ transaction, its partition and its number there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -177,9 +178,9 @@ class Instance:
             world.note(f"{self.process.name} gets a successor")
             world.counts["zombies"] += 1
             application.restart()
-        elif chance < 0.11:
+        elif chance < 0.13:
             world.note(f"{self.process.name} closes in a transaction")
-            await self.client.close(transaction, self.random.choice((0.0, 50.0, 5_000.0)))
+            await self.client.close(transaction, self.random.choice((0.0, 50.0, 5_000.0, 5_000.0)))
             raise Fenced("closed")
 
     def _die(self) -> None:
@@ -196,3 +197,39 @@ async def _in_background(send: object) -> None:
         await send  # type: ignore[misc]
     except (MustAbort, Fenced):
         return
+
+
+class Witness:
+    """A producer whose calls all succeed, and in time, since the cluster is whole: although its
+    coordinator moves.
+    """
+
+    def __init__(self, world: TransactionWorld, random: Random) -> None:
+        self.world = world
+        self.process = Process(world.loop, "witness#1")
+        self.client = TransactionalProducer(
+            *(world, self.process, "witness", random, "txn-witness", world.choose_version(random)),
+            transaction_timeout_ms=60_000,
+            request_timeout_ms=2_500,
+            delivery_timeout_ms=20_000,
+            max_block_ms=20_000,
+        )
+        self.client.is_calm = True
+
+    async def testify(self, until: Callable[[], bool]) -> None:
+        """Transactions, at least one, to all partitions. Raises Violation."""
+        client, world = self.client, self.world
+        await client.initialize()
+        places = [place for place in world.places if place[0] not in world.data.recreated]
+        while True:
+            transaction = client.begin()
+            sends = [
+                client.send(transaction, *place, [f"{transaction.name} {place} last".encode()])
+                for place in places
+            ]
+            await gathered(*sends)
+            await client.end(transaction, is_commit=client.random.random() < 0.7)
+            if until():
+                break
+            await world.loop.elapse(client.random.uniform(20.0, 200.0))
+        await client.close(None, 5_000.0)

@@ -97,6 +97,8 @@ class TransactionalProducer:
         self.name = process.name
         self.cancelled_share = CANCELLED
         self.is_closed = False
+        self.is_calm = False
+        """Whether nothing is wrong, so that no call may fail or run out of time."""
         suffix = f" {VERSION_1}" if version < 2 else ""
         self.producer: Producer[bytes, bytes] = Producer(
             ",".join(f"{host}:{port}" for _, host, port in world.broker_addresses),
@@ -213,10 +215,13 @@ class TransactionalProducer:
         return await self._call("prepare", self.producer.prepare_transaction)
 
     async def close(self, transaction: ClientTransaction | None, timeout_ms: float) -> None:
-        """Close it, perhaps with an open transaction, which it aborts if there is time."""
+        """Close it, perhaps with an open transaction, which it aborts if there is time, unless it
+        is prepared.
+        """
+        world, state = self.world, self.state
+        is_to_abort = transaction is not None and state is not TransactionState.PREPARED
         self.is_closed = True
-        world, is_fatal = self.world, self.state is TransactionState.FATAL_ERROR
-        if transaction is not None:
+        if transaction is not None and is_to_abort:
             transaction.asked.add(False)
         began = world.loop.time()
         await self.producer.close(timeout_ms)
@@ -224,7 +229,8 @@ class TransactionalProducer:
             return
         world.guard(world.data.check_decided, transaction)
         took_ms = (world.loop.time() - began) * 1000
-        if took_ms < timeout_ms and not is_fatal and self.state is not TransactionState.FATAL_ERROR:
+        has_failed = TransactionState.FATAL_ERROR in (state, self.state)
+        if is_to_abort and took_ms < timeout_ms and not has_failed:
             world.counts["closed_in_transactions"] += 1
             world.guard(world.data.check_not_open, transaction)
 
@@ -242,6 +248,8 @@ class TransactionalProducer:
             except TimeoutError as error:
                 kind = "timed_out" if isinstance(error, KafkaError) else "cancelled"
                 self.world.counts[f"{what}_{kind}"] += 1
+                if self.is_calm and kind == "timed_out":
+                    raise Violation("late-in-calm", f"{self.name}: {what}: {error!r}") from error
             except KafkaError as error:
                 raise self._meaning(what, error) from error
             await loop.elapse(self.random.uniform(0.0, 50.0))
@@ -272,6 +280,8 @@ class TransactionalProducer:
         """What is to be done about an error. Raises Violation."""
         world = self.world
         world.counts[f"{what} {type(error).__name__} {error.code.name}"] += 1
+        if self.is_calm:
+            raise Violation("refused-in-calm", f"{self.name}: {what}: {error!r}")
         if self.is_closed:
             return Fenced(str(error))
         if error.code not in EXPECTED:
