@@ -306,9 +306,7 @@ class GroupMember(RebalanceListener):
         """
         self._positions.clear()
         self.watch.committed.clear()
-        return bool(
-            await self.called(self.consumer.seek_to_committed, "seek", self.is_done)
-        )
+        return bool(await self.called(self.consumer.seek_to_committed, "seek", self.is_done))
 
     async def close(self) -> None:
         """Leave, in good order. Raises Violation."""
