@@ -31,7 +31,6 @@ PAUSES = 0.4
 """Of dawdling processes so many do nothing at all, as stopped ones."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """A group of the run. `version`: of its transactions; 0 for plain commits of offsets.
@@ -133,9 +132,7 @@ class GroupApplication:
                 back_ms = self.random.uniform(1.0, 3_000.0)
             self.world.loop.call_outside(back_ms, self.start)
 
-    def change_to(
-        self, protocol: str, *, leaves: bool, back_ms: float | None = None
-    ) -> None:
+    def change_to(self, protocol: str, *, leaves: bool, back_ms: float | None = None) -> None:
         """Its process ends, in good order or not, and the next one has this protocol."""
         if self.member is not None and self.member.protocol != protocol:
             self.next_protocol = protocol

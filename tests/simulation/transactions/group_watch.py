@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from moldau.client.consumer.group_link import AnswerLost, GroupLink
+from moldau.client.consumer.group_link import GroupLink
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.consumer_protocol import ConsumerProtocolSubscription, decode_payload
 from moldau.protocol.messages.p08_offset_commit import OffsetCommitRequest

@@ -47,6 +47,7 @@ from tests.kit.seeds import Violation
 from tests.simulation.transactions.group_log import Author, marked
 from tests.simulation.transactions.group_watch import GroupWatch, Place
 from tests.simulation.transactions.reads import check_read
+from tests.simulation.transactions.transactional_producer import keep_open
 from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class GroupMember(RebalanceListener):
             auto_commit_interval_ms=random.choice((100, 700)),
             **(_drawn_settings(random) | own),  # type: ignore[arg-type]
         )
+        keep_open(self.consumer)
         self.watch.attach(self._coordinator._membership._link)
         self._positions: dict[Place, int] = {}
         """Where it stands, in what it has handed out something of since it was assigned."""

@@ -141,9 +141,7 @@ class StoryNemesis(GroupNemesis):
             newcomer.is_away = False
             newcomer.next_protocol = CONSUMER
             newcomer.start()
-            await self._wait_for(
-                lambda: not world.is_thinking(name) or _is_in(newcomer), STEP_MS
-            )
+            await self._wait_for(lambda: not world.is_thinking(name) or _is_in(newcomer), STEP_MS)
             world.held_groups.discard(name)
             if world.is_thinking(name):
                 world.thinking[name].go_on()
