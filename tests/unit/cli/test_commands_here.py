@@ -62,6 +62,7 @@ def test_what_would_be_a_traceback_is_raised(monkeypatch: pytest.MonkeyPatch) ->
     assert sys.argv[0] != "moldau"
 
 
+@pytest.mark.real
 def test_a_program_that_takes_the_process_over_is_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; print(sys.stdin.read()); print('e', file=sys.stderr); sys.exit(7)"
 
