@@ -12,8 +12,6 @@ import pytest
 from moldau.config import NodeConfig
 from tests.kit.commands import Ended, run_here
 
-pytestmark = pytest.mark.real
-
 
 def bootstrap(*arguments: object) -> Ended:
     return run_here("quorum", "bootstrap", *arguments)
@@ -80,6 +78,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("command", COMMANDS, ids=["bootstrap", "one node", "two brokers"])
 @pytest.mark.parametrize(
     ("below", "said"),
@@ -124,6 +123,7 @@ def test_a_failure_half_way_leaves_nothing(tmp_path: Path, exists: bool):
     assert list(home.iterdir() if exists else tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_a_port_in_use_is_named_before_anything_is_written(tmp_path: Path, brokers: int):
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -138,6 +138,7 @@ def test_a_port_in_use_is_named_before_anything_is_written(tmp_path: Path, broke
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.real
 def test_a_host_that_is_not_this_machine_is_not_taken_for_a_port_in_use(tmp_path: Path):
     line = refuse("dev", "--host", "no.such.host.invalid", "--data", tmp_path / "new")
     assert re.fullmatch(r"moldau: no\.such\.host\.invalid(:\d+ cannot be used)?: [\w ,-]+", line), (

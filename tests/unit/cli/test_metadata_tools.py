@@ -110,7 +110,6 @@ def test_a_snapshot_and_a_log_alone(data: Path):
     assert ask(bootstrap, "cat /features/metadata.version") == ["30 (4.3-IV0)"]
 
 
-@pytest.mark.real
 def test_a_torn_end_is_told_and_the_rest_is_shown(data: Path):
     log = data / "__cluster_metadata-0" / LOG
     log.write_bytes(log.read_bytes()[:-3])
@@ -199,7 +198,6 @@ def test_completion(data: Path):
     assert shell.complete("cat /clusterId/x") == []
 
 
-@pytest.mark.real
 def test_commands_from_arguments_and_from_the_input(data: Path):
     assert run("shell", data, "ls", "/topics").output == "byId/\nbyName/\n"
     piped = run("shell", data, stdin="cd topics\npwd\nls nope\npwd\nexit\nls\n")
@@ -216,7 +214,6 @@ def test_commands_from_arguments_and_from_the_input(data: Path):
     assert "no metadata log" in run("shell", data / "empty", "ls").errors
 
 
-@pytest.mark.real
 def test_dump_shows_every_record_with_offset_and_epoch(data: Path):
     done = run("dump", "--json", data)
     assert done.status == 0, done.errors
@@ -234,7 +231,6 @@ def test_dump_shows_every_record_with_offset_and_epoch(data: Path):
     assert text[1].startswith('0 epoch 1 SNAPSHOT_HEADER {"version":0,')
 
 
-@pytest.mark.real
 def test_dump_goes_on_behind_damage_and_says_so(data: Path):
     log = data / "__cluster_metadata-0" / LOG
     damaged = bytearray(log.read_bytes())
