@@ -1,6 +1,6 @@
-"""Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere;
-what `make test` leaves to `make test-all` (`thorough`); in which order parallel workers take files;
-and loggers as they are by default. Random tests are not judged by how long they take.
+"""Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere,
+and by kind (`gate`, `real`, `long`, `smoke`: tests/kit/kinds.py); in which order parallel workers
+take files; how hypothesis searches; and loggers as they are by default.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 from tests.kit.kinds import is_smoke, kind_of, place_of
+from tests.kit.waiting import patience
 
 pytest_plugins = ("tests.kit.guard", "tests.kit.hypothesis_profiles", "tests.kit.rerun")
 
@@ -34,8 +36,6 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    "system/replication/test_soak.py",
-    "system/transactions/test_soak.py",
     "spark",
     "simulation/transactions",
     "simulation/test_injected_bugs.py",
@@ -79,21 +79,36 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test below a folder of the table carries the folder's mark; a worker of several begins
-    with the longest files.
+    """Every test below a folder of the table carries the folder's mark, and that of its kind; a
+    worker of several begins with the longest files.
     """
+    factor = patience()
     if hasattr(config, "workerinput"):
-        items.sort(key=_turn)  # stable: the order within a file stays
+        items.sort(key=lambda item: _turn(item.path))  # stable: the order within a file stays
     for item in items:
-        if not item.path.is_relative_to(HERE):
+        marks = _folder_marks(item.path)
+        if marks is None:
             continue
-        folder = item.path.parent.relative_to(HERE).as_posix()
-        for prefix, mark in MARKS.items():
-            if folder == prefix or folder.startswith(prefix + "/"):
-                item.add_marker(getattr(pytest.mark, mark))
+        for mark in marks:
+            item.add_marker(mark)
         item.add_marker(str(kind_of(item)))
+        if factor > 1:
+            item.add_marker(pytest.mark.timeout(_limit_s(item) * factor), append=False)
         if is_smoke(place_of(item)):
             item.add_marker("smoke")
+
+
+@cache
+def _folder_marks(path: Path) -> tuple[str, ...] | None:
+    """None: the file is not one of ours."""
+    if not path.is_relative_to(HERE):
+        return None
+    folder = path.parent.relative_to(HERE).as_posix()
+    return tuple(
+        mark
+        for prefix, mark in MARKS.items()
+        if folder == prefix or folder.startswith(prefix + "/")
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -113,14 +128,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     into librdkafka that never returns, in the last test's end too, ends the worker here, with the
     stacks of its threads.
     """
-    marker = item.get_closest_marker("timeout")
-    limit_s = float(item.config.getini("timeout") if marker is None else marker.args[0])
     stderr = item.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(limit_s + DEAF_S, exit=True, file=stderr)
+    faulthandler.dump_traceback_later(_limit_s(item) + DEAF_S, exit=True, file=stderr)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def _limit_s(item: pytest.Item) -> float:
+    """What the test says itself, or the configuration."""
+    marker = item.get_closest_marker("timeout")
+    return float(item.config.getini("timeout") if marker is None else marker.args[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -138,13 +157,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def _turn(item: pytest.Item) -> int:
-    if not item.path.is_relative_to(HERE):
+@cache
+def _turn(path: Path) -> int:
+    if not path.is_relative_to(HERE):
         return len(LONGEST_FIRST)
-    path = item.path.relative_to(HERE).as_posix()
+    name = path.relative_to(HERE).as_posix()
     places = (
         place
         for place, prefix in enumerate(LONGEST_FIRST)
-        if path == prefix or path.startswith(prefix + "/")
+        if name == prefix or name.startswith(prefix + "/")
     )
     return next(places, len(LONGEST_FIRST))

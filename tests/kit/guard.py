@@ -1,9 +1,10 @@
 """Keeps the real world out of the gate: no sockets with addresses, no child processes, no sleeping.
 
-Owns: the audit hook, which sees such calls whichever module makes them, and the failure that says
-what to do. Must not: look at tests of other kinds, or at threads that earlier tests have left.
-Invariant: a test of the gate that did one of these fails, even if it caught what came of it.
-(What libraries in C do by themselves, librdkafka and uvloop among them, is not seen.)
+Owns: the audit hook, which sees such calls whichever module makes them, a `time.sleep` that says
+what it was asked for (Python 3.11 has no event for it), and the failure that says what to do. Must
+not: look at tests of other kinds, or at threads that earlier tests have left. Invariant: a test of
+the gate that did one of these fails, even if it caught what came of it. (What libraries in C do by
+themselves, librdkafka and uvloop among them, is not seen.)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -22,12 +24,11 @@ from tests.kit.kinds import Kind, kind_of
 ADDRESSED = (socket.AF_INET, socket.AF_INET6)
 CHILDREN = frozenset({"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec"})
 SOCKETS = frozenset({"socket.bind", "socket.connect"})
-SLEEP = "time.sleep"
 HARMLESS = ("git",)
 """Tidy tests ask it which files there are."""
 
 MOST_DEEDS = 3
-WATCHED = CHILDREN | SOCKETS | {SLEEP}
+WATCHED = CHILDREN | SOCKETS
 ADVICE = (
     "A test of the gate has neither sockets, child processes nor time.sleep: use the simulated "
     "network and loop, or mark it: pytestmark = pytest.mark.real"
@@ -42,6 +43,7 @@ class Guard:
         self._older: frozenset[int] | None = None
         """Threads that were there before the test; None while no test is watched."""
         self._is_installed = False
+        self._real_sleep = time.sleep
 
     def begin(self) -> None:
         """Watch from here on. The hook is made at the first test of the gate: it stays for good."""
@@ -51,10 +53,12 @@ class Guard:
         self.deeds.clear()
         here = threading.get_ident()
         self._older = frozenset(each for each in sys._current_frames() if each != here)
+        time.sleep = self._sleep
 
     def end(self) -> None:
         """Watch no longer."""
         self._older = None
+        time.sleep = self._real_sleep
 
     def verify(self) -> None:
         """Raises: pytest.fail.Exception: the test did something; told once"""
@@ -64,25 +68,27 @@ class Guard:
             pytest.fail(f"{deeds}\n{ADVICE}", pytrace=False)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._older is None or event not in WATCHED or threading.get_ident() in self._older:
+        if self._older is None or event not in WATCHED:
             return
         if event in SOCKETS and arguments[0].family not in ADDRESSED:
             return
         if event == "subprocess.Popen" and arguments[0] in HARMLESS:
             return
-        if len(self.deeds) < MOST_DEEDS and (event != SLEEP or arguments[0] > 0):
-            self.deeds.append(f"{_described(event, arguments)} in\n{_place()}")
+        self._note(f"{event} {arguments[1] if len(arguments) > 1 else ''}".rstrip())
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            self._note(f"time.sleep({seconds})")
+        self._real_sleep(seconds)
+
+    def _note(self, deed: str) -> None:
+        older = self._older
+        if older is None or threading.get_ident() in older or len(self.deeds) >= MOST_DEEDS:
+            return
+        self.deeds.append(f"{deed} in\n{_place()}")
 
 
 GUARD = Guard()
-
-
-def _described(event: str, arguments: tuple[Any, ...]) -> str:
-    if event == SLEEP:
-        return f"time.sleep({arguments[0]})"
-    if event in SOCKETS:
-        return f"{event} {arguments[1]}"
-    return f"{event} {arguments[1] if len(arguments) > 1 else ''}".rstrip()
 
 
 def _place() -> str:

@@ -1,4 +1,4 @@
-"""How hypothesis runs: `gate` (loaded), `shrink` or `long`; `--hypothesis-profile` chooses.
+"""How hypothesis runs: `MOLDAU_HYPOTHESIS` says `gate` (the default), `shrink` or `long`.
 
 Owns the profiles. Must not: judge how long an example takes, which says something about the
 machine. Invariant: what replays a failure is printed before hypothesis tries to shrink it, so that
@@ -71,5 +71,7 @@ _patient = settings(
 _gate = settings(_patient, derandomize=True, phases=(Phase.explicit, Phase.generate))
 settings.register_profile("gate", _gate)
 settings.register_profile("shrink", _gate, phases=(*_gate.phases, Phase.shrink, Phase.explain))
-settings.register_profile("long", _patient, database=PrintingDatabase(_past_capture))
-settings.load_profile("gate")
+settings.register_profile(
+    "long", _patient, max_examples=1_000, database=PrintingDatabase(_past_capture)
+)
+settings.load_profile(os.environ.get("MOLDAU_HYPOTHESIS", "gate"))

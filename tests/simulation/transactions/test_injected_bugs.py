@@ -12,6 +12,7 @@ from tests.simulation.transactions.run import TRANSACTIONS
 TIMEOUT_S = 360
 
 
+@pytest.mark.real
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("bug", bugs_of_the_gate(TRANSACTIONS))
 def test_an_injected_bug_is_found(bug: InjectedBug):

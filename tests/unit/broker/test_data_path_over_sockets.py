@@ -17,6 +17,8 @@ from tests.kit.waiting import until_async
 from tests.unit.broker.harness import DataPath
 from tests.unit.broker.messages import batch, fetch, fetched_values, only, produce
 
+pytestmark = pytest.mark.real
+
 
 class Client:
     """Frames over one TCP connection."""

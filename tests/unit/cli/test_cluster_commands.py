@@ -40,6 +40,8 @@ from moldau.protocol.messages.quorum_records import Endpoint
 from moldau.protocol.types import uuid_to_base64
 from tests.unit.client.scripted_broker import ScriptedBroker
 
+pytestmark = pytest.mark.real
+
 IDS = {node_id: uuid.UUID(int=node_id << 90) for node_id in (101, 102)}
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 

@@ -26,6 +26,8 @@ from tests.unit.client.admin.test_transactions import written
 from tests.unit.client.cluster.test_coordinators import coordinators
 from tests.unit.client.scripted_broker import ScriptedBroker
 
+pytestmark = pytest.mark.real
+
 COMMITTED = {0: 20, 1: 30}
 EARLIEST, LATEST = 10, 90
 

@@ -14,6 +14,8 @@ import pytest
 from moldau.cli.main import main
 from moldau.config import NodeConfig
 
+pytestmark = pytest.mark.real
+
 
 def bootstrap(*arguments: object) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(

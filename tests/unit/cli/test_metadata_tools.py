@@ -120,6 +120,7 @@ def test_a_snapshot_and_a_log_alone(data: Path):
     assert ask(bootstrap, "cat /features/metadata.version") == ["30 (4.3-IV0)"]
 
 
+@pytest.mark.real
 def test_a_torn_end_is_told_and_the_rest_is_shown(data: Path):
     log = data / "__cluster_metadata-0" / LOG
     log.write_bytes(log.read_bytes()[:-3])
@@ -208,6 +209,7 @@ def test_completion(data: Path):
     assert shell.complete("cat /clusterId/x") == []
 
 
+@pytest.mark.real
 def test_commands_from_arguments_and_from_the_input(data: Path):
     assert run("shell", data, "ls", "/topics").stdout == "byId/\nbyName/\n"
     piped = run("shell", data, stdin="cd topics\npwd\nls nope\npwd\nexit\nls\n")
@@ -224,6 +226,7 @@ def test_commands_from_arguments_and_from_the_input(data: Path):
     assert "no metadata log" in run("shell", data / "empty", "ls").stderr
 
 
+@pytest.mark.real
 def test_dump_shows_every_record_with_offset_and_epoch(data: Path):
     done = run("dump", "--json", data)
     assert done.returncode == 0, done.stderr
@@ -241,6 +244,7 @@ def test_dump_shows_every_record_with_offset_and_epoch(data: Path):
     assert text[1].startswith('0 epoch 1 SNAPSHOT_HEADER {"version":0,')
 
 
+@pytest.mark.real
 def test_dump_goes_on_behind_damage_and_says_so(data: Path):
     log = data / "__cluster_metadata-0" / LOG
     damaged = bytearray(log.read_bytes())

@@ -80,6 +80,8 @@ from tests.unit.controller.harness import (
 )
 from tests.unit.metadata.builders import CLUSTER_ID, registration
 
+pytestmark = pytest.mark.real
+
 ALICE = "User:alice"
 Start = Callable[..., Awaitable[ControllerBench]]
 

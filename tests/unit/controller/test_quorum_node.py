@@ -47,6 +47,8 @@ from tests.kit.counting import Newcomers
 from tests.unit.controller.harness import Deny
 from tests.unit.metadata.builders import CLUSTER_ID, golden, node_config, registration
 
+pytestmark = pytest.mark.real
+
 DIRECTORY_ID = UUID(int=0x5F9D)
 LISTENERS = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"
 

@@ -23,6 +23,8 @@ from moldau.server.request import Sender
 from tests.kit.waiting import until_async
 from tests.unit.controller.harness import LISTENER, ControllerBench
 
+pytestmark = pytest.mark.real
+
 NOBODY_LISTENS = LeaderAddress(9, "127.0.0.1", 1)
 
 

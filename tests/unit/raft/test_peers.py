@@ -49,6 +49,8 @@ from tests.storage.simulated_filesystem import SimulatedFilesystem
 from .fixtures import DIRECTORY, Listener
 from .quorums import CLUSTER_ID, LISTENER
 
+pytestmark = pytest.mark.real
+
 FAST = {
     "election_timeout_ms": 150,
     "election_backoff_max_ms": 100,

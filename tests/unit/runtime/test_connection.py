@@ -45,6 +45,8 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness
 
+pytestmark = pytest.mark.real
+
 SERVED = [
     ApiVersion(api_key=18, min_version=0, max_version=4),
     ApiVersion(api_key=3, min_version=0, max_version=9),

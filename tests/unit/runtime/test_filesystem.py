@@ -60,6 +60,7 @@ def test_preallocated_space_is_not_contents(filesystem: OsFilesystem, tmp_path: 
     assert filesystem.read_bytes(path) == b"abc"
 
 
+@pytest.mark.real
 def test_append_that_hits_a_limit_is_cut_back(filesystem: OsFilesystem, tmp_path: Path) -> None:
     """A real failing write (file size limit, in another process) leaves exactly what was there."""
     script = f"""
@@ -165,6 +166,7 @@ def test_names(filesystem: OsFilesystem, tmp_path: Path) -> None:
         filesystem.open(os.devnull, write=True)
 
 
+@pytest.mark.real
 def test_lock_keeps_others_out(filesystem: OsFilesystem, tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     lock = filesystem.lock(path)

@@ -18,6 +18,8 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, response
 
+pytestmark = pytest.mark.real
+
 FILE_BYTES = 3_000_000
 
 

@@ -51,6 +51,8 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, Peer
 
+pytestmark = pytest.mark.real
+
 PLAIN_USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'user_alice="a-secret" user_bob="b-secret";'

@@ -45,6 +45,8 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, Peer, response
 
+pytestmark = pytest.mark.real
+
 
 def echo(request: Request) -> None:
     request.respond_parts(response(request, request.body))

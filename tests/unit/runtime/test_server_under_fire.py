@@ -28,6 +28,8 @@ from tests.kit.waiting import until_async
 
 from .conftest import Harness, Peer, response
 
+pytestmark = pytest.mark.real
+
 FILE_BYTES = 2_000_000
 MEMORY_LIMIT_BYTES = 300_000
 REQUESTS_PER_PEER = 50

@@ -17,6 +17,8 @@ from moldau.runtime import tls_transport
 from moldau.runtime.tls_transport import RAW_BYTES, TlsTransport
 from tests.kit.waiting import until_async
 
+pytestmark = pytest.mark.real
+
 ALERT, APPLICATION_DATA = 21, 23
 """Kinds of records of TLS."""
 

@@ -44,6 +44,8 @@ from moldau.server.request import Sender
 from tests.kit.waiting import until_async
 from tests.unit.broker.lifecycle.fake_controller import FakeController
 
+pytestmark = pytest.mark.real
+
 CLIENT = ForwardedClient("10.1.2.3", "client")
 OWN = "User:broker"
 NOBODY_LISTENS = LeaderAddress(9, "127.0.0.1", 1)

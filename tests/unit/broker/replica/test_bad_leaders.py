@@ -40,6 +40,8 @@ from tests.unit.broker.replica.replicas import (
     write_frame,
 )
 
+pytestmark = pytest.mark.real
+
 REPLICAS = (BROKER_ID, OTHER_BROKER_ID)
 
 

@@ -24,6 +24,8 @@ from tests.unit.broker.harness import BROKER_ID, OTHER_BROKER_ID, DataPath
 from tests.unit.broker.messages import batch, produce
 from tests.unit.broker.replica.replicas import Followers, bytes_of, serving
 
+pytestmark = pytest.mark.real
+
 REPLICAS = (BROKER_ID, OTHER_BROKER_ID)
 
 

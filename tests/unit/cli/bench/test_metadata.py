@@ -125,6 +125,7 @@ def child(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_child_loads_a_log_and_a_snapshot_of_it(
     role: str, log: Path, config: Path, tmp_path: Path
@@ -144,6 +145,7 @@ def test_a_child_loads_a_log_and_a_snapshot_of_it(
             assert loaded.peak_bytes > 0
 
 
+@pytest.mark.real
 def test_a_child_tells_of_damage_in_one_line(log: Path, config: Path) -> None:
     path = log / METADATA_DIRECTORY / SNAPSHOT
     shutil.copy(GOLDEN / f"kafka-4.3.0-{SNAPSHOT}", path)

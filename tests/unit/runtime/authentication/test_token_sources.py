@@ -115,6 +115,7 @@ SECRET = {
 }
 
 
+@pytest.mark.real
 async def test_client_credentials(endpoint: tuple[str, type[_Endpoint]]):
     url, handler = endpoint
     handler.answers = [(500, b""), given(exp=9)]
@@ -131,6 +132,7 @@ async def test_client_credentials(endpoint: tuple[str, type[_Endpoint]]):
     assert b64decode(value) == b"me:a+secret"
 
 
+@pytest.mark.real
 async def test_what_the_endpoint_refuses_and_what_may_pass(
     endpoint: tuple[str, type[_Endpoint]],
 ) -> None:
@@ -154,6 +156,7 @@ async def test_what_the_endpoint_refuses_and_what_may_pass(
         await source()
 
 
+@pytest.mark.real
 async def test_secrets_follow_no_redirection(endpoint: tuple[str, type[_Endpoint]]):
     url, handler = endpoint
     for status in (301, 302, 303, 307, 308):
@@ -164,6 +167,7 @@ async def test_secrets_follow_no_redirection(endpoint: tuple[str, type[_Endpoint
         assert len(handler.seen) == seen + 1
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("algorithm", "key", "public"),
     [
@@ -225,6 +229,7 @@ async def test_assertions_are_signed_here(
     }
 
 
+@pytest.mark.real
 async def test_the_jwt_bearer_grant_and_a_key_that_is_replaced(
     endpoint: tuple[str, type[_Endpoint]], tmp_path: Path
 ) -> None:
@@ -262,6 +267,7 @@ async def test_the_jwt_bearer_grant_and_a_key_that_is_replaced(
     assert len(handler.seen) == 2
 
 
+@pytest.mark.real
 async def test_an_assertion_of_a_file_goes_before_all_else(
     endpoint: tuple[str, type[_Endpoint]], tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from tests.fake_broker import AnswerError, FakeCluster, Run
 
 from .ledger_cluster import ledger_of, newest, options_of
 
+pytestmark = pytest.mark.real
+
 
 def test_a_ledger_that_comes_in_pieces_is_read_to_its_end() -> None:
     """The time limit is that of each piece."""

@@ -11,6 +11,8 @@ from moldau.spark_connector.sink.driver import sight_of
 
 from .ledger_cluster import ledger_of, options_of
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.parametrize("ranges", [(), (Range("t", 0, -1, 1),)])
 def test_nothing_is_proved_by_rows_that_lie_nowhere(ranges: tuple[Range, ...]) -> None:

@@ -12,6 +12,8 @@ from moldau.spark_connector.sink.options import SinkOptions
 from tests.fake_broker import KAFKA_2_1, KAFKA_3_5, FakeCluster, ThreadedCluster
 from tests.fake_broker.versions import Versions
 
+pytestmark = pytest.mark.real
+
 SINK = "s"
 
 

@@ -12,6 +12,8 @@ from moldau.spark_connector.sink.settle import forget_sink, list_sinks
 
 from .ledger_cluster import ledger_of, newest, properties_of
 
+pytestmark = pytest.mark.real
+
 DECIDED = decided("q", 1, [Slot(0, "old.w.0.0", 1, 1, 1, 1)], 1, 1)
 OTHER = {"other": b'{"version": 9}'}
 """Of a newer release, which shares the ledger."""
