@@ -21,7 +21,12 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from tests.kit.kinds import is_smoke, kind_of, place_of
 from tests.kit.waiting import patience
 
-pytest_plugins = ("tests.kit.guard", "tests.kit.hypothesis_profiles", "tests.kit.rerun")
+pytest_plugins = (
+    "tests.kit.compiled",
+    "tests.kit.guard",
+    "tests.kit.hypothesis_profiles",
+    "tests.kit.rerun",
+)
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
