@@ -1,4 +1,4 @@
-"""How hypothesis runs: `gate` (loaded), `shrink` or `long`; MOLDAU_HYPOTHESIS chooses.
+"""How hypothesis runs: `MOLDAU_HYPOTHESIS` says `gate` (the default), `shrink` or `long`.
 
 Owns the profiles. Must not: judge how long an example takes, which says something about the
 machine. Invariant: what replays a failure is printed before hypothesis tries to shrink it, so that
