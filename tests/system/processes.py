@@ -6,7 +6,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from moldau.testing import wait_until
+from tests.kit import Verdict
 
 END_DEADLINE_S = 120
 
@@ -173,10 +175,23 @@ def read_all(bootstrap: str, topic: str, *, partition: int = 0) -> list[bytes]:
         while low + len(values) < high:
             # Asked for no more than there is: this call waits until it has all it wants.
             messages = consumer.consume(min(10_000, high - low - len(values)), timeout=30)
-            assert messages, f"{len(values)} of {high - low} records, then nothing"
+            if not messages:
+                raise TimeoutError(f"{len(values)} of {high - low} records, then nothing")
             for message in messages:
-                assert message.error() is None, message.error()
+                if (error := message.error()) is not None:
+                    raise KafkaException(error)
                 values.append(message.value() or b"")
         return values
     finally:
         consumer.close()
+
+
+def check_read(bootstrap: str, topic: str, expected: Iterable[bytes]) -> None:
+    """The first partition has these values, once and in this order. Raises: Verdict: it has not"""
+    wanted, values = [*expected], read_all(bootstrap, topic)
+    if values != wanted:
+        lost, added = Counter(wanted) - Counter(values), Counter(values) - Counter(wanted)
+        raise Verdict(
+            f"{topic}: {lost.total()} lost {sorted(lost)[:3]}, {added.total()} too many "
+            f"{sorted(added)[:3]}, of {len(wanted)}{'' if lost or added else ': in another order'}"
+        )
