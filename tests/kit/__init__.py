@@ -7,6 +7,6 @@ test is, `guard` keeps the real world out of the gate, `rerun` runs real tests a
 and `Verdict` is the failure after which it does not.
 """
 
-from tests.kit.verdict import Verdict, judge
+from tests.kit.verdict import Verdict, judging
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "judging"]

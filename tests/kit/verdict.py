@@ -6,14 +6,22 @@ so it is raised by checkers only, and never for what a slow machine may bring ab
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Verdict(AssertionError):
     """The product broke a promise about data. No second run can take that back."""
 
 
-def judge(findings: object, *details: object) -> None:
-    """Pass when a checker found nothing. Raises: Verdict: it found something; the text is that,
-    and the details
+@contextmanager
+def judging() -> Iterator[None]:
+    """An assertion that fails in here, or in the function that this decorates, is a verdict. What
+    waits or reads may do so only if it fails by other errors. Raises: Verdict: one failed
     """
-    if findings:
-        raise Verdict("\n".join(str(each) for each in (findings, *details)))
+    try:
+        yield
+    except Verdict:
+        raise
+    except AssertionError as error:
+        raise Verdict(*error.args) from error

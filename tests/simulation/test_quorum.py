@@ -8,7 +8,7 @@ from tests.kit.gates import check_determinism, check_replay, check_seeds
 from tests.kit.seeds import Choice
 from tests.simulation.run import QUORUM
 
-SEEDS = range(80)
+SEEDS = range(40)
 MIN_MEDIAN_EVENTS = 2_000
 """Runs are not shrunk to buy seeds."""
 

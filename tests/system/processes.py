@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from moldau.node import foreground
 from moldau.runtime.stop_signals import StopSignals
 from moldau.testing import wait_until
+from tests.kit import Verdict
 from tests.kit.commands import Ended, run_here
 
 END_DEADLINE_S = 120
@@ -151,10 +153,23 @@ def read_all(bootstrap: str, topic: str, *, partition: int = 0) -> list[bytes]:
         while low + len(values) < high:
             # Asked for no more than there is: this call waits until it has all it wants.
             messages = consumer.consume(min(10_000, high - low - len(values)), timeout=30)
-            assert messages, f"{len(values)} of {high - low} records, then nothing"
+            if not messages:
+                raise TimeoutError(f"{len(values)} of {high - low} records, then nothing")
             for message in messages:
-                assert message.error() is None, message.error()
+                if (error := message.error()) is not None:
+                    raise KafkaException(error)
                 values.append(message.value() or b"")
         return values
     finally:
         consumer.close()
+
+
+def check_read(bootstrap: str, topic: str, expected: Iterable[bytes]) -> None:
+    """The first partition has these values, once and in this order. Raises: Verdict: it has not"""
+    wanted, values = [*expected], read_all(bootstrap, topic)
+    if values != wanted:
+        lost, added = Counter(wanted) - Counter(values), Counter(values) - Counter(wanted)
+        raise Verdict(
+            f"{topic}: {lost.total()} lost {sorted(lost)[:3]}, {added.total()} too many "
+            f"{sorted(added)[:3]}, of {len(wanted)}{'' if lost or added else ': in another order'}"
+        )

@@ -17,7 +17,7 @@ from tests.kit.seeds import Choice
 from tests.simulation.cluster.injected_security_bugs import SECURITY_BUGS
 from tests.simulation.cluster.run import CLUSTER
 
-SEEDS = range(1, 7)
+SEEDS = (2, 3, 4, 7, 8, 9)
 TIMEOUT_S = 240
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.kit.gates import check_determinism, check_seeds
 from tests.simulation.transactions.run import TRANSACTIONS
 
-SEEDS = (0, 1, 2, 3, 4)
+SEEDS = (10, 16, 17, 23)
 """The same ones every time; `make long` has new ones."""
 
 TIMEOUT_S = 240

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.kit import Verdict
 from tests.system.transactions import injected_bugs
 from tests.system.transactions.soak_child import repeated_once, run_child
 
@@ -32,7 +33,9 @@ def test_what_is_wrong_is_found_and_nothing_else(run: str, tmp_path: Path):
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-s", "-n0"]
     command += ["-p", "no:cacheprovider", f"{injected_bugs.__file__}::{run}"]
     ended = repeated_once(lambda: run_child(command, tmp_path, print), print)
-    assert ended.status == 0, f"status {ended.status}\n{ended.output}"
+    if ended.status != 0:
+        error = Verdict if f"{Verdict.__name__}: " in ended.output else AssertionError
+        raise error(f"status {ended.status}\n{ended.output}")
 
 
 def test_none_is_left_out():
