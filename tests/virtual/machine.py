@@ -71,6 +71,13 @@ class MachineLoop(VirtualLoop):
             warnings.warn(f"unclosed {transport!r}", ResourceWarning, stacklevel=2)
 
 
+async def pass_time(duration_ms: float) -> None:
+    """Let so much virtual time pass: no test sleeps on a real loop."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, MachineLoop), "time passes by itself only on a virtual loop"
+    await loop.elapse(duration_ms)
+
+
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import warnings
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import UUID
@@ -40,7 +40,7 @@ from moldau.runtime.connection import Connection, RequestTimedOut, UnsupportedBy
 from moldau.runtime.ports import Ports
 
 if TYPE_CHECKING:
-    from moldau.protocol.messages import p00_produce
+    from moldau.protocol.messages import p00_produce, p01_fetch
 
 Result = TypeVar("Result")
 #: The lowest and the highest version that can say what a request says.
@@ -189,10 +189,10 @@ class ClusterClient:
     def learn_leaders(
         self,
         leaders: Iterable[tuple[str, int, int, int]],
-        node_endpoints: list[p00_produce.NodeEndpoint],
+        node_endpoints: Sequence[p00_produce.NodeEndpoint | p01_fetch.NodeEndpoint],
     ) -> None:
-        """Take over leaders from a Produce response (KIP-951): topic, partition, leader id, leader
-        epoch.
+        """Take over leaders from a Produce or Fetch response (KIP-951): topic, partition, leader
+        id, leader epoch.
         """
         is_news = False
         for leader in leaders:

@@ -51,6 +51,7 @@ from moldau.protocol.messages.p61_describe_producers import (
 )
 from tests.unit.client.faults.harness import port_saying
 from tests.unit.client.scripted_broker import ScriptedBroker
+from tests.virtual.machine import pass_time
 
 TOPIC_ID = uuid.UUID(int=42)
 
@@ -238,7 +239,7 @@ async def test_closing_while_a_connection_is_being_opened_fails_the_call() -> No
     async with port_saying(None) as address:
         admin = Admin(address)
         asked = asyncio.ensure_future(admin.list_topics())
-        await asyncio.sleep(1)
+        await pass_time(1_000)
         await admin.close()
         with pytest.raises(ClientClosed):
             await asked

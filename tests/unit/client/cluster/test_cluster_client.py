@@ -28,6 +28,7 @@ from moldau.protocol.messages.p03_metadata import (
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
 from moldau.testing.waiting import wait_until_async
 from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
+from tests.virtual.machine import pass_time
 
 UNREACHABLE = "127.0.0.1:1"
 
@@ -144,7 +145,7 @@ async def test_staleness_told_a_thousand_times_is_asked_about_with_pauses(broker
         while len(asked_for(broker)) < 2:
             for _ in range(100):
                 client.updates.request()
-            await asyncio.sleep(0.001)
+            await pass_time(1)
     assert len(asked_for(broker)) == 2
     await client.close()
 

@@ -25,6 +25,7 @@ from moldau.protocol.records import Record
 from tests.fake_broker import KAFKA_2_1, KAFKA_2_8, KAFKA_4_3, AnswerError, FakeCluster
 from tests.fake_broker.versions import Versions
 from tests.unit.client.faults.harness import CONSUMER, ends
+from tests.virtual.machine import pass_time
 
 P0, P1, P2 = (TopicPartition("t", index) for index in range(3))
 
@@ -171,7 +172,7 @@ async def test_what_is_fetched_ahead_stays_within_its_bound():
             seen, highest = 1, 0
             while seen < 180:
                 # The fetcher goes on between two polls for as long as it likes.
-                await asyncio.sleep(1)
+                await pass_time(1_000)
                 highest = max(highest, memory.pinned_bytes)
                 for records in (await consumer.getmany(4, timeout_ms=5_000)).values():
                     seen += len(records)

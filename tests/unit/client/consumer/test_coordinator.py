@@ -46,10 +46,7 @@ def cluster_of(partition_count: int = 2) -> FakeCluster:
 
 
 def consumer_of(cluster: FakeCluster, protocol: str = "classic", **settings: Any) -> Consumer:
-    chosen = dict(MEMBER)
-    if protocol == "consumer":
-        del chosen["session_timeout_ms"], chosen["heartbeat_interval_ms"]
-    return Consumer(cluster.bootstrap_servers, **{**chosen, "group_protocol": protocol, **settings})
+    return Consumer(cluster.bootstrap_servers, **{**MEMBER, "group_protocol": protocol, **settings})
 
 
 async def until_assigned(consumer: Consumer, count: int = 2) -> None:

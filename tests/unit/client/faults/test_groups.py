@@ -104,12 +104,8 @@ COMMIT_PASSING = (
 
 
 def _consumer(cluster: FakeCluster, protocol: str, **settings: Any) -> Consumer:
-    chosen = dict(MEMBER)
-    if protocol == "consumer":
-        # The broker says these.
-        del chosen["session_timeout_ms"], chosen["heartbeat_interval_ms"]
     consumer = Consumer(
-        cluster.bootstrap_servers, **{**chosen, "group_protocol": protocol, **settings}
+        cluster.bootstrap_servers, **{**MEMBER, "group_protocol": protocol, **settings}
     )
     consumer.subscribe(["t"])
     return consumer

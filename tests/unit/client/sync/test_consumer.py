@@ -44,7 +44,8 @@ def test_an_interruption_at_any_place_of_a_poll_loses_and_doubles_nothing(
     got: list[bytes | None] = []
     with ThreadedCluster(lambda: FakeCluster(1, topics={"t": 1})) as threaded:
         threaded.call(lambda cluster: cluster.fill("t", values))
-        with Consumer(threaded.cluster.bootstrap_servers, **CONSUMER) as consumer:
+        servers = threaded.cluster.bootstrap_servers
+        with Consumer(servers, **CONSUMER, fetch_max_wait_ms=50) as consumer:
             consumer.assign([TopicPartition("t", 0)])
             got += read(consumer)
             place = 0
