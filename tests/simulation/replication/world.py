@@ -224,10 +224,17 @@ class ReplicationWorld(BaseWorld):
         await self.loop.elapse(300)
         self.producers_may_act = False
         await self._until(self._is_drained, "not drained", CONVERGENCE_LIMIT_MS)
+        await self._deliver()
         await self._until(self._is_level, "not level", CONVERGENCE_LIMIT_MS)
         for key in self._keys():
             self._compare(key)
         await self._read_everything()
+
+    async def _deliver(self) -> None:
+        """A producer delivers everything now."""
+        await self._until(self._is_whole, "not whole any more", CONVERGENCE_LIMIT_MS)
+        producer = self.random.choice(self.producers)
+        await producer.process.spawn(producer.deliver())
 
     async def _settle(self) -> None:
         """What clients need of a whole cluster before they are asked to end."""
