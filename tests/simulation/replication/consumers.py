@@ -344,16 +344,16 @@ class ConsumerClient(ClientHost):
 
     # -- at the end ------------------------------------------------------------------------------
 
-    async def read_all(self, topic: str, index: int) -> list[int]:
+    async def read_all(self, topic: str, index: int) -> tuple[set[int], int]:
         """The offsets of everything from the beginning to the high watermark of now, read by a
-        consumer that begins with it. Raises Violation.
+        consumer that begins with it, and the high watermark. Raises Violation.
         """
         place = TopicPartition(topic, index)
         topic_id = self.world.ledger.image.topics.topics_by_name[topic].topic_id
         truth = self.world.data.truth((topic_id, index))
         wanted = truth.committed.end_offset
         deadline = self.world.loop.time() + READ_ALL_S
-        read: list[int] = []
+        read: set[int] = set()
         settings = {**choose_settings(self.random), "auto_offset_reset": "earliest"}
         settings.update(client_rack="", fetch_min_bytes=1, isolation_level="read_uncommitted")
         consumer: Consumer[bytes, bytes] = self.made(
@@ -366,10 +366,10 @@ class ConsumerClient(ClientHost):
                 raise Violation("unreadable", f"{truth.name} ends at {position}, not at {wanted}")
             records = (await consumer.getmany(None, 300)).get(place, [])
             self.world.guard(self._advance, truth, place, reading, records)
-            read += [record.offset for record in records]
+            read.update(record.offset for record in records)
             position = await consumer.position(place)
         await consumer.close()
-        return read
+        return read, wanted
 
 
 END = 2**62

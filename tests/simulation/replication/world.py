@@ -275,15 +275,11 @@ class ReplicationWorld(BaseWorld):
     async def _read(self, topic: str, index: int) -> None:
         """Everything that is committed can be read, every acknowledged record for one."""
         consumer = self.consumers[0]
-        read = await consumer.process.spawn(consumer.read_all(topic, index))
+        there, end = await consumer.process.spawn(consumer.read_all(topic, index))
         key = (self.ledger.image.topics.topics_by_name[topic].topic_id, index)
         truth = self.data.truth(key)
-        there = set(read)
-        missing = [
-            offset
-            for offset in self.data.records.offsets_in(truth, key, 0, truth.committed.end_offset)
-            if offset not in there
-        ]
+        wanted = self.data.records.offsets_in(truth, key, 0, end)
+        missing = [offset for offset in wanted if offset not in there]
         if missing:
             what = f"{truth.committed.at(missing[0])} of {truth.name}"
             is_told = truth.committed.at(missing[0]) in truth.acknowledged
