@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.replication.ledger import PartitionTruth
     from tests.simulation.replication.world import ReplicationWorld
 
+RESETS = ("earliest", "earliest", "latest", "none", "by_duration:PT1S")
 LIFE_MS = (1_500.0, 30_000.0)
 READ_ALL_S = 20.0
 
@@ -42,7 +43,7 @@ Found = Mapping[TopicPartition, "list[ConsumerRecord[bytes, bytes]]"]
 def choose_settings(random: Random) -> dict[str, Any]:
     """Of one consumer."""
     return {
-        "auto_offset_reset": random.choice(("earliest", "earliest", "latest", "none")),
+        "auto_offset_reset": random.choice(RESETS),
         "isolation_level": random.choice(("read_uncommitted", "read_committed")),
         "client_rack": random.choice(("", "rack-1", "rack-2", "rack-3")),
         "fetch_max_bytes": random.choice((1, 2_000, 1_000_000)),
@@ -109,7 +110,14 @@ class ConsumerClient(ClientHost):
         until = world.loop.time() + random.uniform(*LIFE_MS) / 1000
         actions = (
             *(self._poll,) * 30,
-            *(self._poll_cut_short, self._seek, self._go_to_an_end, self._pause, self._resume),
+            *(
+                self._poll_cut_short,
+                self._poll_one,
+                self._seek,
+                self._go_to_an_end,
+                self._pause,
+                self._resume,
+            ),
             *(self._ask_position, self._ask_for_ends, self._ask_for_times, self._assign),
         )
         while world.loop.time() < until:
@@ -134,25 +142,38 @@ class ConsumerClient(ClientHost):
         """What it was about to return, the next poll does."""
         await self.cut_short(self._poll(consumer), self.random.uniform(0.0, 200.0))
 
+    async def _poll_one(self, consumer: Consumer[bytes, bytes]) -> None:
+        """It waits as long as it takes, unless it is cancelled."""
+        await self.cut_short(self._one(consumer), self.random.uniform(50.0, 500.0))
+
+    async def _one(self, consumer: Consumer[bytes, bytes]) -> None:
+        record = await consumer.getone()
+        self.world.guard(self._take, consumer, {record.topic_partition: [record]})
+
     def _take(self, consumer: Consumer[bytes, bytes], found: Found) -> None:
         positions = consumer.positions()
         for place, records in found.items():
-            topic_id = positions[place].topic_id
-            assert topic_id is not None, "read"
-            reading = self.readings[place]
+            reading, after = self.readings[place], positions.get(place)
             if reading.is_paused:
                 raise Violation("read-while-paused", f"{self.host}: {place}")
+            # None: behind these records the position was out of range, and is looked up now.
+            topic_id = reading.topic_id if after is None else after.topic_id
+            if topic_id is None:
+                reading.position = None
+                continue
             if topic_id != reading.topic_id:
                 is_first = reading.topic_id is None
                 reading.topic_id = topic_id
                 reading.position = reading.position if is_first else None
-            truth = self.world.data.truth((topic_id, place.partition))
+            key = (topic_id, place.partition)
+            truth = self.world.data.truth(key)
             self._advance(truth, place, reading, records)
-            end = positions[place].offset
-            if self._between(truth, (topic_id, place.partition), reading.position, end):
-                raise Violation("position-ahead", f"{self.host}: {place} is at {end}: {reading}")
-            reading.position = end
-            self._check_lag(consumer, place, truth, end)
+            if after is None:
+                continue
+            if self._between(truth, key, reading.position, after.offset):
+                raise Violation("position-ahead", f"{self.host}: {place} is at {after}: {reading}")
+            reading.position = after.offset
+            self._check_lag(consumer, place, truth, after.offset)
 
     def _advance(
         self,
@@ -267,15 +288,15 @@ class ConsumerClient(ClientHost):
         if isinstance(error, LogTruncated):
             lost = {error.topic_partition: error.position}
         for place, position in lost.items():
-            topic_id = self.readings[place].topic_id
+            reading = self.readings.get(place)
             truth = None
-            if topic_id is not None:
-                truth = self.world.data.truth((topic_id, place.partition))
+            if reading is not None and reading.topic_id is not None:
+                truth = self.world.data.truth((reading.topic_id, place.partition))
             # What was deleted and then lost with the unflushed tail leaves no trace of its epoch.
             if truth is None or position == truth.deleted_to or self._may_jump(truth, position):
                 continue
             kind = "consumer-truncated" if isinstance(error, LogTruncated) else "offset-lost"
-            raise Violation(kind, f"{self.host}, {reading_of(self.readings, place)}: {error}")
+            raise Violation(kind, f"{self.host}, {place} {reading}: {error}")
         if lost or isinstance(error, NoOffsetForPartition | RequestTimeout | NoBrokerAvailable):
             return
         if not (isinstance(error, BrokerError) and error.code.retriable):
@@ -323,16 +344,16 @@ class ConsumerClient(ClientHost):
 
     # -- at the end ------------------------------------------------------------------------------
 
-    async def read_all(self, topic: str, index: int) -> list[int]:
+    async def read_all(self, topic: str, index: int) -> tuple[set[int], int]:
         """The offsets of everything from the beginning to the high watermark of now, read by a
-        consumer that begins with it. Raises Violation.
+        consumer that begins with it, and the high watermark. Raises Violation.
         """
         place = TopicPartition(topic, index)
         topic_id = self.world.ledger.image.topics.topics_by_name[topic].topic_id
         truth = self.world.data.truth((topic_id, index))
         wanted = truth.committed.end_offset
         deadline = self.world.loop.time() + READ_ALL_S
-        read: list[int] = []
+        read: set[int] = set()
         settings = {**choose_settings(self.random), "auto_offset_reset": "earliest"}
         settings.update(client_rack="", fetch_min_bytes=1, isolation_level="read_uncommitted")
         consumer: Consumer[bytes, bytes] = self.made(
@@ -345,18 +366,13 @@ class ConsumerClient(ClientHost):
                 raise Violation("unreadable", f"{truth.name} ends at {position}, not at {wanted}")
             records = (await consumer.getmany(None, 300)).get(place, [])
             self.world.guard(self._advance, truth, place, reading, records)
-            read += [record.offset for record in records]
+            read.update(record.offset for record in records)
             position = await consumer.position(place)
         await consumer.close()
-        return read
+        return read, wanted
 
 
 END = 2**62
-
-
-def reading_of(readings: Mapping[TopicPartition, Reading], place: TopicPartition) -> str:
-    """For a message."""
-    return f"{place} {readings.get(place)}"
 
 
 def _raise(kind: str, detail: str) -> None:
