@@ -487,15 +487,15 @@ class TransactionLedger(DataLedger):
         if is_same and known.transaction_status == ONGOING:
             raise Violation("closed-and-left-open", f"{transaction}: {known}")
 
-    def gave_up(self, name: str, pair: tuple[int, int], what: str) -> None:
-        """A producer can do nothing more: another one has its id, or its transaction had its time,
+    def was_overtaken(self, name: str, pair: tuple[int, int], what: str) -> None:
+        """A producer was refused because another one has its id, or its transaction had its time,
         or its id was forgotten.
         """
         if self.is_spoilt or name in self.excused:
             return
         log = self.transaction_log
         if name in log.last and max(log.pairs.get(name, ()), default=pair) <= pair:
-            raise Violation("gave-up-without-reason", f"{name}, {pair}: {what}")
+            raise Violation("refused-without-reason", f"{name}, {pair}: {what}")
 
     def ended(
         self, transaction: ClientTransaction, following: tuple[int, int], *, is_commit: bool

@@ -68,6 +68,16 @@ EXPECTED = frozenset(
     }
 )
 
+OVERTAKEN = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Another producer has the id, or the transaction has had its time."""
+
 
 class MustAbort(Exception):
     """This transaction cannot be committed."""
@@ -286,8 +296,11 @@ class TransactionalProducer:
             return Fenced(str(error))
         if error.code not in EXPECTED:
             raise Violation("unexpected-error", f"{self.name}: {what}: {error!r}")
-        if self.state is TransactionState.FATAL_ERROR:
-            world.guard(world.data.gave_up, self.transactional_id, self.pair, f"{what}: {error!r}")
+        is_fatal = self.state is TransactionState.FATAL_ERROR
+        if is_fatal or error.code in OVERTAKEN:
+            why = f"{what}: {error!r}"
+            world.guard(world.data.was_overtaken, self.transactional_id, self.pair, why)
+        if is_fatal:
             return Fenced(str(error))
         if what not in ("produce", "offsets", "commit", "prepare"):
             raise Violation("refused", f"{self.name}: {what}: {error!r}")
