@@ -21,6 +21,7 @@ from tests.simulation.transactions.faulty_clients import (
     Impostor,
 )
 from tests.simulation.transactions.group_applications import OUTPUT, GroupApplication, GroupPlan
+from tests.simulation.transactions.group_deletions import Deleter
 from tests.simulation.transactions.members import CONSUMER
 from tests.simulation.transactions.world import (
     INPUT,
@@ -29,7 +30,7 @@ from tests.simulation.transactions.world import (
 )
 from tests.virtual.wall_clocks import HOUR_MS
 
-ClientT = TypeVar("ClientT", bound=FaultyClient)
+ClientT = TypeVar("ClientT", bound=FaultyClient | Deleter)
 
 LARGE_MESSAGE_BYTES = 100_000
 

@@ -148,7 +148,10 @@ class GroupWatch:
                 read = decode_payload(ConsumerProtocolSubscription, bytes(protocol.metadata))
                 owned = [(each.topic, i) for each in read.owned_partitions for i in each.partitions]
                 self._check_said(owned)
+        elif isinstance(request, HeartbeatRequest):
+            self._check_epoch(request.generation_id)
         elif isinstance(request, SyncGroupRequest):
+            self._check_epoch(request.generation_id)
             # An assignment names topics; one that is created again later is not meant by it.
             names = [plan.name for plan in self.world.topics]
             self._topic_ids = {name: data.topic_id_of(name) for name in names}
@@ -164,6 +167,7 @@ class GroupWatch:
     def _begin_membership(self, *, is_classic: bool) -> None:
         self._joins += 1
         self._told = {}
+        self.epoch = -1
         data = self.world.data
         data.challenged(self.group, self.label, self.instance_id, is_classic=is_classic)
 
@@ -174,6 +178,8 @@ class GroupWatch:
         if request.member_epoch == JOIN_EPOCH:
             self._begin_membership(is_classic=False)
             self.member_id = request.member_id
+        else:
+            self._check_epoch(request.member_epoch)
         if request.topic_partitions is not None:
             names = self.world.data.topic_names
             self._check_said(
@@ -183,6 +189,11 @@ class GroupWatch:
                     for index in topic.partitions
                 ]
             )
+
+    def _check_epoch(self, epoch: int) -> None:
+        """A member is in the generation, or epoch, that it was told since it joined."""
+        if epoch != self.epoch:
+            raise Violation("epoch-of-another-membership", f"{self.label}: {epoch}, {self}")
 
     def _check_said(self, owned: Iterable[Place]) -> None:
         """Others get what a member does not claim."""

@@ -32,6 +32,7 @@ from moldau.storage.producer_state import ProducerState
 from tests.kit.injected_bugs import InjectedBug, Patch, table
 from tests.simulation.transactions.injected_client_bugs import CLIENT_BUGS
 from tests.simulation.transactions.injected_group_bugs import GROUP_BUGS
+from tests.simulation.transactions.injected_member_bugs import MEMBER_BUGS
 from tests.simulation.transactions.injected_upheaval_bugs import UPHEAVAL_BUGS
 
 # -- partitions ------------------------------------------------------------------------------------
@@ -339,6 +340,7 @@ BUGS = table(
     InjectedBug(member_epoch_not_checked, 17),
     InjectedBug(assignments_stop_with_the_clock, 20, ("lose_an_hour",)),
     *CLIENT_BUGS,
+    *MEMBER_BUGS,
     *GROUP_BUGS,
     *UPHEAVAL_BUGS,
 )

@@ -8,6 +8,7 @@ are handed out, beginning where the group had committed; a call fails only for a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import replace
 from random import Random
@@ -27,6 +28,7 @@ from moldau.client.consumer.assignors import (
 from moldau.client.consumer.core.rebalance_steps import Standing
 from moldau.client.consumer.core.subscription_state import RebalanceListener
 from moldau.client.errors import (
+    ClientClosed,
     CommitFailed,
     FencedInstanceId,
     InconsistentGroupProtocol,
@@ -45,6 +47,7 @@ from tests.kit.seeds import Violation
 from tests.simulation.transactions.group_log import Author, marked
 from tests.simulation.transactions.group_watch import GroupWatch, Place
 from tests.simulation.transactions.reads import check_read
+from tests.simulation.transactions.transactional_producer import keep_open
 from tests.virtual.loop import Process, VirtualClock
 
 if TYPE_CHECKING:
@@ -65,6 +68,10 @@ SESSION_MS = 3_000
 """Of both protocols, as the brokers are configured for that of KIP-848."""
 
 SLOW_LISTENERS = 0.3
+NOT_WAITED_FOR, ASIDE = 0.25, 0.25
+"""So many commits are not waited for, or by another task."""
+
+CANCELLED = 0.05
 EXPRESSIONS = 0.2
 CLOSING_MS = 4_000.0
 
@@ -139,6 +146,7 @@ class GroupMember(RebalanceListener):
             auto_commit_interval_ms=random.choice((100, 700)),
             **(_drawn_settings(random) | own),  # type: ignore[arg-type]
         )
+        keep_open(self.consumer)
         self.watch.attach(self._coordinator._membership._link)
         self._positions: dict[Place, int] = {}
         """Where it stands, in what it has handed out something of since it was assigned."""
@@ -242,6 +250,7 @@ class GroupMember(RebalanceListener):
         if place not in self.watch.reported:
             raise Violation("read-unassigned", f"{who}: {place}: {list(got)}")
         if place[0] in data.recreated:
+            self._check_recreated(place, got)
             return
         starts = self.watch.committed.get(place, [])
         if place in self._positions:
@@ -252,6 +261,33 @@ class GroupMember(RebalanceListener):
         # Of several answers the consumer has used one.
         start = max((each for each in starts if each <= min(got)), default=starts[-1])
         check_read(self.world, who, partition, (start, position.offset), got, True)
+
+    def _check_recreated(self, place: Place, got: Mapping[int, bytes | None]) -> None:
+        """What was handed out is committed in one of the topics that have had the name."""
+        data = self.world.data
+        streams = [
+            data.stream(truth.name)
+            for (topic_id, index), truth in data.partitions.items()
+            if (data.topic_names.get(topic_id), index) == place
+        ]
+        for offset, value in got.items():
+            if not data.is_spoilt and not any(
+                placed.record.value == value and placed.outcome is not False
+                for stream in streams
+                for placed in stream.between(offset, offset + 1)
+            ):
+                raise Violation("read-nowhere", f"{self.process.name}: {place}: {offset} {value!r}")
+
+    async def look_up(self) -> None:
+        """What is committed, as the consumer reports it, is what its coordinator has told. Raises
+        MustEnd, Violation.
+        """
+        partitions = sorted(self.consumer.assignment())
+        found = await self.called(lambda: self.consumer.committed(partitions), "committed")
+        for partition, each in (found or {}).items():
+            told = self.watch.committed.get(tuple(partition))
+            if told is not None and (0 if each is None else each.offset) not in told:
+                self._fail("reported-otherwise", f"{partition}: {each}, it was told {told}")
 
     def positions(self, metadata: str | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where it stands; with the metadata of a commit."""
@@ -272,17 +308,26 @@ class GroupMember(RebalanceListener):
         """Where it stands, and wait for it, mostly. Raises MustEnd, Violation."""
         self.commits += 1
         offsets = self.positions(f"{self.process.name}:{self.commits}")
+        chance = self.random.random()
         if not offsets:
             return
-        if self.random.random() < 0.3:
+        if chance < NOT_WAITED_FOR:
             self.consumer.commit_nowait(offsets, self._nowait_ended)
-        elif await self.called(lambda: self.consumer.commit(offsets), "commit", self.is_done):
+        elif chance < NOT_WAITED_FOR + ASIDE:
+            self.process.spawn(self._commit_aside(offsets))
+        else:
+            await self._commit(offsets)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        if await self.called(lambda: self.consumer.commit(offsets), "commit"):
             self._reported(offsets)
 
-    @staticmethod
-    def is_done(_: None) -> bool:
-        """Of a call that returns nothing."""
-        return True
+    async def _commit_aside(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """In another task, which may have to try again while the first one goes on."""
+        try:
+            await self._commit(offsets)
+        except MustEnd:
+            self.world.counts["ends_seen_aside"] += 1
 
     def _nowait_ended(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None
@@ -306,7 +351,7 @@ class GroupMember(RebalanceListener):
         """
         self._positions.clear()
         self.watch.committed.clear()
-        return bool(await self.called(self.consumer.seek_to_committed, "seek", self.is_done))
+        return bool(await self.called(self.consumer.seek_to_committed, "seek"))
 
     async def close(self) -> None:
         """Leave, in good order. Raises Violation."""
@@ -344,15 +389,16 @@ class GroupMember(RebalanceListener):
         self.world.violation = self.world.violation or violation
         raise violation
 
-    async def called(
-        self,
-        call: Callable[[], Awaitable[Any]],
-        what: str,
-        convert: Callable[[Any], Any] = lambda value: value,
-    ) -> Any:
-        """What a call returns, None when it has failed for a reason. Raises MustEnd, Violation."""
+    async def called(self, call: Callable[[], Awaitable[Any]], what: str) -> Any:
+        """What a call returns, True for nothing; False when it has failed for a reason, or was
+        cancelled. Raises MustEnd, Violation.
+        """
+        is_cancelled = self.random.random() < CANCELLED and what != "close"
+        limit_s = self.random.uniform(0.001, 0.3) if is_cancelled else None
         try:
-            return convert(await call())
+            async with asyncio.timeout(limit_s):
+                value = await call()
+                return True if value is None else value
         except RemoteProtocolError as error:
             # The leader cannot read what a faulty member says.
             if not self.world.faulty_clients:
@@ -360,7 +406,9 @@ class GroupMember(RebalanceListener):
             self.world.counts["unreadable_members"] += 1
         except KafkaError as error:
             self._meaning(what, error)
-        return None
+        except TimeoutError:
+            self.world.counts[f"{what}_cancelled"] += 1
+        return False
 
     def _meaning(self, what: str, error: KafkaError) -> None:
         """What is to be done about an error. Raises MustEnd, Violation."""
@@ -372,6 +420,8 @@ class GroupMember(RebalanceListener):
             is_lawful = ErrorCode.REBALANCE_IN_PROGRESS in refusals or not self.is_settled
         elif isinstance(error, FencedInstanceId | UnreleasedInstanceId | InconsistentGroupProtocol):
             is_lawful = error.code in refusals
+        elif isinstance(error, ClientClosed):
+            is_lawful = self.watch.is_closing
         elif isinstance(error, UnsupportedByBroker):
             is_lawful = world.draws.levels
         else:
