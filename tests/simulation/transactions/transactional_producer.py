@@ -23,6 +23,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.ports import Ports
 from tests.kit.seeds import Violation
+from tests.simulation.clients import NO_PROCESS
 from tests.simulation.transactions.ledger import ClientTransaction
 from tests.virtual.loop import Process, VirtualClock
 
@@ -35,38 +36,7 @@ VERSION_1 = "of version 1"
 CANCELLED = 0.08
 """So many calls are cancelled, and made again."""
 
-NO_PROCESS = 0
-"""Owns every simulated client: as in the child of a fork the collector closes none."""
-
 Result = TypeVar("Result")
-
-EXPECTED = frozenset(
-    {
-        ErrorCode.TRANSACTION_ABORTABLE,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.STALE_MEMBER_EPOCH,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-    }
-)
 
 OVERTAKEN = frozenset(
     {
@@ -77,6 +47,21 @@ OVERTAKEN = frozenset(
     }
 )
 """Another producer has the id, or the transaction has had its time."""
+
+EXPECTED = OVERTAKEN.union(
+    (code for code in ErrorCode if code.retriable and code is not ErrorCode.CORRUPT_MESSAGE),
+    (
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    ),
+)
 
 
 class MustAbort(Exception):
