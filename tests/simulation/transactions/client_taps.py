@@ -42,7 +42,8 @@ def client_taps(world: TransactionWorld) -> Iterator[None]:
         return unanswered(manager, ask)
 
     def _take_partition(fetcher: Any, state: Any, data: Any, *others: Any) -> None:
-        world.guard(check_fetched, state.topic_partition, data)
+        is_committed = fetcher.is_read_committed
+        world.guard(check_fetched, world, state.topic_partition, data, is_committed)
         take_partition(fetcher, state, data, *others)
 
     with Patch.context() as patch:

@@ -27,6 +27,7 @@ OUTPUT = "output"
 SIDE = "side"
 POLL_MS = 300.0
 DAWDLES = 0.05
+LOOKS_UP = 0.05
 PAUSES = 0.4
 """Of dawdling processes so many do nothing at all, as stopped ones."""
 
@@ -240,6 +241,8 @@ class Worker:
         elif found and not self.plan.is_automatic:
             await self._dawdle()
             await member.commit()
+        if self.random.random() < LOOKS_UP:
+            await member.look_up()
         await self._perhaps_goes()
         await self.world.loop.elapse(self.random.uniform(1.0, 200.0))
 

@@ -250,6 +250,7 @@ class GroupMember(RebalanceListener):
         if place not in self.watch.reported:
             raise Violation("read-unassigned", f"{who}: {place}: {list(got)}")
         if place[0] in data.recreated:
+            self._check_recreated(place, got)
             return
         starts = self.watch.committed.get(place, [])
         if place in self._positions:
@@ -260,6 +261,33 @@ class GroupMember(RebalanceListener):
         # Of several answers the consumer has used one.
         start = max((each for each in starts if each <= min(got)), default=starts[-1])
         check_read(self.world, who, partition, (start, position.offset), got, True)
+
+    def _check_recreated(self, place: Place, got: Mapping[int, bytes | None]) -> None:
+        """What was handed out is committed in one of the topics that have had the name."""
+        data = self.world.data
+        streams = [
+            data.stream(truth.name)
+            for (topic_id, index), truth in data.partitions.items()
+            if (data.topic_names.get(topic_id), index) == place
+        ]
+        for offset, value in got.items():
+            if not data.is_spoilt and not any(
+                placed.record.value == value and placed.outcome is not False
+                for stream in streams
+                for placed in stream.between(offset, offset + 1)
+            ):
+                raise Violation("read-nowhere", f"{self.process.name}: {place}: {offset} {value!r}")
+
+    async def look_up(self) -> None:
+        """What is committed, as the consumer reports it, is what its coordinator has told. Raises
+        MustEnd, Violation.
+        """
+        partitions = sorted(self.consumer.assignment())
+        found = await self.called(lambda: self.consumer.committed(partitions), "committed")
+        for partition, each in (found or {}).items():
+            told = self.watch.committed.get(tuple(partition))
+            if told is not None and (0 if each is None else each.offset) not in told:
+                self._fail("reported-otherwise", f"{partition}: {each}, it was told {told}")
 
     def positions(self, metadata: str | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Where it stands; with the metadata of a commit."""

@@ -167,7 +167,7 @@ class Instance:
                 await gathered(*sends)
 
     async def _perhaps_something_else(self, transaction: ClientTransaction) -> None:
-        """Die sooner or later, close, or get a successor and go on as if nothing had happened."""
+        """Die sooner or later, stand still, close, or get a successor and go on regardless."""
         chance = self.random.random()
         application, world = self.application, self.world
         if chance < 0.04:
@@ -178,7 +178,12 @@ class Instance:
             world.note(f"{self.process.name} gets a successor")
             world.counts["zombies"] += 1
             application.restart()
-        elif chance < 0.13:
+        elif chance < 0.11:
+            world.counts["pauses"] += 1
+            longest_ms = self.client.producer.config.transaction_timeout_ms
+            self.process.stop_for(self.random.uniform(100.0, min(longest_ms, 5_000) * 1.5))
+            await world.loop.elapse(1.0)
+        elif chance < 0.15:
             world.note(f"{self.process.name} closes in a transaction")
             await self.client.close(transaction, self.random.choice((0.0, 50.0, 5_000.0, 5_000.0)))
             raise Fenced("closed")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from moldau.protocol.messages.p01_fetch import PartitionData
+from moldau.protocol.records import iter_batches
 from moldau.protocol.types import TopicPartition
 from tests.kit.seeds import Violation
 
@@ -58,10 +59,18 @@ def check_read(
     world.counts["read_committed" if is_committed else "read_uncommitted"] += len(got)
 
 
-def check_fetched(place: TopicPartition, data: PartitionData) -> None:
-    """A leader's answer to a consumer: aborted transactions are told of in the order in which they
-    begin. Raises Violation.
+def check_fetched(
+    world: TransactionWorld, place: TopicPartition, data: PartitionData, is_committed: bool
+) -> None:
+    """A broker's answer to a consumer: aborted transactions come in the order in which they begin,
+    and with read_committed nothing behind the last stable offset. Raises Violation.
     """
     pairs = [(each.first_offset, each.producer_id) for each in data.aborted_transactions or ()]
     if pairs != sorted(pairs, key=lambda pair: pair[0]):
         raise Violation("aborted-out-of-order", f"{place}: {pairs}")
+    if not is_committed or world.data.is_spoilt or world.data.is_unclean(place.topic):
+        return
+    starts = [header.base_offset for _, header in iter_batches(data.records or b"")]
+    if starts and starts[-1] >= data.last_stable_offset:
+        stable = data.last_stable_offset
+        raise Violation("read-beyond-stable", f"{place}: {starts}, stable up to {stable}")

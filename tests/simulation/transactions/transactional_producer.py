@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from moldau.client import Producer
-from moldau.client.errors import KafkaError
+from moldau.client.errors import KafkaError, UnsupportedByBroker
 from moldau.client.producer.core.transaction_states import TransactionState
 from moldau.client.producer.transactions import PreparedTransaction
 from moldau.client.records import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata
@@ -23,6 +23,7 @@ from moldau.protocol.errors import ErrorCode
 from moldau.protocol.types import TopicPartition
 from moldau.runtime.ports import Ports
 from tests.kit.seeds import Violation
+from tests.simulation.clients import NO_PROCESS
 from tests.simulation.transactions.ledger import ClientTransaction
 from tests.virtual.loop import Process, VirtualClock
 
@@ -35,28 +36,22 @@ VERSION_1 = "of version 1"
 CANCELLED = 0.08
 """So many calls are cancelled, and made again."""
 
-NO_PROCESS = 0
-"""Owns every simulated client: as in the child of a fork the collector closes none."""
-
 Result = TypeVar("Result")
 
-EXPECTED = frozenset(
+OVERTAKEN = frozenset(
     {
-        ErrorCode.TRANSACTION_ABORTABLE,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_TXN_STATE,
+    }
+)
+"""Another producer has the id, or the transaction has had its time."""
+
+EXPECTED = OVERTAKEN.union(
+    (code for code in ErrorCode if code.retriable and code is not ErrorCode.CORRUPT_MESSAGE),
+    (
+        ErrorCode.TRANSACTION_ABORTABLE,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -65,7 +60,7 @@ EXPECTED = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
         ErrorCode.FENCED_MEMBER_EPOCH,
         ErrorCode.REBALANCE_IN_PROGRESS,
-    }
+    ),
 )
 
 
@@ -250,6 +245,10 @@ class TransactionalProducer:
                 self.world.counts[f"{what}_{kind}"] += 1
                 if self.is_calm and kind == "timed_out":
                     raise Violation("late-in-calm", f"{self.name}: {what}: {error!r}") from error
+            except UnsupportedByBroker as error:
+                if not self.world.draws.levels:
+                    raise self._meaning(what, error) from error
+                self.world.counts["kept_later"] += 1  # until `transaction.version` is up again
             except KafkaError as error:
                 raise self._meaning(what, error) from error
             await loop.elapse(self.random.uniform(0.0, 50.0))
@@ -286,8 +285,11 @@ class TransactionalProducer:
             return Fenced(str(error))
         if error.code not in EXPECTED:
             raise Violation("unexpected-error", f"{self.name}: {what}: {error!r}")
-        if self.state is TransactionState.FATAL_ERROR:
-            world.guard(world.data.gave_up, self.transactional_id, self.pair, f"{what}: {error!r}")
+        is_fatal = self.state is TransactionState.FATAL_ERROR
+        if is_fatal or error.code in OVERTAKEN:
+            why = f"{what}: {error!r}"
+            world.guard(world.data.was_overtaken, self.transactional_id, self.pair, why)
+        if is_fatal:
             return Fenced(str(error))
         if what not in ("produce", "offsets", "commit", "prepare"):
             raise Violation("refused", f"{self.name}: {what}: {error!r}")
