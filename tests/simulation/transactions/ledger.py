@@ -493,9 +493,11 @@ class TransactionLedger(DataLedger):
         """
         if self.is_spoilt or name in self.excused:
             return
-        log = self.transaction_log
-        if name in log.last and max(log.pairs.get(name, ()), default=pair) <= pair:
-            raise Violation("refused-without-reason", f"{name}, {pair}: {what}")
+        last = self.transaction_log.last.get(name)
+        if last is None or (last.producer_id, last.producer_epoch) != pair:
+            return
+        if last.next_producer_id < 0:
+            raise Violation("refused-without-reason", f"{name}, {pair}: {what}; {last}")
 
     def ended(
         self, transaction: ClientTransaction, following: tuple[int, int], *, is_commit: bool
@@ -535,7 +537,7 @@ class TransactionLedger(DataLedger):
             is_known = bool(transaction.acknowledged or transaction.offsets)
             if transaction.version >= EPOCH_BUMP_VERSION and is_known:
                 raise Violation("epoch-not-bumped", f"{name}: {before}, then {after}")
-        elif after in self.given or after < before:
+        elif after in self.given or (after[0] == before[0] and after < before):
             raise Violation("pair-given-twice", f"{name}: {before}, then {after}")
         elif after not in self.transaction_log.pairs.get(name, ()):
             raise Violation("answered-uncommitted", f"{name} is {after}, which no log has")
