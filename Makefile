@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_ARGS ?=
+PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 BENCH ?=
 BENCH_ARGS ?=
 SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) \
@@ -11,7 +12,7 @@ SIM_ARGS = $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(M
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all helm slow fmt lint type mypy public-types style sim fuzz-listeners soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
+.PHONY: help setup test test-all long helm fmt lint type mypy public-types style sim fuzz-listeners soak soak-transactions soak-client soak-faces soak-topics mutants interop differential-groups spark spark-matrix docs site dist try-dist bench bench-client bench-spark demo demo-node demo-isr demo-transactions clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,18 +20,17 @@ help: ## Show this list
 setup: ## Create .venv and install everything from the package registry (fast when up to date)
 	@$(PYTHON) .ci/bootstrap.py
 
-test: setup lint ## For people, about ten minutes on two cores: lint, types, import contracts, all logic, each client and tool, short simulations
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not thorough" $(PYTEST_ARGS)
+test: setup lint ## The gate, within ten minutes on two cores: lint, types, import contracts, all logic, and each client and tool once
+	$(PYTEST) -n 3 -m "gate or smoke" --run-again $(PYTEST_ARGS)
 
-test-all: setup helm lint ## What continuous integration runs: `make test`, and simulations, soaks, all clients and Spark for half an hour
-	MOLDAU_SIM_SECONDS=30 MOLDAU_CLUSTER_SIM_SECONDS=25 MOLDAU_REPLICATION_SIM_SECONDS=30 MOLDAU_TRANSACTION_SIM_SECONDS=30 \
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
+test-all: setup helm lint ## What continuous integration runs: the gate, and everything with processes, clients of others, Java and Spark
+	$(PYTEST) -n 4 -m "not long" --run-again $(PYTEST_ARGS)
+
+long: setup ## Random seeds, soaks, fuzzers, hypothesis at large, mutants, minutes of Spark: MINUTES=n in all, ONLY="a b", SEED=n
+	@$(BIN)/python -m tests.kit.long_run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 helm: setup ## Build helm from its Go module into .cache, where Go is and helm is not: tests of the chart use it
 	@$(PYTHON) .ci/bootstrap.py helm
-
-slow: setup ## Only what `make test-all` leaves out for its minutes, most of it with Spark
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 fmt: setup ## Format the code, fix what can be fixed mechanically, write the blocking admin client
 	PYTHONPATH=. $(BIN)/python tools/blocking_admin.py
@@ -79,12 +79,12 @@ mutants: setup ## Small changes of cores and storage, and whether a fast test fa
 	@$(BIN)/python -m tests.mutation.run $(if $(AREAS),--areas $(AREAS)) $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED)) $(if $(WORKERS),--workers $(WORKERS)) $(MUTANTS_ARGS)
 
 interop: setup ## Only the tests against real Kafka clients and tools
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/interop $(PYTEST_ARGS)
+	$(PYTEST) -n 2 tests/interop $(PYTEST_ARGS)
 
 differential-groups: setup ## Random sequences of group requests to our broker and to Apache Kafka's: SEQUENCES=n, SEED=n, FIRST=n
 	@$(BIN)/python -m tests.interop.differential.groups.run $(if $(SEQUENCES),--sequences $(SEQUENCES)) $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST))
 
-spark: setup ## Everything with Spark, the slow ones too: drivers and executors killed at every step, every job
+spark: setup ## Everything with Spark, the long ones too: drivers and executors killed at every step, every job
 	$(BIN)/python -m pytest tests/spark $(PYTEST_ARGS)
 
 spark-matrix: setup ## tests/spark with older PySparks too: VERSIONS="4.1 4.2"

@@ -1,6 +1,6 @@
-"""Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere;
-what `make test` leaves to `make test-all` (`thorough`); in which order parallel workers take files;
-and loggers as they are by default. Random tests are not judged by how long they take.
+"""Marks by folder (`interop`, `java`, `spark`, `system`), so that `-m "not java"` works everywhere,
+and by kind (`gate`, `real`, `long`, `smoke`: tests/kit/kinds.py); in which order parallel workers
+take files; how hypothesis searches; and loggers as they are by default.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-from hypothesis import HealthCheck, settings
 
-# How long an example takes says something about the machine, and the first one imports things.
-settings.register_profile("moldau", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("moldau")
+from tests.kit.kinds import is_smoke, kind_of, place_of
+from tests.kit.waiting import patience
+
+pytest_plugins = (
+    "tests.kit.compiled",
+    "tests.kit.guard",
+    "tests.kit.hypothesis_profiles",
+    "tests.kit.rerun",
+)
 
 # A job in the background is born deaf to Ctrl-C, and its children with it: tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,8 +41,6 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = (
-    "system/replication/test_soak.py",
-    "system/transactions/test_soak.py",
     "spark",
     "simulation/transactions",
     "simulation/test_injected_bugs.py",
@@ -60,65 +64,6 @@ ONE_WORKER = ("tests/spark", "tests/tidy")
 DEAF_S = 120.0
 """Longer than that behind its time limit no test is still being ended."""
 
-THOROUGH = ("deploy/test_running.py", "interop", "simulation", "spark", "system")
-"""Below these only `make test-all` runs everything: minutes of real processes and of many seeds."""
-
-QUICK = (
-    "interop/aiokafka",
-    "interop/confluent/test_admin.py",
-    "interop/confluent/test_ownership.py",
-    "interop/confluent/test_produce_consume.py",
-    "interop/differential/test_comparing.py",
-    "interop/java/test_cluster_tools.py",
-    "interop/java/test_consumer_protocol.py",
-    "interop/java/test_controller_listener.py",
-    "interop/kafka_python/test_produce_consume.py",
-    "interop/kcat",
-    "interop/raw",
-    "interop/test_samples.py",
-    "simulation/cluster/test_cluster.py::test_no_seed_of_the_time_box_breaks_a_promise",
-    "virtual/test_network.py",
-    "virtual/test_loop.py",
-    "virtual/test_wall_clocks.py",
-    "simulation/replication/test_replication.py::test_no_seed_of_the_time_box_breaks_a_promise",
-    "simulation/replication/test_taps.py",
-    "simulation/test_model.py",
-    "simulation/test_pysyncobj.py",
-    "simulation/test_quorum.py",
-    "simulation/transactions/test_group_log.py",
-    "simulation/transactions/test_torn.py",
-    "simulation/transactions/test_transactions.py::test_no_seed_of_the_time_box_breaks_a_promise",
-    "simulation/transactions/test_upheavals.py",
-    "spark/pipelines/test_story.py",
-    "spark/source/test_batch.py",
-    "spark/source/test_reading.py",
-    "system/client/test_sync.py",
-    "system/client/test_transactions.py",
-    "system/embedding/test_pytest_plugin.py",
-    "system/groups/test_consumer_protocol.py",
-    "system/http",
-    "system/quorum/test_hostile_requests.py",
-    "system/quorum/test_hosts.py",
-    "system/replication/test_checker.py",
-    "system/replication/test_load.py",
-    "system/replication/test_tools.py",
-    "system/test_admin_replicas.py",
-    "system/test_changes_while_producing.py",
-    "system/test_find_coordinator.py",
-    "system/test_full_disk.py",
-    "system/test_http.py",
-    "system/test_lost_answers.py",
-    "system/test_start_up.py",
-    "system/topics/test_account.py",
-    "system/transactions/test_checker.py",
-    "system/transactions/test_checker_random.py",
-    "system/transactions/test_consumers.py",
-    "system/transactions/test_migrating_members.py",
-    "system/transactions/test_senders.py",
-    "system/transactions/test_soak_child.py",
-)
-"""Of these, what `make test` runs too: each client and tool, short simulations, the checkers."""
-
 MARKS = {"interop": "interop", "interop/java": "java", "spark": "spark", "system": "system"}
 
 
@@ -139,29 +84,36 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test below a folder of the table carries the folder's mark; a worker of several begins
-    with the longest files.
+    """Every test below a folder of the table carries the folder's mark, and that of its kind; a
+    worker of several begins with the longest files.
     """
+    factor = patience()
     if hasattr(config, "workerinput"):
-        items.sort(key=_turn)  # stable: the order within a file stays
+        items.sort(key=lambda item: _turn(item.path))  # stable: the order within a file stays
     for item in items:
-        if not item.path.is_relative_to(HERE):
+        marks = _folder_marks(item.path)
+        if marks is None:
             continue
-        folder = item.path.parent.relative_to(HERE).as_posix()
-        for prefix, mark in MARKS.items():
-            if folder == prefix or folder.startswith(prefix + "/"):
-                item.add_marker(getattr(pytest.mark, mark))
-        place = item.path.relative_to(HERE).as_posix()
-        is_clients_with_kafka = place.startswith("client/") and "[kafka" in item.name
-        if is_clients_with_kafka or (
-            place.startswith(THOROUGH) and not _is_quick(place, item.name)
-        ):
-            item.add_marker(pytest.mark.thorough)
+        for mark in marks:
+            item.add_marker(mark)
+        item.add_marker(str(kind_of(item)))
+        if factor > 1:
+            item.add_marker(pytest.mark.timeout(_limit_s(item) * factor), append=False)
+        if is_smoke(place_of(item)):
+            item.add_marker("smoke")
 
 
-def _is_quick(place: str, name: str) -> bool:
-    parents = [place, *(str(parent) for parent in Path(place).parents)]
-    return any(each in QUICK for each in (*parents, f"{place}::{name}"))
+@cache
+def _folder_marks(path: Path) -> tuple[str, ...] | None:
+    """None: the file is not one of ours."""
+    if not path.is_relative_to(HERE):
+        return None
+    folder = path.parent.relative_to(HERE).as_posix()
+    return tuple(
+        mark
+        for prefix, mark in MARKS.items()
+        if folder == prefix or folder.startswith(prefix + "/")
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -181,14 +133,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     into librdkafka that never returns, in the last test's end too, ends the worker here, with the
     stacks of its threads.
     """
-    marker = item.get_closest_marker("timeout")
-    limit_s = float(item.config.getini("timeout") if marker is None else marker.args[0])
     stderr = item.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(limit_s + DEAF_S, exit=True, file=stderr)
+    faulthandler.dump_traceback_later(_limit_s(item) + DEAF_S, exit=True, file=stderr)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+def _limit_s(item: pytest.Item) -> float:
+    """What the test says itself, or the configuration."""
+    marker = item.get_closest_marker("timeout")
+    return float(item.config.getini("timeout") if marker is None else marker.args[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -206,13 +162,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return FilesAndFolders(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def _turn(item: pytest.Item) -> int:
-    if not item.path.is_relative_to(HERE):
+@cache
+def _turn(path: Path) -> int:
+    if not path.is_relative_to(HERE):
         return len(LONGEST_FIRST)
-    path = item.path.relative_to(HERE).as_posix()
+    name = path.relative_to(HERE).as_posix()
     places = (
         place
         for place, prefix in enumerate(LONGEST_FIRST)
-        if path == prefix or path.startswith(prefix + "/")
+        if name == prefix or name.startswith(prefix + "/")
     )
     return next(places, len(LONGEST_FIRST))

@@ -31,7 +31,7 @@ BUILD_TIMEOUT_S: Final = 1800.0
 STOP_DEADLINE_S: Final = 330.0
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(3600),
     pytest.mark.skipif(
         sys.platform != "linux" or os.geteuid() != 0, reason="images are built as root on Linux"

@@ -21,6 +21,8 @@ from tests.deploy.command_lines import CommandLine, check
 from tests.deploy.files import DEPLOY
 from tests.deploy.helm_chart import CLUSTER_ID
 
+pytestmark = pytest.mark.real
+
 VOTERS = "101@a:9093:vAAwqmKmQ5exlmtKoxr_CA,102@b:9093:s74AwfMsTYaVv5OMpkwihw"
 CONTROLLER = {
     "process.roles": "controller",

@@ -15,6 +15,8 @@ from moldau.config import NodeConfig
 from tests.deploy.command_lines import CommandLine, check
 from tests.deploy.files import DEPLOY
 
+pytestmark = pytest.mark.real
+
 SYSTEMD = DEPLOY / "systemd"
 UNIT = SYSTEMD / "moldau@.service"
 PIPELINES = SYSTEMD / "moldau-pipeline@.service"

@@ -21,6 +21,7 @@ from random import Random
 from typing import Protocol
 
 from tests.kit.injected_bugs import InjectedBug
+from tests.kit.verdict import Verdict
 
 PROGRESS_S = 60.0
 BASE_DISTANCE = 10_000
@@ -28,7 +29,7 @@ MOST_SEEDS = 500
 """So many may a bug take in a report."""
 
 
-class Violation(AssertionError):
+class Violation(Verdict):
     """Something that must never happen has happened. `kind` is a short name for statistics."""
 
     def __init__(self, kind: str, detail: str) -> None:
@@ -134,7 +135,7 @@ class Statistics:
             for each in (self.faults, self.counts, self.failures)
         )
         return (
-            f"{seeds} seeds in {time.monotonic() - self.began:.0f} s, "
+            f"{seeds} seeds, {sum(self.events)} events in {time.monotonic() - self.began:.0f} s, "
             f"{self.virtual_s:.0f} virtual s; "
             f"events per seed: median {statistics.median(self.events):.0f}, "
             f"from {min(self.events)} to {max(self.events)}; "

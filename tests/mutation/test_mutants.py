@@ -213,14 +213,17 @@ def test_probes_tell_of_the_statements_that_are_run(module: ModuleType):
     assert seen == {30, 70, 80}
 
 
+@pytest.mark.real
 def test_a_child_answers():
     assert Child(lambda _tell: {"result": SURVIVED}).wait() == {"result": SURVIVED}
 
 
+@pytest.mark.real
 def test_a_child_that_dies_did_not_survive():
     assert Child(lambda _tell: os._exit(3)).wait()["result"] == KILLED
 
 
+@pytest.mark.real
 def test_a_child_that_hangs_is_ended_with_what_it_started():
     reader, writer = os.pipe()
 
@@ -240,6 +243,7 @@ def test_a_child_that_hangs_is_ended_with_what_it_started():
     wait_until(lambda: not _is_running(pid), what="the end of what it started")
 
 
+@pytest.mark.real
 def test_a_child_that_runs_for_ever_is_ended_by_its_cpu_time_however_busy_the_machine_is():
     def spin(_tell: Tell) -> dict[str, str]:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -250,6 +254,7 @@ def test_a_child_that_runs_for_ever_is_ended_by_its_cpu_time_however_busy_the_ma
     assert Child(spin).wait() == {"result": HUNG}
 
 
+@pytest.mark.real
 def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(trials, "HANG_SECONDS", 0.0)
     child = Child(lambda _tell: {"result": str(threading.Event().wait())})
@@ -259,6 +264,7 @@ def test_a_child_that_is_only_slow_does_not_hang(monkeypatch: pytest.MonkeyPatch
     child.kill()
 
 
+@pytest.mark.real
 def test_a_child_that_has_no_group_yet_is_ended(monkeypatch: pytest.MonkeyPatch):
     """On a busy machine it may not have begun when it is to end."""
     monkeypatch.setattr(os, "setsid", signal.pause)
@@ -300,6 +306,7 @@ def test_every_explanation_says_something():
     assert [key for key, why in explanations(text).items() if len(why) < 20] == []
 
 
+@pytest.mark.real
 def test_a_run_kills_what_a_test_notices_and_lists_what_none_does(tmp_path: Path):
     command = [sys.executable, "-m", "tests.mutation.run", "--areas", "quorum", "--count", "9000"]
     command += ["--only", "voters.py::VoterSet.", "--tests", "tests/unit/raft/core/test_parts.py"]

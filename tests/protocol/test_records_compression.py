@@ -236,6 +236,7 @@ def bomb_of(codec: Codec) -> bytes:
     return packed[:7] + packed[7:-4] * 256 + packed[-4:]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_bomb_is_refused_within_bounded_memory(codec: Codec) -> None:
     bomb = bomb_of(codec)

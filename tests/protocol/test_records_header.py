@@ -204,6 +204,7 @@ def test_sizes_are_the_documented_ones() -> None:
     assert len(encode_batch([])) == 61
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("pure", ["", "1"])
 def test_import_loads_no_codec_library_and_honours_the_switch(pure: str) -> None:
     code = (

@@ -206,6 +206,7 @@ def test_version_ranges() -> None:
     assert 0 not in Versions.parse("none")
 
 
+@pytest.mark.real
 def test_importing_the_protocol_imports_no_message() -> None:
     program = (
         "import sys, moldau.protocol, moldau.protocol.registry, moldau.protocol.headers\n"

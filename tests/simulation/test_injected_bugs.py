@@ -9,6 +9,7 @@ from tests.kit.injected_bugs import InjectedBug
 from tests.simulation.run import QUORUM
 
 
+@pytest.mark.real
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("bug", bugs_of_the_gate(QUORUM))
 def test_an_injected_bug_is_found(bug: InjectedBug):

@@ -24,7 +24,7 @@ ADDRESS = "localhost:9092"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEADLINE_S = 240.0
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_the_quickstart(terminal: Terminal) -> None:
     assert "Traceback" not in running.interrupt()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pipelines_and_sinks(terminal: Terminal) -> None:
     *sinks, check, run, run_bigger, settle = (each.text for each in commands_to_run(DOCUMENT))
     with Cluster(config={"transaction.two.phase.commit.enable": "true"}) as cluster:

@@ -269,6 +269,7 @@ def test_unusable_directory_is_left_out_while_another_works(error: int) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.real
 def test_second_process_is_kept_out(tmp_path: Path) -> None:
     """With one clear line, whoever holds the lock: another process or another node in this one."""
     filesystem = OsFilesystem()

@@ -20,7 +20,7 @@ from moldau.storage.log_config import LogConfig
 from tests.kit.manual_clock import ManualClock
 from tests.storage.log_fixtures import START_MS, TOPIC_PARTITION, append
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.real, pytest.mark.java]
 
 #: Where `make setup` puts Apache Kafka's jars when Java and Maven are there.
 KAFKA_LIBS = os.environ.get("KAFKA_LIBS") or str(

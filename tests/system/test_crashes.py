@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from moldau.testing import Cluster, wait_until
 from tests.interop.topics import TopicMaker
+from tests.kit import judging
 from tests.system.processes import Writer, read_all
 
 CLEAN_MARKER = ".kafka_cleanshutdown"
@@ -16,6 +17,11 @@ CLEAN_MARKER = ".kafka_cleanshutdown"
 def assert_nothing_lost_or_doubled(writer: Writer, read: list[bytes]) -> None:
     assert writer.refused == []
     assert len(writer.acknowledged) == writer.sent_count
+    _judge(writer, read)
+
+
+@judging()
+def _judge(writer: Writer, read: list[bytes]) -> None:
     assert len(read) == len(set(read)), "records are there twice"
     assert [int(value.split(b":")[0]) for value in read] == list(range(writer.sent_count))
     for value, offset in writer.acknowledged.items():

@@ -13,7 +13,7 @@ from moldau.testing import Cluster
 from tests.interop.kafka_python import kafka
 from tests.interop.topics import TopicMaker
 from tests.system.lossy_proxy import LossyProxy
-from tests.system.processes import Writer, read_all
+from tests.system.processes import Writer, check_read, read_all
 
 WAIT_S = 30.0
 LOSSES = 4
@@ -46,7 +46,7 @@ def topic(bootstrap: str) -> str:
 
 
 def assert_each_once(bootstrap: str, topic: str, sent: list[bytes]) -> None:
-    assert read_all(bootstrap, topic) == sent
+    check_read(bootstrap, topic, sent)
 
 
 def test_confluent(proxy: LossyProxy, bootstrap: str, topic: str) -> None:

@@ -26,6 +26,7 @@ from tests.interop.replication.kafka_nodes import KafkaNodes
 from tests.interop.replication.test_nearest_replica import SELECTOR
 from tests.interop.replication.three_brokers import CONFIG, DEADLINE_S, ThreeBrokers
 from tests.interop.samples import CODECS, sample_records
+from tests.kit import judging
 from tests.system.processes import watermarks
 
 pytestmark = [
@@ -168,6 +169,7 @@ def epochs(home: Path, topic: str, end_offset: int) -> dict[int, list[tuple[int,
     return found
 
 
+@judging()
 def assert_replicas_equal(home: Path, topic: str, end_offset: int) -> int:
     """Byte by byte; returns how many leader epochs have records."""
     one, *others = log_bytes(home, topic).values()

@@ -19,6 +19,7 @@ from tests.interop.replication.clients import (
 )
 from tests.interop.replication.java_work import JavaWork
 from tests.interop.replication.three_brokers import ThreeBrokers
+from tests.kit import judging
 
 pytestmark = [
     pytest.mark.interop,
@@ -44,21 +45,26 @@ def check(brokers: ThreeBrokers, work: Work) -> None:
     with final:
         final.wait_read(ends)
         work.wait_read(ends)
-    for partition, end in ends.items():
-        log = final.read[partition]
-        assert [offset for offset, _ in log] == list(range(len(log))), "no offset is missing"
-        numbers = dict(log)
-        lost = {
-            number: offset
-            for number, offset in work.acknowledged[partition].items()
-            if numbers.get(offset) != number
-        }
-        assert not lost, f"acknowledged, and not where it should be: {lost}"
-        assert work.read[partition][:end] == log[:end], "the reader missed or repeated something"
-        if work.is_idempotent:
-            written = [number for _, number in log]
-            assert not duplicates(written)
-            assert written == sorted(written)
+    with judging():
+        for partition, end in ends.items():
+            check_log(work, partition, final.read[partition], end)
+
+
+def check_log(work: Work, partition: int, log: list[tuple[int, int]], end: int) -> None:
+    """What was acknowledged is where it was told to be, and was read once and in order."""
+    assert [offset for offset, _ in log] == list(range(len(log))), "no offset is missing"
+    numbers = dict(log)
+    lost = {
+        number: offset
+        for number, offset in work.acknowledged[partition].items()
+        if numbers.get(offset) != number
+    }
+    assert not lost, f"acknowledged, and not where it should be: {lost}"
+    assert work.read[partition][:end] == log[:end], "the reader missed or repeated something"
+    if work.is_idempotent:
+        written = [number for _, number in log]
+        assert not duplicates(written)
+        assert written == sorted(written)
 
 
 def go_through_everything(brokers: ThreeBrokers, work: Work) -> None:

@@ -14,7 +14,7 @@ from moldau.testing import Cluster, wait_until
 from tests.interop.java.tools import missing
 from tests.interop.replication.kafka_nodes import KafkaNodes
 from tests.interop.replication.three_brokers import CONFIG, DEADLINE_S
-from tests.system.processes import Writer, read_all
+from tests.system.processes import Writer, check_read
 from tests.system.replication.three_brokers import Trio
 from tests.system.replication.two_directories import (
     BROKER,
@@ -54,7 +54,7 @@ def check_both_have_all(trio: Trio, topic: str, writer: Writer) -> None:
     """Broker 1 leads again, and both have everything."""
     assert trio.wait_leader(topic, other_than=BROKER) == LEADER
     trio.wait_isr(topic, {LEADER, BROKER})
-    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+    check_read(trio.bootstrap, topic, writer.acknowledged)
 
 
 @pytest.fixture

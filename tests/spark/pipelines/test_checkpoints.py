@@ -25,13 +25,14 @@ from moldau.spark_connector.pipelines.pipeline_file import parse_pipelines
 from moldau.spark_connector.pipelines.runner import RunOptions, StopRequest, run_pipelines
 from moldau.spark_connector.pipelines.running import BatchProgress
 from moldau.testing import Cluster
+from tests.kit import judging
 from tests.spark.conftest import make_topic
 from tests.spark.pipelines.steps import run, send, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("spark")]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("spark")]
 
 PIPELINE = """
 name: {name}
@@ -120,7 +121,9 @@ class Flow:
         wanted = self.sent if count is None else count
         if self.job.job == "aggregate":
             wanted -= 1  # the last window waits for a later record
-        assert self._found() == list(range(wanted))
+        found = self._found()
+        with judging():
+            assert found == list(range(wanted))
 
     def _found(self) -> list[int]:
         if self.is_topic:
@@ -258,7 +261,9 @@ class Replay:
 
     def check_once(self, count: int, out: str | None = None) -> None:
         """So many of the archive's records are there, each once."""
-        assert values(self.server, out or self.out) == [b"%04d" % each for each in range(count)]
+        there = values(self.server, out or self.out)
+        with judging():
+            assert there == [b"%04d" % each for each in range(count)]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from moldau.testing import Cluster
 from tests.spark.conftest import make_topic
 from tests.spark.pipelines.steps import send
 
-pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.timeout(240)]
 
 END_S = 120
 TOOLS = (

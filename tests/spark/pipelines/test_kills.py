@@ -16,10 +16,11 @@ import pytest
 
 from moldau.client.sync import Admin
 from moldau.testing import Cluster
+from tests.kit import judging
 from tests.spark.conftest import SEVERAL_BATCHES, make_topic
 from tests.spark.pipelines.steps import Record, fill, read, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.usefixtures("spark")]
+pytestmark = [pytest.mark.long, pytest.mark.system, pytest.mark.usefixtures("spark")]
 
 KEYS = [b"key-%d" % number for number in range(12)]
 PER_PARTITION = 450
@@ -75,6 +76,7 @@ def keyed(partition: int) -> list[Record]:
     ]
 
 
+@judging()
 def check_same(found: Mapping[int, Sequence[Record]], sent: Mapping[int, Sequence[Record]]) -> None:
     """Each record once, in its order; what is not so is told in one line."""
     for partition, wanted in sent.items():

@@ -30,7 +30,7 @@ from tests.spark.pipelines.steps import send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.slow, SEVERAL_BATCHES]
+pytestmark = [pytest.mark.long, SEVERAL_BATCHES]
 
 COUNT = 60
 PER_BATCH = 20

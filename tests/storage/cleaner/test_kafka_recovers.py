@@ -20,7 +20,7 @@ from tests.storage.cleaner.test_cleaning_model import Run
 from tests.storage.log_fixtures import START_MS
 from tests.storage.test_log_kafka_tools import KAFKA_LIBS
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.real, pytest.mark.java]
 
 
 def test_kafka_recovers_a_cleaned_log(tmp_path: Path) -> None:

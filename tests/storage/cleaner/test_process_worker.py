@@ -33,6 +33,8 @@ from tests.storage.cleaner.cleaner_bench import COMPACTED, PARTITION, batches_of
 from tests.storage.log_fixtures import START_MS
 from tests.storage.storage_fixtures import batch
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 30
 
 

@@ -115,6 +115,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "make setup": _ITSELF,
         "make test": _ITSELF,
         "make test-all": _ITSELF,
+        "make long": _ITSELF,
         "make fmt": "changes the sources; `make lint` checks that it has nothing to change",
         ".venv/bin/pytest tests/unit/raft/core": _ITSELF,
         ".venv/bin/pytest tests/unit/raft tests/unit/controller": _ITSELF,
@@ -126,6 +127,7 @@ LEFT_OUT: Final[dict[str, dict[str, str]]] = {
         "pip install .": _INSTALLS,
         "make test": _ITSELF,
         "make test-all": _ITSELF,
+        "make long": _ITSELF,
         "make demo": "takes minutes; demo/ has tests of its parts, tests/spark runs the same story",
     },
     "deploy/README.md": {

@@ -20,7 +20,7 @@ SHORTER = (
 )
 DEADLINE_S = 280.0
 
-pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 def simulations() -> list[Command]:

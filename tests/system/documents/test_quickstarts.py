@@ -122,7 +122,6 @@ def test_the_tour_of_the_readme(terminal: Terminal, base_port: int) -> None:
     assert cluster.interrupt().endswith("stopped\n")
 
 
-@pytest.mark.thorough
 def test_the_targets_of_the_readme() -> None:
     """The site is built without a warning or a dead link."""
     site, targets = (each.text for each in commands_to_run(README) if each.text[:5] == "make ")

@@ -13,6 +13,7 @@ from moldau.protocol.messages.quorum_records import LeaderChangeMessage
 from moldau.protocol.records import ControlRecordType
 from moldau.raft.batch_codec import DecodedBatch, decode_batches
 from moldau.raft.values import METADATA_DIRECTORY
+from tests.kit import judging
 
 
 def read_log(home: Path) -> dict[int, DecodedBatch]:
@@ -35,6 +36,7 @@ def leaders_by_epoch(log: dict[int, DecodedBatch]) -> dict[int, int]:
     return leaders
 
 
+@judging()
 def check_agreement(homes: Sequence[Path], committed_end_offset: int) -> dict[int, int]:
     """All logs are the same below `committed_end_offset`, without a gap, as far as each of them
     goes, and each epoch has one leader; returns the leaders by epoch.

@@ -17,6 +17,7 @@ from benchmarks.wire import CREATE_TOPICS_VERSION, create_topic_request
 from moldau.protocol.errors import ErrorCode
 from moldau.protocol.messages.p03_metadata import MetadataRequest, MetadataRequestTopic
 from moldau.testing import wait_until
+from tests.kit import judging
 from tests.system.quorum.hosts import Hosts, why_not
 from tests.system.quorum.metadata_logs import check_agreement
 from tests.system.quorum.spread_cluster import SESSION_TIMEOUT_MS, SpreadCluster, host_name
@@ -92,7 +93,8 @@ def finish(cluster: SpreadCluster, load: TopicLoad) -> None:
     cluster.wait_voters_have(last_offset)
     for broker_id in cluster.broker_ids:
         missing = set(load.acknowledged) - topics_of(cluster, broker_id)
-        assert not missing, f"acknowledged and lost: {sorted(missing)}"
+        with judging():
+            assert not missing, f"acknowledged and lost: {sorted(missing)}"
     for node_id in (*cluster.broker_ids, *cluster.controller_ids):
         assert cluster.stop(node_id) == 0, cluster.log_tail(node_id)
     homes = [cluster.home(each) for each in (*cluster.controller_ids, *cluster.broker_ids)]

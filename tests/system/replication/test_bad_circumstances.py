@@ -14,7 +14,7 @@ import pytest
 from moldau.protocol.errors import ErrorCode
 from moldau.testing import Cluster, wait_until
 from tests.system.conftest import SmallDisk
-from tests.system.processes import Ended, Writer, read_all, run_cli
+from tests.system.processes import Ended, Writer, check_read, read_all, run_cli
 from tests.system.replication.three_brokers import QUICK, Trio
 
 pytestmark = pytest.mark.timeout(300)
@@ -115,7 +115,7 @@ def test_a_follower_on_a_full_disk_falls_behind_and_catches_up(
     trio.wait_isr(topic, {1, 2, 3})
     replicas = [trio.log_directory(topic, each) for each in (1, 3)]
     trio.wait_equal(topic, [*replicas, small_disk.path / "data" / f"{topic}-0"])
-    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+    check_read(trio.bootstrap, topic, writer.acknowledged)
     log = trio.cluster.node(BROKER).log_path.read_text().splitlines()
     complaints = [line for line in log if f"{topic}-0" in line and "trying again" in line]
     assert len(complaints) < 5, "said once, not at every attempt"
@@ -172,8 +172,7 @@ def test_a_follower_ahead_of_an_unclean_leader_gives_up_what_it_has_more(trio: T
     trio.wait_isr(topic, {1, 2, 3})
     trio.wait_equal(topic)
     assert trio.said(1, f"{topic}-0", "cut from 150 back to 100")
-    values = read_all(trio.bootstrap, topic)
-    assert values == [*kept.acknowledged, *later.acknowledged]
+    check_read(trio.bootstrap, topic, [*kept.acknowledged, *later.acknowledged])
 
 
 # -- moves -------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ def test_a_move_to_a_broker_that_does_not_exist_is_refused_and_changes_nothing(
     trio.wait_isr(topic, {1, 2})
     writer.send(100)
     writer.flush()
-    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+    check_read(trio.bootstrap, topic, writer.acknowledged)
 
 
 def set_rates(trio: Trio, rate: int | None) -> None:
@@ -232,7 +231,7 @@ def test_a_throttle_of_zero_stops_a_move_and_nothing_else(trio: Trio) -> None:
         set_rates(trio, None)
     trio.wait_isr(topic, {1, 3})
     trio.wait_equal(topic, [trio.log_directory(topic, each) for each in (1, 3)])
-    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+    check_read(trio.bootstrap, topic, writer.acknowledged)
 
 
 @pytest.mark.parametrize("rate", ["-1", "fast"])

@@ -12,7 +12,7 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.testing import Cluster, NodeFailed, wait_until
-from tests.system.processes import Writer, read_all
+from tests.system.processes import Writer, check_read
 from tests.system.replication.three_brokers import QUICK, Trio
 from tests.system.replication.two_directories import format_directories, set_directories
 
@@ -63,14 +63,14 @@ def test_a_damaged_follower_is_replicated_anew(trio: Trio) -> None:
     trio.wait_equal(topic)
     assert trio.said(BROKER, f"{topic}-0", "damaged and put aside", "replicated anew")
     assert len(list(directory.parent.glob(f"{topic}-0.*-stray"))) == 1
-    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+    check_read(trio.bootstrap, topic, writer.acknowledged)
     # It may lead again, from what it copied.
     for other in (1, 3):
         trio.cluster.kill(other)
     trio.cluster.restart(1)
     trio.cluster.restart(3)
     trio.wait_isr(topic, {1, 2, 3})
-    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+    check_read(trio.bootstrap, topic, writer.acknowledged)
 
 
 def test_damage_found_after_a_clean_shutdown(trio: Trio) -> None:
@@ -87,7 +87,7 @@ def test_damage_found_after_a_clean_shutdown(trio: Trio) -> None:
     trio.admin.elect_leaders(ElectionType.PREFERRED, [where]).result(20)
     trio.wait_leader(topic, other_than=1)
     assert trio.leader(topic) == BROKER
-    assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+    check_read(trio.bootstrap, topic, writer.acknowledged)
     assert trio.wait_leader(topic, other_than=BROKER) != BROKER
     trio.wait_isr(topic, {1, 2, 3})
     trio.wait_equal(topic)
@@ -133,7 +133,7 @@ def test_a_failed_directory_costs_its_own_replicas_alone(trio: Trio, second: Pat
         assert trio.leader(topic) == BROKER
     for topic, writer in writers.items():
         assert not writer.refused
-        assert read_all(trio.bootstrap, topic) == list(writer.acknowledged)
+        check_read(trio.bootstrap, topic, writer.acknowledged)
     # The disk is repaired, the broker started again: its replicas come back.
     assert trio.cluster.stop(BROKER) == 0
     away.rename(second)
@@ -193,7 +193,7 @@ def test_a_replaced_disk_is_filled_again(trio: Trio, second: Path) -> None:
     trio.cluster.restart(BROKER)
     for each, writer in writers.items():
         trio.wait_isr(each, {1, 2, 3})
-        assert read_all(trio.bootstrap, each) == list(writer.acknowledged)
+        check_read(trio.bootstrap, each, writer.acknowledged)
     places = (second, trio.cluster.data_directory(BROKER))
     [place] = [each / f"{topic}-0" for each in places if (each / f"{topic}-0").exists()]
     trio.wait_equal(topic, [place, *(trio.log_directory(topic, each) for each in (1, 3))])

@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, TopicPartition
 
 from moldau.testing import Cluster, wait_until
-from tests.system.processes import Writer, read_all
+from tests.kit import judging
+from tests.system.processes import Writer, check_read, read_all
 from tests.system.replication.three_brokers import QUICK, Trio
 from tests.system.replication.two_directories import BROKER, Disks, is_told, move_controller
 
@@ -28,6 +29,7 @@ def disks(tmp_path: Path) -> Iterator[Disks]:
         yield Disks(Trio(cluster), tmp_path / "second")
 
 
+@judging()
 def check_has_all(disks: Disks, topic: str, writer: Writer) -> None:
     """What was acknowledged is there, once and in order; what a failing disk refused may be."""
     values = read_all(disks.trio.bootstrap, topic)
@@ -115,7 +117,7 @@ def test_an_only_replica_that_is_given_up_goes_on_empty(disks: Disks) -> None:
     again.send(5)
     again.flush()
     assert (len(again.acknowledged), again.refused) == (5, [])
-    assert read_all(trio.bootstrap, topic) == list(again.acknowledged)
+    check_read(trio.bootstrap, topic, again.acknowledged)
 
 
 def test_a_topic_made_again_while_its_old_directory_is_failed(disks: Disks) -> None:
@@ -136,5 +138,5 @@ def test_a_topic_made_again_while_its_old_directory_is_failed(disks: Disks) -> N
     away.rename(disks.second)
     disks.start(disks.first, disks.second)
     trio.wait_isr(topic, {BROKER})
-    assert read_all(trio.bootstrap, topic) == list(again.acknowledged)
+    check_read(trio.bootstrap, topic, again.acknowledged)
     assert len(list(disks.second.glob(f"{topic}-0.*-stray"))) == 1

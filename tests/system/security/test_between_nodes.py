@@ -253,8 +253,8 @@ def test_a_broker_with_a_foreign_certificate_stays_outside(certified: SecuredClu
     ("internal", "controller", "shape"),
     [
         ("SCRAM-SHA-512", "SCRAM-SHA-256", COMBINED),
-        pytest.param("PLAIN", "PLAIN", {}, marks=pytest.mark.slow),
-        pytest.param("SCRAM-SHA-256", "PLAIN", FEW, marks=pytest.mark.slow),
+        pytest.param("PLAIN", "PLAIN", {}, marks=pytest.mark.long),
+        pytest.param("SCRAM-SHA-256", "PLAIN", FEW, marks=pytest.mark.long),
     ],
 )
 def test_by_passwords(

@@ -28,7 +28,7 @@ from tests.system.security.front_ends import complaints_in
 from tests.system.security.mistakes import Watched, Witness, client_hello, many_files
 from tests.system.security.nodes import AUTHORIZER, HOST, SecuredNode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 CONNECTIONS = 10_000
 #: For a connection that has said nothing, or the first words of TLS.

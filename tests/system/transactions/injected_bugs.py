@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 
 from moldau.testing import Cluster, node_process
+from tests.kit import judging
 from tests.system.transactions import migrating_members
 from tests.system.transactions.check_members import check_members
 from tests.system.transactions.checker import check
@@ -139,12 +140,13 @@ def test_honest_clients_of_an_honest_broker(bootstrap: str):
     )
     print(findings.counts)
     assert complaints == []
-    assert findings.is_clean, findings.details(setting.history)
+    with judging():
+        assert findings.is_clean, findings.details(setting.history)
     conceal_revocations(setting.history)
     assert check(setting.history).kinds() == {"shared-partition"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("short_lives")
 def test_an_upgrade_that_forgets_what_is_read_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node_process, "COMMAND", COMMAND)

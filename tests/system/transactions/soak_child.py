@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,3 +116,13 @@ def _clear_up(child_id: int, directory: Path) -> None:
     namespaces = Path(NETNS_DIRECTORY)
     for path in namespaces.glob(f"moldau-{child_id}-*") if namespaces.is_dir() else ():
         subprocess.run(["ip", "netns", "del", path.name], check=False, capture_output=True)
+
+
+def main() -> int:
+    """The command of `make long`; the soak's exit status."""
+    with tempfile.TemporaryDirectory(prefix="moldau-soak-", ignore_cleanup_errors=True) as made:
+        return run_soak(sys.argv[1:], Path(made), lambda line: print(line, flush=True)).status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.kit import Verdict
 from tests.system.transactions import injected_bugs
 from tests.system.transactions.soak_child import repeated_once, run_child
 
@@ -25,14 +26,16 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(2 * injected_bugs.LIMIT_S 
 
 
 @pytest.mark.parametrize(
-    "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS)]
+    "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.long) for run in SLOW_RUNS)]
 )
 def test_what_is_wrong_is_found_and_nothing_else(run: str, tmp_path: Path):
     # The output is not captured: what librdkafka says when it ends the process is read from it.
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-s", "-n0"]
     command += ["-p", "no:cacheprovider", f"{injected_bugs.__file__}::{run}"]
     ended = repeated_once(lambda: run_child(command, tmp_path, print), print)
-    assert ended.status == 0, f"status {ended.status}\n{ended.output}"
+    if ended.status != 0:
+        error = Verdict if f"{Verdict.__name__}: " in ended.output else AssertionError
+        raise error(f"status {ended.status}\n{ended.output}")
 
 
 def test_none_is_left_out():

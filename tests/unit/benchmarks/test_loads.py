@@ -55,6 +55,7 @@ def test_a_patched_fetch_frame_asks_for_the_offset():
     assert request.topics[0].partitions[0].fetch_offset == 123_456
 
 
+@pytest.mark.real
 def test_the_receiving_loop_writes_exactly_what_was_sent(tmp_path: Path):
     order = SendOrder(
         host=HOST,
@@ -79,6 +80,7 @@ def test_the_receiving_loop_writes_exactly_what_was_sent(tmp_path: Path):
     assert outcome.batch_bytes == frame.batch_bytes
 
 
+@pytest.mark.real
 def test_the_reader_takes_whole_batches_in_order_from_the_sendfile_loop(tmp_path: Path):
     frame = ProduceFrame("t", record_bytes=100, batch_bytes=3_000)
     at = len(frame.frame) - frame.batch_bytes

@@ -50,6 +50,7 @@ def _spin(seconds: float) -> Span:
     return Span(begin, now)
 
 
+@pytest.mark.real
 def test_only_what_goes_before_the_sentries_is_a_stall():
     """A process that no sentry interrupts stands for the machine, which none interrupts either."""
     cores, scheduler = os.sched_getaffinity(0), os.sched_getscheduler(0)

@@ -71,6 +71,8 @@ from moldau.testing import wait_until_async
 from moldau.testing.layout import ClusterLayout, PortHolder
 from tests.unit.metadata.builders import registration
 
+pytestmark = pytest.mark.real
+
 HOST = "127.0.0.1"
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 SAFE_DOWNGRADE = 2

@@ -60,6 +60,7 @@ def _all(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _all(inner, f"{path} {name}")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "words",
     [
@@ -83,6 +84,7 @@ def test_a_command_imports_only_what_it_runs(words: tuple[str, ...]):
     assert not modules & others - {"moldau.cli.local_nodes"}
 
 
+@pytest.mark.real
 def test_help_and_version_import_no_command():
     for word in ("--help", "--version"):
         ended = _ended(word)
@@ -92,6 +94,7 @@ def test_help_and_version_import_no_command():
         assert not any(f"moldau.cli.{module}" in modules for module, *_ in COMMANDS.values())
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("pure", "codec"), [("", r"(native|pure Python)"), ("1", "pure Python")])
 def test_version_says_which_record_codec_is_in_use(pure: str, codec: str):
     ended = _ended("--version", MOLDAU_PURE_PYTHON=pure)
@@ -163,6 +166,7 @@ def test_other_names_are_not_listed():
     assert listed == [name for name in COMMANDS if " " not in name]
 
 
+@pytest.mark.real
 def test_a_name_that_is_none_is_refused_with_the_nearest():
     ended = _ended("topcis", "list")
     assert ended.returncode == 2
@@ -170,6 +174,7 @@ def test_a_name_that_is_none_is_refused_with_the_nearest():
     assert "topics" in ended.stderr.splitlines()[0]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -209,6 +214,7 @@ def test_packages_have_the_names_that_type_checkers_see(package: str):
         module.no_such_name  # noqa: B018
 
 
+@pytest.mark.real
 def test_importing_the_client_alone_is_cheap():
     code = "import sys, moldau.client, moldau.config, moldau.testing; print(*sys.modules)"
     shown = subprocess.run(

@@ -147,6 +147,7 @@ async def admin() -> AsyncIterator[Admin]:
             yield client
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("goal", "news", "noted"),
     [
@@ -172,6 +173,7 @@ async def test_where_offsets_go(admin: Admin, goal: Goal, news: tuple[int, int],
     assert bool(plan[0].note) == bool(noted)
 
 
+@pytest.mark.real
 async def test_where_it_is_keeps_what_was_committed_with_it(admin: Admin):
     committed = CommittedOffset(20, 1, "m")
     plan = await plan_offsets(admin, Goal(Scenario.CURRENT), [ZERO, ONE], {ZERO: committed})
@@ -180,11 +182,13 @@ async def test_where_it_is_keeps_what_was_committed_with_it(admin: Admin):
     assert "nothing committed" in plan[1].note
 
 
+@pytest.mark.real
 async def test_nothing_can_be_shifted_that_is_not_there(admin: Admin):
     with pytest.raises(NoPlan, match=r"t-1: nothing is committed"):
         await plan_offsets(admin, Goal(Scenario.SHIFT, 1), [ZERO, ONE], {ZERO: CommittedOffset(20)})
 
 
+@pytest.mark.real
 async def test_a_log_that_cannot_be_asked(admin: Admin):
     with pytest.raises(NoPlan, match=r"t-7: .*TOPIC_AUTHORIZATION_FAILED"):
         await plan_offsets(admin, Goal(Scenario.LATEST), [TopicPartition("t", 7)], {})

@@ -85,6 +85,7 @@ def test_list_names_every_job_and_the_script_for_spark_submit():
     assert "spark-submit" in moldau("list")[1]
 
 
+@pytest.mark.real
 def test_checking_a_file_needs_no_spark(file: Path):
     """In a process of its own: others have imported it here."""
     code = (

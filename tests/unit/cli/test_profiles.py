@@ -179,6 +179,7 @@ def test_a_file_and_a_profile(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert "--command-config and --profile exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.real
 def test_a_schema_registrys_settings_disturb_no_command() -> None:
     run("create", "p", "bootstrap.servers=127.0.0.1:1", "schema.registry.url=http://r:1", "--use")
     done = CliRunner().invoke(app, ["topics", "list", "--timeout-ms", "1000"])

@@ -16,6 +16,8 @@ from moldau.protocol.messages import p75_describe_topic_partitions as describe
 from tests.unit.cli.test_cluster_commands import moldau, ok
 from tests.unit.client.scripted_broker import ScriptedBroker
 
+pytestmark = pytest.mark.real
+
 RACKS = {1: "a", 2: "a", 3: "b", 4: "b"}
 
 

@@ -133,6 +133,7 @@ def test_floats_keep_their_bits() -> None:
 SCHEMA = '{"type": "record", "name": "R", "fields": [{"name": "i", "type": "int"}]}'
 
 
+@pytest.mark.real
 def test_schemas_of_a_registry(tmp_path: Path) -> None:
     file = tmp_path / "r.avsc"
     file.write_text(SCHEMA)
@@ -163,6 +164,7 @@ def test_schemas_of_a_registry(tmp_path: Path) -> None:
             wrong.decode(data)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("schema", ["latest", "id:1"])
 def test_a_schema_to_write_has_to_be_of_the_format(schema: str) -> None:
     with registry_server() as server:
@@ -175,6 +177,7 @@ def test_a_schema_to_write_has_to_be_of_the_format(schema: str) -> None:
             value.encode({"i": 5})
 
 
+@pytest.mark.real
 def test_the_subject_is_named_after_the_message_that_is_written(tmp_path: Path) -> None:
     file = tmp_path / "two.proto"
     file.write_text('syntax = "proto3"; message First {} message Second { int32 b = 1; }')
@@ -188,6 +191,7 @@ def test_the_subject_is_named_after_the_message_that_is_written(tmp_path: Path) 
         assert server.subjects == {"Second": [1]}
 
 
+@pytest.mark.real
 def test_nothing_is_registered_where_the_settings_forbid_it(tmp_path: Path) -> None:
     file = tmp_path / "r.avsc"
     file.write_text(SCHEMA)

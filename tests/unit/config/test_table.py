@@ -143,6 +143,7 @@ def test_served_keys_are_read_somewhere():
     assert unread == []
 
 
+@pytest.mark.real
 def test_importing_the_tables_loads_nothing_heavy():
     program = (
         "import sys; before = set(sys.modules); import moldau.config.table;"

@@ -26,6 +26,8 @@ from moldau.protocol.schema import Message
 from tests.unit.controller.quorum_cluster import BROKER, CLIENT, CONTROLLERS, Cluster
 from tests.unit.metadata.builders import CLUSTER_ID, directory_id
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:

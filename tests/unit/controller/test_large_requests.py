@@ -32,6 +32,8 @@ from moldau.server.described_configs import MAX_DESCRIBED_ENTRIES
 from tests.kit.manual_clock import ManualClock
 from tests.unit.controller.harness import ControllerBench
 
+pytestmark = pytest.mark.real
+
 TOPIC = 2
 
 

@@ -18,6 +18,8 @@ from moldau.server.authorizer import Authorizer
 from moldau.testing import wait_until_async
 from tests.kit.manual_clock import ManualClock
 
+pytestmark = pytest.mark.real
+
 
 def access() -> HttpAccess:
     """Of a node without any settings of security."""

@@ -22,6 +22,8 @@ from moldau.server.request import Request
 from moldau.server.server import ListenerSpec, Server
 from tests.kit.manual_clock import ManualClock
 
+pytestmark = pytest.mark.real
+
 HOST = "127.0.0.1"
 MECHANISM_KEY = "sasl.mechanism.inter.broker.protocol"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -13,6 +13,7 @@ import pytest
 
 from moldau.runtime.files import RESERVE_STEP_BYTES, FileRegion
 from moldau.runtime.filesystem import LockHeld, OsFilesystem
+from tests.kit.counting import descriptors
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def test_preallocated_space_is_not_contents(filesystem: OsFilesystem, tmp_path: 
     assert filesystem.read_bytes(path) == b"abc"
 
 
+@pytest.mark.real
 def test_append_that_hits_a_limit_is_cut_back(filesystem: OsFilesystem, tmp_path: Path) -> None:
     """A real failing write (file size limit, in another process) leaves exactly what was there."""
     script = f"""
@@ -164,6 +166,7 @@ def test_names(filesystem: OsFilesystem, tmp_path: Path) -> None:
         filesystem.open(os.devnull, write=True)
 
 
+@pytest.mark.real
 def test_lock_keeps_others_out(filesystem: OsFilesystem, tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     lock = filesystem.lock(path)
@@ -212,9 +215,9 @@ async def test_offload_runs_elsewhere_and_is_bounded(filesystem: OsFilesystem) -
 def test_mapped_files_cost_at_most_one_descriptor(filesystem: OsFilesystem, tmp_path: Path) -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft > 64
-    before = len(os.listdir("/dev/fd"))
+    before = descriptors()
     mapped = [filesystem.map(str(tmp_path / f"{i}"), 4096, create=True) for i in range(20)]
-    assert len(os.listdir("/dev/fd")) - before <= 20
+    assert len(descriptors() - before) <= 20
     for each in mapped:
         each.close()
-    assert len(os.listdir("/dev/fd")) <= before
+    assert not descriptors() - before

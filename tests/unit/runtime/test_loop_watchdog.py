@@ -94,6 +94,7 @@ def a_request(client_id: str | None = None) -> Any:
     return stub
 
 
+@pytest.mark.real
 async def test_a_handler_that_holds_the_loop_is_named(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,6 +119,7 @@ async def test_a_handler_that_holds_the_loop_is_named(
     ]
 
 
+@pytest.mark.real
 async def test_each_of_several_requests_that_came_at_once_has_its_own_time(
     harness: Harness,
 ) -> None:

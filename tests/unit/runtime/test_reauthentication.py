@@ -23,6 +23,8 @@ from tests.kit.manual_clock import ManualClock
 
 from .conftest import Harness
 
+pytestmark = pytest.mark.real
+
 LIFETIME_MS = 1_000
 
 

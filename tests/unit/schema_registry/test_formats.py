@@ -36,6 +36,8 @@ from moldau.schema_registry.json_schema import JsonSchemaCodec
 from moldau.schema_registry.protobuf import ProtobufCodec
 from tests.unit.schema_registry.registry_server import RegistryServer
 
+pytestmark = pytest.mark.real
+
 USER = {
     "type": "record",
     "name": "User",

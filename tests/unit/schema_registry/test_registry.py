@@ -10,6 +10,8 @@ from moldau.client import ConfigurationError
 from moldau.schema_registry import Schema, SchemaReference, SchemaRegistry, SchemaRegistryError
 from tests.unit.schema_registry.registry_server import Answer, RegistryServer, registry_server
 
+pytestmark = pytest.mark.real
+
 NUMBER = Schema('{"type": "int"}')
 
 

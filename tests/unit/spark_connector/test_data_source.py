@@ -199,6 +199,7 @@ def test_the_module_that_spark_looks_for_is_shipped():
     assert {f"moldau.spark_connector.{room}" for room in ("core", "sink", "source")} <= packages
 
 
+@pytest.mark.real
 def test_spark_finds_the_format_without_loading_a_client():
     """Every first use of any Python data source imports this: it must be cheap."""
     program = (

@@ -38,6 +38,7 @@ def lay_out(directory: Path, controllers: int, brokers: int, **others: object) -
     )
 
 
+@pytest.mark.real
 def test_a_node_can_listen_on_a_held_port_and_nobody_else():
     holder = PortHolder(HOST)
     [port] = holder.take()
@@ -58,6 +59,7 @@ def test_a_node_can_listen_on_a_held_port_and_nobody_else():
     again.close()
 
 
+@pytest.mark.real
 def test_held_ports_are_distinct_and_outside_of_the_ephemeral_range():
     low, high = ephemeral_range()
     holder, other = PortHolder(HOST), PortHolder(HOST)
@@ -173,6 +175,7 @@ def test_a_comma_in_a_name_would_be_two_directories(tmp_path: Path):
     assert not (tmp_path / "a,b").exists()
 
 
+@pytest.mark.real
 def test_ports_that_cannot_be_held_say_why():
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]

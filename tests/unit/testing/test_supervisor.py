@@ -17,6 +17,8 @@ import pytest
 from moldau.testing import wait_until
 from moldau.testing.supervisor import RestartPolicy
 
+pytestmark = pytest.mark.real
+
 #: Supervises the nodes named in its arguments, `-` between the groups.
 SUPERVISE = """
 import sys

@@ -10,6 +10,8 @@ import pytest
 
 from moldau.testing.watchdog import Watchdog
 
+pytestmark = pytest.mark.real
+
 
 @pytest.mark.timeout(30)
 def test_it_ends_although_a_forked_process_holds_its_pipe(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.interop.differential.permissions.questions import questions
 from tests.interop.differential.permissions.sides import both_sides
 from tests.interop.java.tools import JavaTools, missing
 
-pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.java, pytest.mark.long]
 
 TIMEOUT_S: Final = 900
 SHOWN: Final = 60

@@ -23,6 +23,8 @@ from moldau.runtime.child_process import ChildProcess
 from moldau.testing import wait_until_async
 from tests.kit.manual_clock import ManualClock
 
+pytestmark = pytest.mark.real
+
 NAMES = ["orders", "bücher", "näme", "x" * 40_000, "orders-2"]
 PATTERN = compile_expression("orders.*|b.cher|x+")
 MATCHING = [0, 1, 3, 4]

@@ -333,6 +333,7 @@ async def test_a_broker_killed_with_all_its_directories_has_lost_nothing() -> No
         assert await refused(broker) is False
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("paths", "epoch"), [(("/one", "/two"), 7), (("/two",), -1)])
 async def test_a_broker_tells_whether_it_has_all_that_was_registered(
     paths: tuple[str, ...], epoch: int

@@ -32,6 +32,8 @@ from moldau.runtime.clock import SystemClock
 from moldau.testing.waiting import wait_until_async
 from tests.kit.identity_provider import BAD_ANSWERS, IdentityProvider, Signer, symmetric
 
+pytestmark = pytest.mark.real
+
 SIGNER = Signer("first")
 
 

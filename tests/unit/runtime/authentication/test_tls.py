@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from moldau.runtime.authentication import SecuritySettingError
 from moldau.runtime.authentication.tls import Store, TlsSettings, client_context, tls_error
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:

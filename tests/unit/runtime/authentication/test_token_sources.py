@@ -28,6 +28,7 @@ from moldau.runtime.authentication import (
 )
 from moldau.runtime.authentication.token_sources import PACKAGE, token_source
 from moldau.runtime.authentication.tokens import TokenSource
+from tests.kit.counting import Newcomers
 from tests.kit.manual_clock import ManualClock
 from tests.unit.runtime.authentication.test_tokens import jwt
 
@@ -114,6 +115,7 @@ SECRET = {
 }
 
 
+@pytest.mark.real
 async def test_client_credentials(endpoint: tuple[str, type[_Endpoint]]):
     url, handler = endpoint
     handler.answers = [(500, b""), given(exp=9)]
@@ -130,6 +132,7 @@ async def test_client_credentials(endpoint: tuple[str, type[_Endpoint]]):
     assert b64decode(value) == b"me:a+secret"
 
 
+@pytest.mark.real
 async def test_what_the_endpoint_refuses_and_what_may_pass(
     endpoint: tuple[str, type[_Endpoint]],
 ) -> None:
@@ -153,6 +156,7 @@ async def test_what_the_endpoint_refuses_and_what_may_pass(
         await source()
 
 
+@pytest.mark.real
 async def test_secrets_follow_no_redirection(endpoint: tuple[str, type[_Endpoint]]):
     url, handler = endpoint
     for status in (301, 302, 303, 307, 308):
@@ -163,6 +167,7 @@ async def test_secrets_follow_no_redirection(endpoint: tuple[str, type[_Endpoint
         assert len(handler.seen) == seen + 1
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("algorithm", "key", "public"),
     [
@@ -224,6 +229,7 @@ async def test_assertions_are_signed_here(
     }
 
 
+@pytest.mark.real
 async def test_the_jwt_bearer_grant_and_a_key_that_is_replaced(
     endpoint: tuple[str, type[_Endpoint]], tmp_path: Path
 ) -> None:
@@ -261,6 +267,7 @@ async def test_the_jwt_bearer_grant_and_a_key_that_is_replaced(
     assert len(handler.seen) == 2
 
 
+@pytest.mark.real
 async def test_an_assertion_of_a_file_goes_before_all_else(
     endpoint: tuple[str, type[_Endpoint]], tmp_path: Path
 ) -> None:
@@ -307,10 +314,11 @@ async def test_who_gives_up_waits_for_no_answer(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("moldau.runtime.authentication.token_endpoint._opened", opened)
     source = source_of(token_endpoint_url=URL, **SECRET)
+    new = Newcomers()
     asking = asyncio.ensure_future(source())
     try:
         await asyncio.to_thread(asked.wait)
-        [thread] = [each for each in threading.enumerate() if "token-request" in each.name]
+        [thread] = new.threads("token-request")
         assert thread.daemon
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):

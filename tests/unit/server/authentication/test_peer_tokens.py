@@ -54,6 +54,7 @@ def connector(config: NodeConfig, clock: Clock) -> Connector:
     return Connector(None, clock, peer_security(config, "NODES", MECHANISM_KEY, clock=clock))
 
 
+@pytest.mark.real
 async def test_a_token_of_a_file_and_a_missing_one_is_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 from moldau.spark_connector.errors import JavaNotFound
 from moldau.spark_connector.pipelines import embedded_spark
 
+pytestmark = pytest.mark.real
+
 
 def fake_java(directory: Path, version: str) -> Path:
     """A `java` that says its version and shows its arguments, one in brackets each."""
