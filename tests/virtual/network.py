@@ -423,13 +423,8 @@ class SimulatedNetwork:
         self._fabric.dial(self._process, self._host, (host, port), protocol_factory, future)  # type: ignore[arg-type]
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                transport, protocol = await future
+                return await future
         except BaseException:
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result()[0].abort()
             raise
-        if ssl_context is not None:
-            # A client looks whether it should speak TLS; no listener does in a simulation.
-            transport.abort()
-            raise ConnectionResetError(errno.ECONNRESET, "no TLS in a simulation")
-        return transport, protocol

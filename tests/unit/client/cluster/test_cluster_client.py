@@ -26,7 +26,7 @@ from moldau.protocol.messages.p03_metadata import (
     MetadataResponseTopic,
 )
 from moldau.protocol.messages.p18_api_versions import ApiVersionsRequest
-from moldau.testing.waiting import wait_until_async
+from tests.kit.waiting import until_async
 from tests.unit.client.scripted_broker import NODE_ID, ScriptedBroker
 from tests.virtual.machine import pass_time
 
@@ -52,13 +52,6 @@ async def client(broker: ScriptedBroker) -> AsyncIterator[ClusterClient]:
     await made.close()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async def holds() -> bool:
-        return bool(condition())
-
-    await wait_until_async(holds, what="the condition", deadline_s=10)
-
-
 def asked_for(broker: ScriptedBroker) -> list[list[str] | None]:
     return [
         None if request.topics is None else [topic.name or "" for topic in request.topics]
@@ -78,10 +71,10 @@ async def test_a_topic_is_asked_for_once_however_many_wait(
 
 async def test_a_topic_that_comes_up_later(client: ClusterClient, broker: ScriptedBroker):
     waiting = asyncio.create_task(client.updates.topic("late", partition_count=3))
-    await until(lambda: len(asked_for(broker)) > 2)
+    await until_async(lambda: len(asked_for(broker)) > 2)
     broker.topics["late"] = 2
     count = len(asked_for(broker))
-    await until(lambda: len(asked_for(broker)) > count + 1)
+    await until_async(lambda: len(asked_for(broker)) > count + 1)
     assert not waiting.done()
     broker.topics["late"] = 3
     assert len((await waiting).partitions) == 3
@@ -123,12 +116,12 @@ async def test_wanted_topics_stay_fresh_and_others_are_dropped(broker: ScriptedB
     seen: list[set[str]] = []
     client.updates.on_update(lambda: seen.append(set(client.metadata.topics)))
     client.updates.want(["t", "u"])
-    await until(lambda: len(seen) > 3)
+    await until_async(lambda: len(seen) > 3)
     assert set(client.metadata.topics) == {"t", "u"}
     client.updates.want(["u"])
-    await until(lambda: set(client.metadata.topics) == {"u"})
+    await until_async(lambda: set(client.metadata.topics) == {"u"})
     client.updates.want_all()
-    await until(lambda: None in asked_for(broker))
+    await until_async(lambda: None in asked_for(broker))
     await client.close()
     count = len(seen)
     broker.requests.clear()
@@ -188,7 +181,7 @@ async def test_throttled_brokers_are_left_alone(client: ClusterClient):
 async def test_idle_connections_are_closed_and_opened_again(broker: ScriptedBroker):
     client = client_of(broker.address, connections_max_idle_ms=20)
     connection = await client.any_connection()
-    await until(lambda: connection.is_closed)
+    await until_async(lambda: connection.is_closed)
     assert await client.any_connection() is not connection
     # Whose broker was not silent: it is not asked whether it wants SASL.
     assert {type(each) for each in broker.requests} == {ApiVersionsRequest}
@@ -210,7 +203,7 @@ async def test_nothing_is_left_after_the_end(broker: ScriptedBroker):
     await client.updates.topic("t")
     connection = await client.connection(NODE_ID, "fetch")
     waiting = asyncio.create_task(client.updates.topic("absent"))
-    await until(lambda: len(asked_for(broker)) > 1)
+    await until_async(lambda: len(asked_for(broker)) > 1)
     await client.close()
     await client.close()
     assert connection.is_closed
@@ -225,20 +218,17 @@ async def test_nothing_is_left_after_the_end(broker: ScriptedBroker):
     assert asyncio.all_tasks() - before == set()
 
 
-def test_another_event_loop():
+async def test_another_event_loop():
     client = client_of(UNREACHABLE)
-
-    async def use() -> None:
-        with pytest.raises(NoBrokerAvailable):
-            await client.any_connection()
-
-    asyncio.run(use())
+    with pytest.raises(NoBrokerAvailable):
+        await client.any_connection()
 
     async def misuse() -> None:
         with pytest.raises(WrongEventLoop, match=r"moldau\.client\.sync"):
             await client.any_connection()
 
-    asyncio.run(misuse())
+    await asyncio.to_thread(lambda: asyncio.run(misuse()))
+    await client.close()
 
 
 async def test_leaders_learned_from_answers(client: ClusterClient):
@@ -272,8 +262,8 @@ async def test_a_broker_that_wants_us_to_start_over(broker: ScriptedBroker):
     )
     client.updates.request()
     count = len(asked_for(broker))
-    await until(lambda: len(asked_for(broker)) >= count + 2)
-    await until(lambda: set(client.metadata.brokers) == {NODE_ID})
+    await until_async(lambda: len(asked_for(broker)) >= count + 2)
+    await until_async(lambda: set(client.metadata.brokers) == {NODE_ID})
     assert client.metadata.leader("t", 0) == NODE_ID
     await client.close()
 
@@ -286,8 +276,8 @@ async def test_a_silent_cluster_is_forgotten_after_a_while(broker: ScriptedBroke
     broker.script(ApiKey.METADATA, lambda _: MetadataResponse(), lambda _: broker.metadata())
     version = client.metadata.version
     client.updates.request()
-    await until(lambda: client.metadata.version > version + 1)
-    await until(lambda: NODE_ID in client.metadata.brokers)
+    await until_async(lambda: client.metadata.version > version + 1)
+    await until_async(lambda: NODE_ID in client.metadata.brokers)
     assert client.metadata.leader("t", 0) == NODE_ID
     await client.close()
 
